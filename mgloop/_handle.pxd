@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop._handle; _handle.pyx says what it is."""
+
+from cpython.object cimport PyObject
+
+
+cdef extern from "timerheap.h":
+    ctypedef struct mgl_timer:
+        double when
+        PyObject *timer
+
+    ctypedef struct mgl_heap:
+        mgl_timer *items
+        Py_ssize_t len
+
+    int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ssize_t *index) except -1
+    PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i)
+    void mgl_heap_clear(mgl_heap *h)
+
+
+cdef enum:
+    MAX_INLINE = 4
+
+
+cdef class Handle:
+    cdef PyObject *callback     # NULL once run or cancelled
+    cdef PyObject *context
+    cdef PyObject *args[1 + MAX_INLINE]
+    cdef int nargs              # -1: a tuple in args[1]
+    cdef bint is_cancelled
+    cdef bint lasting           # runs more than once: a reader or writer
+    cdef object loop
+    cdef object source_traceback
+    cdef object text            # repr kept by a cancel in debug mode
+    cdef object __weakref__
+
+    cdef int run(self, bint keep) except -1
+    cdef int report(self) except -1
+    cdef int drop(self) except -1
+    cdef void clear(self) noexcept
+
+
+cdef class TimerHandle(Handle):
+    cdef double deadline
+    cdef Py_ssize_t index       # place in the heap, -1 = not scheduled
+    cdef mgl_heap *heap         # the loop's; looked at only while index >= 0
+
+
+# `context` NULL = a copy of the current one. All arguments are borrowed.
+cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *context)
+cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
+                           Py_ssize_t nargs, PyObject *context)

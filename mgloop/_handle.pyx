@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# cython: freethreading_compatible=False
+"""Handle and TimerHandle: what call_soon() and call_later() return, and what the ready queue holds.
+
+Native because one is made and run per callback. Up to four arguments live inside the handle and
+are passed by vectorcall, so that neither a tuple nor a Python frame stands between the loop and
+the callback; the context is entered and left in C. `isinstance(handle, asyncio.Handle)` holds
+through a `__class__` property, since the layouts of C types cannot be inherited together.
+
+Lifetime: a handle owns its callback, arguments and context. Running it moves the first two out, so
+that a callback which cancels its own handle cannot free what it is running on; they are dropped
+when it returns. (Those of add_reader() and add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a quarter of
+call_soon()): the loop clears those still queued when it is closed.
+
+Everything here needs the GIL; cancel() may be called from any thread.
+"""
+
+cimport cython
+from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject
+from cpython.ref cimport Py_DECREF, Py_XDECREF, Py_INCREF
+
+from asyncio import events
+
+from . import _stdlib
+
+
+cdef extern from "Python.h":
+    PyObject *PyContext_CopyCurrent() except NULL
+    int PyContext_Enter(PyObject *context)
+    int PyContext_Exit(PyObject *context)
+    PyObject *PyObject_Vectorcall(PyObject *f, PyObject *const *args, size_t nargs, PyObject *kwn)
+    PyObject *PyObject_CallObject(PyObject *f, PyObject *args)
+    PyObject *PyTuple_New(Py_ssize_t n) except NULL
+    void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+
+
+cdef object AsyncioHandle = events.Handle
+cdef object AsyncioTimerHandle = events.TimerHandle
+
+
+cdef int raise_pending() except -1:
+    """Hand the exception that a C call has set to Cython's own handling."""
+    return -1
+
+
+@cython.no_gc
+cdef class Handle:
+    """A callback that waits for its turn; as asyncio.Handle."""
+
+    def __dealloc__(self):
+        self.clear()
+        Py_XDECREF(self.context)
+
+    cdef void clear(self) noexcept:
+        """Drop the callback and its arguments, last of all steps: destructors may run Python."""
+        cdef PyObject *callback = self.callback
+        cdef PyObject *args[MAX_INLINE]
+        cdef int i, n = 1 if self.nargs < 0 else self.nargs
+        if callback is NULL:
+            return
+        for i in range(n):
+            args[i] = self.args[1 + i]
+        self.callback = NULL
+        self.nargs = 0
+        for i in range(n):
+            Py_DECREF(<object>args[i])
+        Py_DECREF(<object>callback)
+
+    cdef int run(self, bint keep) except -1:
+        """Call the callback. Raises SystemExit and KeyboardInterrupt only; every other exception
+        goes to the loop's exception handler. `keep` (debug mode) leaves the callback in place."""
+        cdef PyObject *callback = self.callback
+        cdef PyObject *result = NULL
+        cdef PyObject *args[1 + MAX_INLINE]
+        cdef int i, nargs = self.nargs, n
+        if callback is NULL:
+            return 0
+        n = 1 if nargs < 0 else nargs
+        for i in range(1, 1 + n):
+            args[i] = self.args[i]
+        if keep or self.lasting:
+            Py_INCREF(<object>callback)
+            for i in range(1, 1 + n):
+                Py_INCREF(<object>args[i])
+        else:
+            self.callback = NULL
+            self.nargs = 0
+        if PyContext_Enter(self.context) == 0:
+            if nargs >= 0:
+                result = PyObject_Vectorcall(
+                    callback, &args[1], <size_t>nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+            else:
+                result = PyObject_CallObject(callback, args[1])
+            if PyContext_Exit(self.context) != 0:
+                Py_XDECREF(result)
+                result = NULL
+        if result is NULL:
+            if self.callback is NULL and not self.is_cancelled:
+                # The report names the callback, so it goes back to where it was.
+                self.callback = callback
+                self.nargs = nargs
+                for i in range(1, 1 + n):
+                    self.args[i] = args[i]
+            else:
+                for i in range(1, 1 + n):
+                    Py_DECREF(<object>args[i])
+                Py_DECREF(<object>callback)
+            self.report()
+            return 0
+        Py_DECREF(<object>result)
+        for i in range(1, 1 + n):
+            Py_DECREF(<object>args[i])
+        Py_DECREF(<object>callback)
+        return 0
+
+    cdef int report(self) except -1:
+        """Give the exception now set to the loop's exception handler, or let it through."""
+        try:
+            raise_pending()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            _stdlib.report_callback_failure(self.loop, self, exc)
+        return 0
+
+    def _run(self):
+        self.run(False)
+
+    def cancel(self):
+        """Cancel the callback; has no effect once it has run or been cancelled."""
+        self.drop()
+
+    cdef int drop(self) except -1:
+        if self.is_cancelled:
+            return 0
+        self.is_cancelled = True
+        if self.source_traceback is not None:
+            # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
+            self.text = repr(self)
+        self.clear()
+        return 0
+
+    def cancelled(self):
+        """True if the handle was cancelled."""
+        return bool(self.is_cancelled)
+
+    def get_context(self):
+        """The contextvars.Context that the callback runs in."""
+        return <object>self.context
+
+    def _repr_info(self):
+        return events.Handle._repr_info(self)
+
+    def __repr__(self):
+        return events.Handle.__repr__(self)
+
+    @property
+    def __class__(self):
+        return AsyncioHandle
+
+    @property
+    def _callback(self):
+        return None if self.callback is NULL else <object>self.callback
+
+    @property
+    def _args(self):
+        if self.callback is NULL:
+            return None if self.is_cancelled else ()
+        if self.nargs < 0:
+            return <object>self.args[1]
+        return tuple([<object>self.args[1 + i] for i in range(self.nargs)])
+
+    @property
+    def _context(self):
+        return <object>self.context
+
+    @property
+    def _cancelled(self):
+        return bool(self.is_cancelled)
+
+    @property
+    def _loop(self):
+        return self.loop
+
+    @property
+    def _repr(self):
+        return self.text
+
+    @property
+    def _source_traceback(self):
+        return self.source_traceback
+
+
+@cython.final
+@cython.no_gc
+cdef class TimerHandle(Handle):
+    """A callback that waits for its time; as asyncio.TimerHandle."""
+
+    def cancel(self):
+        """Cancel the timer; it leaves the loop's heap, and lets go of its callback, at once."""
+        self.drop()
+        if self.index >= 0:
+            Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
+
+    def when(self):
+        """The time it is due, in seconds of loop.time()."""
+        return self.deadline
+
+    def _repr_info(self):
+        return events.TimerHandle._repr_info(self)
+
+    @property
+    def __class__(self):
+        return AsyncioTimerHandle
+
+    @property
+    def _when(self):
+        return self.deadline
+
+    @property
+    def _scheduled(self):
+        return self.index >= 0
+
+    def __hash__(self):
+        return hash(self.deadline)
+
+    def __richcmp__(self, other, int op):
+        if not isinstance(other, events.TimerHandle):
+            return NotImplemented
+        cdef double mine = (<TimerHandle>self).deadline
+        cdef double theirs = other._when
+        if op == Py_LT:
+            return mine < theirs
+        if op == Py_GT:
+            return mine > theirs
+        same = (mine == theirs and self._callback == other._callback
+                and self._args == other._args and self._cancelled == other._cancelled)
+        if op == Py_EQ:
+            return same
+        if op == Py_LE:
+            return mine < theirs or same
+        if op == Py_GE:
+            return mine > theirs or same
+        return not same
+
+
+cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
+                     Py_ssize_t nargs, PyObject *context) except -1:
+    cdef Py_ssize_t i
+    if context is NULL:
+        h.context = PyContext_CopyCurrent()
+    else:
+        Py_INCREF(<object>context)
+        h.context = context
+    h.loop = loop
+    if nargs <= MAX_INLINE:
+        for i in range(nargs):
+            Py_INCREF(<object>args[i])
+            h.args[1 + i] = args[i]
+        h.nargs = <int>nargs
+    else:
+        h.args[1] = PyTuple_New(nargs)
+        for i in range(nargs):
+            Py_INCREF(<object>args[i])
+            PyTuple_SET_ITEM(h.args[1], i, args[i])
+        h.nargs = -1
+    Py_INCREF(<object>callback)
+    h.callback = callback
+    return 0
+
+
+cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *context):
+    cdef Handle h = Handle.__new__(Handle)
+    fill(h, loop, callback, args, nargs, context)
+    return h
+
+
+cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
+                           Py_ssize_t nargs, PyObject *context):
+    cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
+    h.index = -1
+    h.deadline = when
+    fill(h, loop, callback, args, nargs, context)
+    return h

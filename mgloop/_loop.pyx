@@ -1,0 +1,913 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""LoopCore: the native half of mgloop.Loop, and the only module that sees the Mongoose port.
+
+It owns the ready queue, the timers, the wake-up and the interest in descriptors: what runs per
+callback or per packet. mgloop.loop adds the rest by inheriting asyncio.BaseEventLoop, whose
+private attributes of the same names (_debug, _stopping, _thread_id ...) live here in C fields.
+
+One iteration:
+
+    timeout      0 if something is ready, else until the next timer, else for ever
+    poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
+    timers       those due join the queue
+    batch        everything that is in the queue now, in order: callbacks, descriptors, timers
+    more batches what the batch itself scheduled, a bounded number of times, without a poll between
+    flush        writes deferred by the transports leave
+
+So the order of callbacks is asyncio's. What differs from it is that the first batch after a poll
+is followed by a second one with no poll between: the task that a packet woke runs in the same
+iteration. User code runs outside mg_mgr_poll() only, and nothing is freed inside it.
+
+Threads: one loop, one thread, GIL held everywhere but in the wait. call_soon_threadsafe() may be
+called from any thread; it pushes under the GIL and wakes the wait if there is one.
+"""
+
+cimport cython
+from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EBADF, EINTR
+from libc.stdint cimport int64_t, uint32_t
+from libc.math cimport ceil
+
+from mgloop._handle cimport (
+    Handle, TimerHandle, mgl_heap, mgl_heap_clear, mgl_heap_push, mgl_heap_remove, new_handle,
+    new_timer,
+)
+
+import os
+import weakref
+from asyncio import BaseEventLoop, Future, Task
+from asyncio.log import logger
+
+from . import _stdlib
+
+
+cdef extern from "poll.h":
+    ctypedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events) noexcept
+    mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bint enable_wakeup) except NULL
+    void mgl_poll_free(mgl_poll *poll)
+    int mgl_poll_run(mgl_poll *poll, int64_t timeout_ns, int64_t now_ns)
+    int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner)
+    int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events)
+    void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
+    PyObject *mgl_poll_owner(const mgl_poll *poll, int fd)
+    int mgl_poll_limit(const mgl_poll *poll)
+    bint mgl_poll_wakeup(mgl_poll *poll)
+    bint mgl_poll_forked(const mgl_poll *poll)
+    const char *mgl_mongoose_version()
+    int64_t mgl_clock_ns() noexcept
+
+
+cdef extern from "ring.h":
+    size_t mgl_ring_len(const mgl_ring *r)
+    int mgl_ring_push(mgl_ring *r, PyObject *o) except -1
+    PyObject *mgl_ring_pop(mgl_ring *r)
+    void mgl_ring_clear(mgl_ring *r)
+
+
+cdef extern from "Python.h":
+    ctypedef PyObject *(*PyCFunctionFastWithKeywords)(
+        PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
+    ctypedef struct PyMethodDef:
+        const char *ml_name
+        void *ml_meth
+        int ml_flags
+        const char *ml_doc
+    int METH_FASTCALL
+    int METH_KEYWORDS
+    object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
+    void PyType_Modified(PyTypeObject *type)
+    int PyErr_CheckSignals() except -1
+    PyTypeObject *Py_TYPE(PyObject *o)
+    object PyObject_Vectorcall(object f, PyObject *const *args, size_t nargs, PyObject *kwnames)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    ctypedef struct PyTupleObject:
+        PyObject *ob_item[1]
+    ctypedef struct PyTypeObject:
+        PyObject *tp_dict
+
+
+cdef enum:
+    MAX_WAIT_SECONDS = 24 * 3600    # as asyncio: longer waits are split
+    EXTRA_BATCHES = 4               # between two polls, while at most
+    EXTRA_BATCH_HANDLES = 3         # ... that many callbacks are ready
+    DEFER_READY = 4                 # ready at once: from here on deferring writes pays
+    DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
+
+MONGOOSE_VERSION = mgl_mongoose_version().decode()
+
+cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
+cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
+cdef object create_task_cold = BaseEventLoop.create_task
+cdef tuple KW_LOOP = ("loop",)
+cdef tuple KW_LOOP_CONTEXT = ("loop", "context")
+cdef tuple KW_LOOP_NAME = ("loop", "name")
+cdef tuple KW_LOOP_NAME_CONTEXT = ("loop", "name", "context")
+
+
+# ------------------------------------------------------------------ watchers ----
+
+cdef class Watcher:
+    """What runs when a descriptor is ready: a transport, a listener, a user's descriptor."""
+
+    def __cinit__(self):
+        self.fd = -1
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        return 0
+
+    cdef int on_flush(self) except -1:
+        return 0
+
+    cdef bint on_event(self, uint32_t events) except -1:
+        return False
+
+    cdef bint owns_descriptor(self) noexcept:
+        return True
+
+
+cdef class Waiter:
+    """A sock_*() call that waits for its descriptor."""
+
+    cdef bint attempt(self) except -1:
+        return True
+
+    cdef int fail(self, object exc) except -1:
+        return 0
+
+
+@cython.final
+cdef class FdWatch(Watcher):
+    """Interest in a descriptor that belongs to the user: add_reader(), add_writer(), sock_*().
+
+    With a reader or writer the kernel is asked level-triggered, as asyncio does: the callback is
+    called again while data is left. For sock_*() alone the registration is edge-triggered, made
+    once per socket and left in place, which saves two system calls each time one of them waits.
+    The user may close the descriptor at any moment. The kernel then forgets it, the generation in
+    the poll loop's key makes a late event harmless, and `sock` tells a socket that has got the
+    same number from the one that the registration was made for.
+    """
+
+    cdef bint owns_descriptor(self) noexcept:
+        return False
+
+    cdef int sync(self) except -1:
+        """Bring the kernel's registration in step with what is wanted."""
+        cdef uint32_t mask = 0
+        cdef int rc
+        cdef LoopCore loop = self.loop
+        if self.reader is not None or self.writer is not None:
+            if self.reader is not None or self.read_waiters is not None:
+                mask |= EPOLLIN
+            if self.writer is not None or self.write_waiters is not None:
+                mask |= EPOLLOUT
+        elif self.read_waiters is not None or self.write_waiters is not None \
+                or self.sock is not None:
+            mask = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        if mask == 0:
+            loop.unwatch(self)
+            return 0
+        if <void *>mgl_poll_owner(loop.poll, self.fd) == <void *>self:
+            # Also when the mask has not changed: the descriptor may have been closed and opened
+            # again under the same number since, and only the kernel knows.
+            rc = mgl_poll_modify(loop.poll, self.fd, mask)
+            if rc < 0:
+                loop.unwatch(self)
+                raise_errno(-rc)
+        else:
+            loop.watch(self, self.fd, mask)
+        self.mask = mask
+        return 0
+
+    cdef bint on_event(self, uint32_t events) except -1:
+        """Queue the callbacks themselves, so that one removed or replaced before its turn does not
+        run: the replacement must not be told of an event from before its time."""
+        if events & ~EPOLLOUT:
+            if self.reader is not None:
+                mgl_ring_push(&self.loop.ready, <PyObject *>self.reader)
+        if events & ~EPOLLIN:
+            if self.writer is not None:
+                mgl_ring_push(&self.loop.ready, <PyObject *>self.writer)
+        return self.read_waiters is None and self.write_waiters is None
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        cdef bint changed = False
+        if events & ~EPOLLOUT:
+            changed = self.pop_attempt(False)
+        if events & ~EPOLLIN and self.fd >= 0:
+            changed |= self.pop_attempt(True)
+        if changed and not self.mask & EPOLLET and self.fd >= 0:
+            self.sync()
+        return 0
+
+    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
+        """Let a call on `sock` wait for the descriptor."""
+        cdef bint known = self.sock is not None and self.sock() is sock
+        if not known:
+            if self.sock is not None:
+                self.fail_waiters()
+            self.sock = weakref.ref(sock)
+        append_waiter(self, waiter, write)
+        # Known, edge-triggered, and still ours: the kernel will tell, no system call is needed.
+        if not known or not self.mask & EPOLLET \
+                or <void *>mgl_poll_owner(self.loop.poll, self.fd) != <void *>self:
+            try:
+                self.sync()
+            except BaseException:
+                self.delist(waiter, write)
+                raise
+        return 0
+
+    cdef int delist(self, Waiter waiter, bint write) except -1:
+        """Take a call out that no longer waits, if it is still there."""
+        cdef Waiter other = self.write_waiters if write else self.read_waiters
+        cdef Waiter before = None
+        while other is not None and other is not waiter:
+            before = other
+            other = other.next
+        if other is None:
+            return 0
+        if before is not None:
+            before.next = waiter.next
+        elif write:
+            self.write_waiters = waiter.next
+        else:
+            self.read_waiters = waiter.next
+        waiter.next = None
+        if not self.mask & EPOLLET and self.fd >= 0:
+            self.sync()
+        return 0
+
+    cdef int fail_waiters(self) except -1:
+        """The socket that they wait for was closed: asyncio would leave them waiting for ever."""
+        cdef Waiter waiter
+        exc = OSError(EBADF, "the socket was closed while this call was waiting for it")
+        for waiter in (self.read_waiters, self.write_waiters):
+            while waiter is not None:
+                waiter.fail(exc)
+                waiter = waiter.next
+        self.read_waiters = None
+        self.write_waiters = None
+        return 0
+
+    cdef bint pop_attempt(self, bint write) except -1:
+        """Let each waiter try once, in their order; those that must go on waiting stay queued."""
+        cdef Waiter waiter, rest = self.write_waiters if write else self.read_waiters
+        cdef bint any_done = False
+        if write:
+            self.write_waiters = None
+        else:
+            self.read_waiters = None
+        while rest is not None:
+            waiter = rest
+            rest = waiter.next
+            waiter.next = None
+            if waiter.attempt():
+                any_done = True
+            else:
+                append_waiter(self, waiter, write)
+        return any_done
+
+
+cdef void append_waiter(FdWatch watch, Waiter waiter, bint write):
+    cdef Waiter last = watch.write_waiters if write else watch.read_waiters
+    if last is None:
+        if write:
+            watch.write_waiters = waiter
+        else:
+            watch.read_waiters = waiter
+        return
+    while last.next is not None:
+        last = last.next
+    last.next = waiter
+
+
+cdef int raise_errno(int error) except -1:
+    raise OSError(error, os.strerror(error))
+
+
+cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
+    """Called inside mg_mgr_poll() for each ready registration: notes it, and runs nothing."""
+    cdef Watcher watcher = <Watcher>owner
+    if watcher.on_event(events):
+        return
+    watcher.ready |= events
+    if not watcher.queued:
+        watcher.queued = True
+        mgl_ring_push(&(<LoopCore>loop).ready, owner)
+
+
+# ------------------------------------------------------------------ the loop ----
+
+cdef class LoopCore:
+    """Scheduling, polling and interest in descriptors; base class of mgloop.Loop."""
+
+    def __cinit__(self, *args, bint enable_wakeup=True, **kwargs):
+        self.wakeup_enabled = enable_wakeup
+        self.poll = mgl_poll_new(<PyObject *>self, record, enable_wakeup)
+
+    def __dealloc__(self):
+        self.dispose()
+
+    cdef void dispose(self) noexcept:
+        """Break every cycle that runs through the loop; user code may run in destructors."""
+        cdef mgl_poll *poll = self.poll
+        mgl_ring_clear(&self.flushes)
+        mgl_ring_clear(&self.ready)
+        mgl_heap_clear(&self.timers)
+        if poll is not NULL:
+            self.poll = NULL
+            mgl_poll_free(poll)
+
+    # -------------------------------------------------------------- running ----
+
+    def _run_once(self):
+        """Run iterations until stop() is called.
+
+        BaseEventLoop.run_forever() calls this in a loop of its own that ends with `_stopping`:
+        iterating here saves a Python frame per iteration, and leaves each version's set-up and
+        clean-up to the standard library.
+        """
+        if self.poll is NULL:
+            raise RuntimeError("Event loop is closed")
+        self.iterating = True
+        try:
+            self.run_until_stopped()
+        finally:
+            try:
+                self.flush()
+            finally:
+                self.iterating = False
+
+    def _check_not_forked(self):
+        if mgl_poll_forked(self.poll):
+            raise RuntimeError(
+                "this event loop was made before fork() and belongs to the parent process; "
+                "make a new one in the child, for example by asyncio.run()")
+
+    cdef int run_until_stopped(self) except -1:
+        while True:
+            self.iterate()
+            if self._stopping:
+                return 0
+
+    cdef int iterate(self) except -1:
+        cdef int64_t timeout = -1
+        cdef double wait
+        cdef int n, extra = 0
+        cdef size_t count = mgl_ring_len(&self.ready)
+        if count > 0 or self._stopping:
+            timeout = 0
+        elif self.timers.len > 0:
+            wait = self.timers.items[0].when - self.read_clock()
+            if wait <= 0:
+                timeout = 0
+            elif wait < MAX_WAIT_SECONDS:
+                timeout = <int64_t>ceil(wait * 1e9)
+            else:
+                timeout = <int64_t>MAX_WAIT_SECONDS * 1000000000
+        n = mgl_poll_run(self.poll, timeout, self.now_ns)
+        if n < 0:
+            if n != -EINTR:
+                raise_errno(-n)
+            PyErr_CheckSignals()
+        if self.timers.len > 0:
+            self.collect_timers()
+        count = mgl_ring_len(&self.ready)
+        self.busy = count >= DEFER_READY
+        self.run_batch(count)
+        while not self._stopping:
+            count = mgl_ring_len(&self.ready)
+            # What a packet scheduled runs at once; beyond that, short chains only, so that a poll
+            # is never far away.
+            if count == 0 or extra == EXTRA_BATCHES:
+                break
+            if count > EXTRA_BATCH_HANDLES and (extra > 0 or n <= 0):
+                break
+            extra += 1
+            if self.timers.len > 0:
+                self.collect_timers()
+                count = mgl_ring_len(&self.ready)
+            if count >= DEFER_READY:
+                self.busy = True
+            self.run_batch(count)
+        if mgl_ring_len(&self.flushes) > 0:
+            self.flush()
+        return 0
+
+    cdef int run_batch(self, size_t n) except -1:
+        cdef PyObject *item
+        cdef PyTypeObject *kind
+        cdef Watcher watcher
+        cdef uint32_t events
+        if self._debug:
+            return self.run_batch_debug(n)
+        while n > 0:
+            n -= 1
+            item = mgl_ring_pop(&self.ready)
+            kind = Py_TYPE(item)
+            try:
+                if kind == HandleType or kind == TimerHandleType:
+                    (<Handle>item).run(False)
+                else:
+                    watcher = <Watcher>item
+                    watcher.queued = False
+                    events = watcher.ready
+                    watcher.ready = 0
+                    if events:
+                        watcher.on_ready(events)
+            finally:
+                Py_DECREF(<object>item)
+        return 0
+
+    cdef int run_batch_debug(self, size_t n) except -1:
+        """As run_batch(), measuring each callback."""
+        cdef object item
+        cdef PyObject *popped
+        cdef Watcher watcher
+        cdef uint32_t events
+        cdef int64_t start
+        cdef double took
+        while n > 0:
+            n -= 1
+            popped = mgl_ring_pop(&self.ready)
+            item = <object>popped
+            Py_DECREF(item)
+            try:
+                self._current_handle = item
+                start = mgl_clock_ns()
+                if isinstance(item, Watcher):
+                    watcher = <Watcher>item
+                    watcher.queued = False
+                    events = watcher.ready
+                    watcher.ready = 0
+                    if events:
+                        watcher.on_ready(events)
+                else:
+                    (<Handle>item).run(True)
+                took = (mgl_clock_ns() - start) * 1e-9
+                if took >= self.slow_callback_duration:
+                    logger.warning("Executing %s took %.3f seconds",
+                                   _stdlib.format_handle(item), took)
+            finally:
+                self._current_handle = None
+            if not isinstance(item, Watcher) and not (<Handle>item).lasting:
+                (<Handle>item).clear()
+        return 0
+
+    cdef double read_clock(self) except? -1:
+        if self._time_patched:
+            return self.time()
+        self.now_ns = mgl_clock_ns()
+        return self.now_ns / 1e9
+
+    cdef int collect_timers(self) except -1:
+        """Move the timers that are due into the ready queue."""
+        cdef double now = self.read_clock()
+        cdef PyObject *timer
+        while self.timers.len > 0 and self.timers.items[0].when <= now:
+            timer = mgl_heap_remove(&self.timers, 0)
+            mgl_ring_push(&self.ready, timer)
+            Py_DECREF(<object>timer)
+        return 0
+
+    def time(self):
+        """The loop's clock in seconds: time.monotonic()."""
+        return mgl_clock_ns() / 1e9
+
+    def get_debug(self):
+        """True in debug mode."""
+        return self._debug
+
+    # -------------------------------------------------------------- deferred writes ----
+
+    cdef bint can_defer(self, Py_ssize_t nbytes) noexcept:
+        return self.iterating and self.busy and self.deferred + nbytes <= DEFER_BYTES
+
+    cdef int defer_flush(self, Watcher watcher) except -1:
+        if not watcher.flush_queued:
+            watcher.flush_queued = True
+            mgl_ring_push(&self.flushes, <PyObject *>watcher)
+        return 0
+
+    cdef int flush(self) except -1:
+        """Send what was deferred, until nothing is: resume_writing() may write again."""
+        cdef PyObject *item
+        cdef Watcher watcher
+        self.busy = False
+        while mgl_ring_len(&self.flushes) > 0:
+            item = mgl_ring_pop(&self.flushes)
+            try:
+                watcher = <Watcher>item
+                watcher.flush_queued = False
+                watcher.on_flush()
+            finally:
+                Py_DECREF(<object>item)
+        self.deferred = 0
+        return 0
+
+    # -------------------------------------------------------------- interest ----
+
+    cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1:
+        cdef PyObject *owner
+        cdef int rc
+        if self.poll is NULL:
+            raise RuntimeError("Event loop is closed")
+        owner = mgl_poll_owner(self.poll, fd)
+        if owner is not NULL and <void *>owner != <void *>watcher:
+            # Left by sock_*() or an add_reader(), or by a descriptor closed behind our back.
+            (<Watcher>owner).ready = 0
+            (<Watcher>owner).fd = -1
+            mgl_poll_remove(self.poll, fd, True)
+        rc = mgl_poll_add(self.poll, fd, events, <PyObject *>watcher)
+        if rc < 0:
+            raise_errno(-rc)
+        watcher.fd = fd
+        return 0
+
+    cdef void unwatch(self, Watcher watcher) noexcept:
+        watcher.ready = 0
+        if self.poll is not NULL and watcher.fd >= 0 \
+                and <void *>mgl_poll_owner(self.poll, watcher.fd) == <void *>watcher:
+            mgl_poll_remove(self.poll, watcher.fd, True)
+
+    cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1:
+        watcher.ready |= events
+        if not watcher.queued:
+            watcher.queued = True
+            mgl_ring_push(&self.ready, <PyObject *>watcher)
+        return 0
+
+    cdef FdWatch fd_watch(self, int fd, bint create):
+        """The interest in a user's descriptor, or None if there is none and none is to be made."""
+        cdef FdWatch watch
+        cdef PyObject *owner = NULL
+        if self.poll is not NULL:
+            owner = mgl_poll_owner(self.poll, fd)
+        if owner is not NULL and type(<object>owner) is FdWatch:
+            return <FdWatch>owner
+        if not create:
+            return None
+        watch = FdWatch.__new__(FdWatch)
+        watch.loop = self
+        watch.fd = fd
+        return watch
+
+    def _ensure_fd_no_transport(self, fd):
+        """Raise RuntimeError if the descriptor belongs to a transport that is not closing."""
+        cdef int fileno = _stdlib.fileno(fd)
+        cdef PyObject *owner = NULL
+        if self.poll is not NULL:
+            owner = mgl_poll_owner(self.poll, fileno)
+        if owner is not NULL and (<Watcher>owner).owns_descriptor():
+            raise RuntimeError(
+                f"File descriptor {fd!r} is used by transport {<object>owner!r}")
+        return fileno
+
+    def _add_reader(self, fd, callback, *args):
+        return self._add_interest(fd, callback, args, False)
+
+    def _add_writer(self, fd, callback, *args):
+        return self._add_interest(fd, callback, args, True)
+
+    def _add_interest(self, fd, callback, tuple args, bint write):
+        cdef Handle handle, previous
+        cdef FdWatch watch
+        self._check_closed()
+        watch = self.fd_watch(_stdlib.fileno(fd), True)
+        handle = self.make_handle(callback, args, None)
+        handle.lasting = True
+        previous = watch.writer if write else watch.reader
+        if write:
+            watch.writer = handle
+        else:
+            watch.reader = handle
+        try:
+            watch.sync()
+        except BaseException:
+            if write:
+                watch.writer = None
+            else:
+                watch.reader = None
+            raise
+        if previous is not None:
+            previous.cancel()
+        return handle
+
+    def _remove_reader(self, fd):
+        return self._remove_interest(fd, False)
+
+    def _remove_writer(self, fd):
+        return self._remove_interest(fd, True)
+
+    def _remove_interest(self, fd, bint write):
+        cdef FdWatch watch
+        cdef Handle handle
+        if self._closed:
+            return False
+        watch = self.fd_watch(_stdlib.fileno(fd), False)
+        if watch is None:
+            return False
+        if write:
+            handle = watch.writer
+            watch.writer = None
+        else:
+            handle = watch.reader
+            watch.reader = None
+        if handle is None:
+            return False
+        try:
+            watch.sync()
+        except OSError:
+            # Closed by the user before it was removed: the kernel has forgotten it already.
+            pass
+        handle.cancel()
+        return True
+
+    def add_reader(self, fd, callback, *args):
+        """Call callback(*args) whenever fd is readable; as asyncio.loop.add_reader.
+
+        fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
+        (PermissionError for a regular file), RuntimeError if a transport owns it.
+        """
+        self._ensure_fd_no_transport(fd)
+        self._add_interest(fd, callback, args, False)
+
+    def add_writer(self, fd, callback, *args):
+        """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
+        self._ensure_fd_no_transport(fd)
+        self._add_interest(fd, callback, args, True)
+
+    def remove_reader(self, fd):
+        """Stop watching fd for reading. Returns True if it was watched."""
+        self._ensure_fd_no_transport(fd)
+        return self._remove_interest(fd, False)
+
+    def remove_writer(self, fd):
+        """Stop watching fd for writing. Returns True if it was watched."""
+        self._ensure_fd_no_transport(fd)
+        return self._remove_interest(fd, True)
+
+    # -------------------------------------------------------------- scheduling ----
+
+    cdef Handle make_handle(self, object callback, tuple args, object context):
+        """A handle outside the hot paths."""
+        cdef PyObject *context_ptr = NULL
+        cdef Handle h
+        if context is not None:
+            context_ptr = <PyObject *>context
+        h = new_handle(self, <PyObject *>callback, (<PyTupleObject *>args).ob_item, len(args), context_ptr)
+        if self._debug:
+            h.source_traceback = _stdlib.extract_stack()
+        return h
+
+    cdef Handle schedule(self, object callback, object context):
+        cdef Handle h
+        cdef PyObject *none = NULL
+        h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context)
+        mgl_ring_push(&self.ready, <PyObject *>h)
+        return h
+
+    cdef Handle schedule_with(self, object callback, object arg, object context):
+        cdef Handle h
+        cdef PyObject *arg_ptr = <PyObject *>arg
+        h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context)
+        mgl_ring_push(&self.ready, <PyObject *>h)
+        return h
+
+    def _add_callback(self, handle):
+        if not handle._cancelled:
+            if type(handle) is not Handle and type(handle) is not TimerHandle:
+                # asyncio's own Handle, made by code that we inherit.
+                handle = self.make_handle(_stdlib.run_handle, (handle,), None)
+            mgl_ring_push(&self.ready, <PyObject *>handle)
+
+    def _add_callback_signalsafe(self, handle):
+        self._add_callback(handle)
+        self._write_to_self()
+
+    def _write_to_self(self):
+        if self.poll is not NULL:
+            mgl_poll_wakeup(self.poll)
+
+    def create_future(self):
+        """A Future attached to this loop."""
+        return self.new_future()
+
+    cdef object new_future(self):
+        cdef PyObject *args[2]
+        args[0] = NULL
+        args[1] = <PyObject *>self
+        return PyObject_Vectorcall(
+            Future, &args[1], PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>KW_LOOP)
+
+    @property
+    def _wakeup_enabled(self):
+        return self.wakeup_enabled
+
+    def _dispose(self):
+        """Let go of every callback, timer and registration, and of Mongoose."""
+        self.dispose()
+
+
+# -------------------------------------------------------- hot methods, by hand ----
+#
+# call_soon() and its like take *args and a keyword. As ordinary methods they would get a tuple and
+# a dict per call; as METH_FASTCALL functions, put into the type by hand, they get a C array.
+
+cdef PyObject *context_of(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                          const char *name) except? NULL:
+    """The value of `context=`, the only keyword there is; NULL without an error for none."""
+    cdef tuple names
+    cdef PyObject *context
+    if kwnames is NULL:
+        return NULL
+    names = <tuple>kwnames
+    if len(names) == 0:
+        return NULL
+    if len(names) != 1 or <str>names[0] != "context":
+        unknown = [n for n in names if n != "context"]
+        raise TypeError(
+            f"{name.decode()}() got an unexpected keyword argument {unknown[0]!r}")
+    context = args[nargs]
+    return NULL if <object>context is None else context
+
+
+cdef int check_debug(LoopCore loop, PyObject *callback, str method) except -1:
+    loop._check_callback(<object>callback, method)
+    return 0
+
+
+cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef PyObject *context = NULL
+    cdef Handle h
+    if nargs < 1:
+        raise TypeError("call_soon() missing 1 required positional argument: 'callback'")
+    if kwnames is not NULL:
+        context = context_of(args, nargs, kwnames, "call_soon")
+    if loop._closed:
+        loop._check_closed()
+    if loop._debug:
+        loop._check_thread()
+        check_debug(loop, args[0], "call_soon")
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    mgl_ring_push(&loop.ready, <PyObject *>h)
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef PyObject *context = NULL
+    cdef Handle h
+    if nargs < 1:
+        raise TypeError("call_soon_threadsafe() missing 1 required positional argument: 'callback'")
+    if kwnames is not NULL:
+        context = context_of(args, nargs, kwnames, "call_soon_threadsafe")
+    if loop._closed:
+        loop._check_closed()
+    if not loop.wakeup_enabled:
+        raise RuntimeError(
+            "call_soon_threadsafe() needs a loop that can be woken from other threads; this one "
+            "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
+    if loop._debug:
+        check_debug(loop, args[0], "call_soon_threadsafe")
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    mgl_ring_push(&loop.ready, <PyObject *>h)
+    mgl_poll_wakeup(loop.poll)
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames, str method) except NULL:
+    """The common part of call_at() and call_later(); args[0] is a time, args[1] the callback."""
+    cdef PyObject *context = NULL
+    cdef TimerHandle h
+    if kwnames is not NULL:
+        context = context_of(args, nargs, kwnames, "call_at")
+    if loop._closed:
+        loop._check_closed()
+    if loop._debug:
+        loop._check_thread()
+        check_debug(loop, args[1], method)
+    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    h.heap = &loop.timers
+    mgl_heap_push(&loop.timers, when, <PyObject *>h, &h.index)
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *kwnames) except NULL:
+    if nargs < 2:
+        raise TypeError("call_at() missing required positional arguments: 'when' and 'callback'")
+    if <object>args[0] is None:
+        raise TypeError("when cannot be None")
+    return add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
+                     "call_at")
+
+
+cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                          PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef object delay
+    cdef double when
+    if nargs < 2:
+        raise TypeError(
+            "call_later() missing required positional arguments: 'delay' and 'callback'")
+    delay = <object>args[0]
+    if delay is None:
+        raise TypeError("delay must not be None")
+    if PyFloat_CheckExact(delay) or PyLong_CheckExact(delay):
+        when = loop.read_clock() + PyFloat_AsDouble(delay)
+    else:
+        when = PyFloat_AsDouble(loop.time() + delay)
+    return add_timer(loop, when, args, nargs, kwnames, "call_later")
+
+
+cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                           PyObject *kwnames) except NULL:
+    """asyncio.Task(coro, loop=self, name=, context=); a task factory, debug mode and the keywords
+    that came later are left to BaseEventLoop.create_task()."""
+    cdef LoopCore loop = <LoopCore>self
+    cdef PyObject *call[5]
+    cdef PyObject *name = NULL
+    cdef PyObject *context = NULL
+    cdef Py_ssize_t i
+    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
+    cdef bint cold = nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed
+    cdef object result
+    for i in range(len(names)):
+        if names[i] == "name":
+            name = args[nargs + i]
+        elif names[i] == "context":
+            context = args[nargs + i]
+        else:
+            cold = True
+    if cold:
+        result = create_task_cold(
+            loop, *[<object>args[i] for i in range(nargs)],
+            **{names[i]: <object>args[nargs + i] for i in range(len(names))})
+    else:
+        call[0] = NULL
+        call[1] = args[0]
+        call[2] = self
+        if name is not NULL:
+            call[3] = name
+            if context is not NULL:
+                call[4] = context
+                names = KW_LOOP_NAME_CONTEXT
+            else:
+                names = KW_LOOP_NAME
+        elif context is not NULL:
+            call[3] = context
+            names = KW_LOOP_CONTEXT
+        else:
+            names = KW_LOOP
+        result = PyObject_Vectorcall(
+            Task, &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
+    Py_INCREF(result)
+    return <PyObject *>result
+
+
+cdef PyMethodDef hot_methods[5]
+
+cdef int install_method(int i, const char *name, PyCFunctionFastWithKeywords function,
+                        const char *doc) except -1:
+    cdef PyTypeObject *owner = <PyTypeObject *>LoopCore
+    hot_methods[i].ml_name = name
+    hot_methods[i].ml_meth = <void *>function
+    hot_methods[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
+    hot_methods[i].ml_doc = doc
+    (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &hot_methods[i])
+    return 0
+
+
+install_method(
+    0, "call_soon", call_soon,
+    "Call callback(*args) in the next iteration; returns a Handle. As asyncio.loop.call_soon.")
+install_method(
+    1, "call_soon_threadsafe", call_soon_threadsafe,
+    "call_soon() for use from another thread: also wakes the loop.")
+install_method(
+    2, "call_at", call_at,
+    "Call callback(*args) at `when`, in seconds of loop.time(); returns a TimerHandle.")
+install_method(
+    3, "call_later", call_later,
+    "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
+install_method(
+    4, "create_task", create_task,
+    "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")
+PyType_Modified(<PyTypeObject *>LoopCore)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Every private name of the standard library that mgloop leans on, and why.
+
+asyncio's own code is taken wherever it runs per connection or per loop, so that each version's
+semantics come with it; some of it has no public name. All such names are used through this module,
+so that a new CPython can be checked against one page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from asyncio import (
+    base_events,
+    constants,
+    coroutines,
+    events,
+    format_helpers,
+    futures,
+    selector_events,
+    sslproto,
+    trsock,
+    unix_events,
+)
+from typing import Any
+
+# --- Borrowed methods: functions of asyncio's selector loops that work on any loop which offers
+# _add_reader(), _ensure_fd_no_transport() and their like. None of them calls super().
+SelectorLoop: Any = selector_events.BaseSelectorEventLoop
+UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
+
+# --- Borrowed classes.
+SSLProtocol: Any = sslproto.SSLProtocol
+TransportSocket: Any = trsock.TransportSocket
+UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
+UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]
+UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
+SelectorDatagramTransport: Any = selector_events._SelectorDatagramTransport  # type: ignore[attr-defined]
+SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
+
+# --- Borrowed functions and constants.
+check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
+ipaddr_info: Any = base_events._ipaddr_info  # type: ignore[attr-defined]
+set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+is_debug_mode: Any = coroutines._is_debug_mode  # type: ignore[attr-defined]
+ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
+LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
+SSL_HANDSHAKE_TIMEOUT: float = constants.SSL_HANDSHAKE_TIMEOUT
+SSL_SHUTDOWN_TIMEOUT: float = constants.SSL_SHUTDOWN_TIMEOUT
+
+# Server._attach() takes the transport from 3.12.? on (close_clients), and nothing before.
+SERVER_KNOWS_CLIENTS: bool = (
+    len(inspect.signature(base_events.Server._attach).parameters) == 2  # type: ignore[attr-defined]
+)
+
+_FORMAT_TAKES_DEBUG = "debug" in inspect.signature(
+    format_helpers._format_callback_source  # type: ignore[attr-defined]
+).parameters
+
+
+def format_callback(callback: Any, args: Any, debug: bool) -> str:
+    """How asyncio names a callback in its messages."""
+    format_source: Any = format_helpers._format_callback_source  # type: ignore[attr-defined]
+    if _FORMAT_TAKES_DEBUG:
+        return str(format_source(callback, args, debug=debug))
+    return str(format_source(callback, args))
+
+
+def format_handle(handle: Any) -> str:
+    """How asyncio names a handle in the message about a slow callback."""
+    if isinstance(handle, events.Handle):
+        return str(base_events._format_handle(handle))  # type: ignore[attr-defined]
+    return repr(handle)
+
+
+def extract_stack() -> Any:
+    """The traceback that debug mode attaches to a handle: that of call_soon()'s caller."""
+    return format_helpers.extract_stack(sys._getframe(1))
+
+
+def report_callback_failure(loop: Any, handle: Any, exc: BaseException) -> None:
+    """Tell the loop's exception handler that a handle's callback raised; as asyncio.Handle."""
+    callback = format_callback(handle._callback, handle._args, loop.get_debug())
+    context = {
+        "message": f"Exception in callback {callback}",
+        "exception": exc,
+        "handle": handle,
+    }
+    if handle._source_traceback:
+        context["source_traceback"] = handle._source_traceback
+    loop.call_exception_handler(context)
+
+
+def run_handle(handle: Any) -> None:
+    """Run a handle of asyncio's own class, made by inherited code, unless it was cancelled."""
+    if not handle._cancelled:
+        handle._run()
+
+
+def fileno(fd: Any) -> int:
+    """The descriptor of an int or of an object with fileno(), as the selectors module takes it."""
+    number = fd
+    if not isinstance(number, int):
+        try:
+            number = int(fd.fileno())
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(f"Invalid file object: {fd!r}") from None
+    if number < 0:
+        raise ValueError(f"Invalid file descriptor: {number}")
+    return number

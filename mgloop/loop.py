@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mgloop.Loop: the native core and asyncio.BaseEventLoop put together.
+
+What runs per callback or per packet is native and comes from LoopCore and SockCore. What runs per
+connection or per loop is BaseEventLoop's own code, reached through the hooks that it defines for
+its subclasses: so each CPython's own semantics come with it. This module holds the hooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import warnings
+import weakref
+from typing import Any
+
+from . import _stdlib
+from ._sock import SockCore
+from ._stream import Listener, Stream
+from .process import ProcessMixin
+from .resolve import ResolveMixin
+from .signals import SignalsMixin
+from .unix import UnixMixin
+
+
+class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asyncio.BaseEventLoop):
+    """An asyncio event loop on Mongoose's poll loop.
+
+    enable_wakeup: whether other threads may wake the loop (call_soon_threadsafe(), executors).
+    Without it those raise RuntimeError, and the loop holds two descriptors less.
+    """
+
+    _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
+    _sock_sendfile_native_impl = _stdlib.UnixLoop._sock_sendfile_native_impl
+    _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
+    _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
+    sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
+    sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
+    sock_sendto = _stdlib.SelectorLoop.sock_sendto
+    sock_connect = _stdlib.SelectorLoop.sock_connect
+    sock_accept = _stdlib.SelectorLoop.sock_accept
+    _sock_read_done = _stdlib.SelectorLoop._sock_read_done
+    _sock_write_done = _stdlib.SelectorLoop._sock_write_done
+    _sock_recvfrom = _stdlib.SelectorLoop._sock_recvfrom
+    _sock_recvfrom_into = _stdlib.SelectorLoop._sock_recvfrom_into
+    _sock_sendto = _stdlib.SelectorLoop._sock_sendto
+    _sock_connect = _stdlib.SelectorLoop._sock_connect
+    _sock_connect_cb = _stdlib.SelectorLoop._sock_connect_cb
+    _sock_accept = _stdlib.SelectorLoop._sock_accept
+
+    def __init__(self, *, enable_wakeup: bool = True) -> None:
+        super().__init__()
+        self._listeners: dict[socket.socket, Listener] = {}
+        # asyncio's own transports, which serve datagrams and pipes, register themselves here.
+        self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def close(self) -> None:
+        """Close the loop; as asyncio.loop.close. It must not be running."""
+        if self.is_running():
+            raise RuntimeError("Cannot close a running event loop")
+        if self.is_closed():
+            return
+        if sys.is_finalizing() and self._signal_handlers:
+            warnings.warn(
+                f"Closing the loop {self!r} on interpreter shutdown stage, "
+                "skipping signal handlers removal",
+                ResourceWarning,
+                source=self,
+            )
+            self._signal_handlers.clear()
+        self._close_signals()
+        self._listeners.clear()
+        super().close()
+        self._dispose()
+
+    # ------------------------------------------------------------ transports ----
+
+    def _make_socket_transport(
+        self, sock: socket.socket, protocol: Any, waiter: Any = None, *,
+        extra: Any = None, server: Any = None,
+    ) -> Any:  # fmt: skip
+        self._ensure_fd_no_transport(sock)
+        return Stream(self, sock, protocol, waiter, extra, server)
+
+    def _make_ssl_transport(
+        self, rawsock: socket.socket, protocol: Any, sslcontext: Any, waiter: Any = None, *,
+        server_side: bool = False, server_hostname: str | None = None, extra: Any = None,
+        server: Any = None, ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        self._ensure_fd_no_transport(rawsock)
+        ssl_protocol = _stdlib.SSLProtocol(
+            self, protocol, sslcontext, waiter, server_side, server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )  # fmt: skip
+        Stream(self, rawsock, ssl_protocol, None, extra, server)
+        return ssl_protocol._app_transport
+
+    def _make_datagram_transport(
+        self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,
+        extra: Any = None,
+    ) -> Any:  # fmt: skip
+        self._ensure_fd_no_transport(sock)
+        return _stdlib.SelectorDatagramTransport(self, sock, protocol, address, waiter, extra)
+
+    def _make_read_pipe_transport(
+        self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None
+    ) -> Any:
+        return _stdlib.UnixReadPipeTransport(self, pipe, protocol, waiter, extra)
+
+    def _make_write_pipe_transport(
+        self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None
+    ) -> Any:
+        return _stdlib.UnixWritePipeTransport(self, pipe, protocol, waiter, extra)
+
+    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
+        """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
+        resume_reading = transp.is_reading()
+        transp.pause_reading()
+        await transp._make_empty_waiter()
+        sock = transp._lend()
+        try:
+            return await self.sock_sendfile(sock, file, offset, count, fallback=False)
+        finally:
+            transp._take_back()
+            transp._reset_empty_waiter()
+            if resume_reading:
+                transp.resume_reading()
+
+    # --------------------------------------------------------------- servers ----
+
+    def _start_serving(
+        self, protocol_factory: Any, sock: socket.socket, sslcontext: Any = None,
+        server: Any = None, backlog: int = 100,
+        ssl_handshake_timeout: float | None = _stdlib.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout: float | None = _stdlib.SSL_SHUTDOWN_TIMEOUT,
+    ) -> None:  # fmt: skip
+        self._listeners[sock] = Listener(
+            self, protocol_factory, sock, sslcontext, server, backlog, ssl_handshake_timeout,
+            ssl_shutdown_timeout,
+        )  # fmt: skip
+
+    def _stop_serving(self, sock: socket.socket) -> None:
+        self._listeners.pop(sock).stop()
+        self._remove_socket_file(sock)
+        sock.close()
+
+    async def _accept_connection(
+        self, protocol_factory: Any, conn: socket.socket, sslcontext: Any, server: Any,
+        ssl_handshake_timeout: float | None, ssl_shutdown_timeout: float | None,
+    ) -> None:  # fmt: skip
+        """Serve an accepted connection that the native listener leaves to Python: one with TLS,
+        or any in debug mode, where a failure is reported."""
+        protocol = transport = None
+        try:
+            try:
+                extra = {"peername": conn.getpeername()}
+            except OSError:
+                extra = {"peername": None}
+            try:
+                protocol = protocol_factory()
+                waiter = self.create_future()
+                if sslcontext:
+                    transport = self._make_ssl_transport(
+                        conn, protocol, sslcontext, waiter, server_side=True, extra=extra,
+                        server=server, ssl_handshake_timeout=ssl_handshake_timeout,
+                        ssl_shutdown_timeout=ssl_shutdown_timeout,
+                    )  # fmt: skip
+                else:
+                    transport = self._make_socket_transport(
+                        conn, protocol, waiter, extra=extra, server=server
+                    )
+            except BaseException:
+                conn.close()
+                raise
+            try:
+                await waiter
+            except BaseException:
+                transport.close()
+                raise
+            finally:
+                waiter = None  # its exception would keep the protocol alive
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            if self._debug:
+                context = {
+                    "message": "Error on transport creation for incoming connection",
+                    "exception": exc,
+                }
+                if protocol is not None:
+                    context["protocol"] = protocol
+                if transport is not None:
+                    context["transport"] = transport
+                self.call_exception_handler(context)
+
+    # ------------------------------------------------------------- executors ----
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """Run func(*args) in an executor; as asyncio.loop.run_in_executor."""
+        if not self._wakeup_enabled:
+            raise RuntimeError(
+                "run_in_executor() needs a loop that can be woken from other threads; this one "
+                "was made with enable_wakeup=False: make it with mgloop.new_event_loop()"
+            )
+        return super().run_in_executor(executor, func, *args)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Subprocesses: started by subprocess.Popen, awaited through a pidfd in the poll loop.
+
+A pidfd becomes readable when its process ends, so that neither a SIGCHLD handler nor a thread per
+child is needed, and no other code's children are reaped. Where pidfd_open() is not to be had (a
+kernel before 5.3, a sandbox, no descriptor left) a thread waits instead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from asyncio.log import logger
+from typing import Any
+
+from . import _stdlib
+
+
+class ProcessMixin:
+    """The hook by which BaseEventLoop starts subprocesses."""
+
+    async def _make_subprocess_transport(
+        self,
+        protocol: Any,
+        args: Any,
+        shell: bool,
+        stdin: Any,
+        stdout: Any,
+        stderr: Any,
+        bufsize: int,
+        extra: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        loop: Any = self
+        waiter = loop.create_future()
+        transport = _stdlib.UnixSubprocessTransport(
+            loop, protocol, args, shell, stdin, stdout, stderr, bufsize,
+            waiter=waiter, extra=extra, **kwargs,
+        )  # fmt: skip
+        self._watch_child(transport)
+        try:
+            await waiter
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:
+            transport.close()
+            await transport._wait()
+            raise
+        return transport
+
+    def _watch_child(self, transport: Any) -> None:
+        """Have transport._process_exited() called once the child has ended."""
+        loop: Any = self
+        pid = transport.get_pid()
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            threading.Thread(
+                target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",
+                daemon=True,
+            ).start()  # fmt: skip
+            return
+        loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
+
+    def _child_exited(self, pidfd: int, pid: int, transport: Any) -> None:
+        loop: Any = self
+        loop._remove_reader(pidfd)
+        os.close(pidfd)
+        transport._process_exited(_reap(pid))
+
+
+def _reap(pid: int) -> int:
+    """The exit code of a child that has ended; 255, as asyncio has it, if it was reaped before."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        logger.warning(
+            "child process pid %d exit status already read: will report returncode 255", pid
+        )
+        return 255
+    return os.waitstatus_to_exitcode(status)
+
+
+def _wait_in_thread(loop: Any, pid: int, transport: Any) -> None:
+    code = _reap(pid)
+    if loop.is_closed():
+        logger.warning("Loop %r that handles pid %d is closed", loop, pid)
+    else:
+        loop.call_soon_threadsafe(transport._process_exited, code)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop._sock."""
+
+from mgloop._loop cimport FdWatch, LoopCore, Waiter
+
+
+cdef class SockCall(Waiter):
+    cdef LoopCore loop
+    cdef object sock
+    cdef object argument        # a number of bytes or a buffer
+    cdef object future          # what the task waits for; None while nothing has to be waited for
+    cdef FdWatch watch
+    cdef Py_buffer view         # of what is to be sent, while has_view
+    cdef Py_ssize_t done        # bytes sent so far
+    cdef int kind
+    cdef int fd
+    cdef bint has_view
+    cdef bint started
+    cdef bint finished
+
+    cdef object begin(self)
+    cdef object try_call(self)
+    cdef int wait(self) except -1
+    cdef object resume(self, bint *returned)
+    cdef int finish(self) except -1
+    cdef int check(self) except -1
+
+
+cdef class SockCore(LoopCore):
+    pass

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""sock_recv(), sock_recv_into() and sock_sendall(): the socket methods that run per packet.
+
+Native because programs call them per message. Three things make them cheap. The system call is
+tried first, when the call is awaited, and only EAGAIN makes a future. Waiting uses one
+edge-triggered registration per socket that stays in place (FdWatch). And what is awaited is no
+coroutine but a small object of the coroutine protocol, whose am_send slot the interpreter calls
+without a frame or a StopIteration.
+
+The other sock_*() methods run per connection or carry addresses; asyncio's own code serves them.
+
+Lifetime: a call that waits is held by the FdWatch of its descriptor; the descriptor stays the
+user's, who may close it meanwhile. So the socket is asked for its number again before each try:
+a call must never read from a stranger that has got the same one.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc cimport errno as c_errno
+from libc.errno cimport EAGAIN, EBADF, EINTR
+from libc.stdint cimport uint32_t
+
+from mgloop._loop cimport EPOLLET, FdWatch, LoopCore, Waiter
+
+import os
+import socket
+import weakref
+from collections.abc import Coroutine
+
+from . import _stdlib
+
+
+cdef extern from *:
+    """
+    #include <sys/socket.h>
+    """
+    ssize_t recv(int fd, void *buf, size_t n, int flags)
+    ssize_t send(int fd, const void *buf, size_t n, int flags)
+    enum:
+        MSG_NOSIGNAL
+        MSG_DONTWAIT
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyAsyncMethods:
+        void *am_send
+    ctypedef struct PyTypeObject:
+        PyAsyncMethods *tp_as_async
+    int PYGEN_RETURN
+    int PYGEN_NEXT
+    int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
+
+
+cdef enum:
+    SCRATCH = 64 * 1024
+    SMALL = 16 * 1024
+
+cdef enum Kind:
+    RECV
+    RECV_INTO
+    SENDALL
+
+# Used between a recv() and the copy after it, with the GIL held.
+cdef char scratch[SCRATCH]
+# What the last reads brought, over all sockets: up to here the copy out of the scratch buffer is
+# cheaper than a large object that is then shrunk.
+cdef Py_ssize_t hint = 0
+
+cdef object SocketType = socket.socket
+cdef tuple NAMES = ("Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall")
+
+# try_call() found nothing to read, or no room to write to.
+cdef object NOT_YET = object()
+
+
+cdef object os_error(int error):
+    return OSError(error, os.strerror(error))
+
+
+@cython.final
+cdef class SockCall(Waiter):
+    """One awaited call; a coroutine to everybody who looks."""
+
+    def __dealloc__(self):
+        if self.has_view:
+            PyBuffer_Release(&self.view)
+
+    cdef int check(self) except -1:
+        """What asyncio checks first, when the call is awaited."""
+        if type(self.sock) is not SocketType:
+            _stdlib.check_ssl_socket(self.sock)
+        if self.loop._debug and self.sock.gettimeout() != 0:
+            raise ValueError("the socket must be non-blocking")
+        self.fd = self.sock.fileno()
+        if self.kind == RECV:
+            if self.argument < 0:
+                raise ValueError("negative buffersize in recv")
+        elif self.kind == SENDALL:
+            try:
+                PyObject_GetBuffer(self.argument, &self.view, PyBUF_SIMPLE)
+            except (BufferError, TypeError, ValueError):
+                self.sock.send(self.argument)   # raises the socket module's own error
+                raise
+            self.has_view = True
+        return 0
+
+    cdef object begin(self):
+        """The result if it is there at once, else NOT_YET with the wait set up."""
+        cdef object result
+        self.started = True
+        self.check()
+        result = self.try_call()
+        if result is NOT_YET:
+            self.wait()
+        return result
+
+    cdef object try_call(self):
+        """The call itself: its result, or NOT_YET. Raises OSError."""
+        global hint
+        cdef PyObject *data
+        cdef Py_ssize_t n, size
+        cdef char *start
+        cdef Py_buffer target
+        cdef int error
+        if self.kind == SENDALL:
+            start = <char *>self.view.buf
+            while True:
+                n = send(self.fd, start + self.done, self.view.len - self.done,
+                         MSG_NOSIGNAL | MSG_DONTWAIT)
+                if n < 0:
+                    break
+                self.done += n
+                if self.done == self.view.len:
+                    return None
+        elif self.kind == RECV_INTO:
+            # Not held while waiting: the owner may resize or release the buffer meanwhile.
+            try:
+                PyObject_GetBuffer(self.argument, &target, PyBUF_WRITABLE)
+            except (BufferError, TypeError, ValueError):
+                self.sock.recv_into(self.argument)      # raises the socket module's own error
+                raise
+            n = recv(self.fd, target.buf, target.len, MSG_DONTWAIT)
+            error = c_errno.errno
+            PyBuffer_Release(&target)
+            if n >= 0:
+                return n
+            c_errno.errno = error
+        else:
+            size = self.argument
+            if size <= SMALL or (size <= SCRATCH and hint <= SMALL):
+                n = recv(self.fd, scratch, size, MSG_DONTWAIT)
+                if n >= 0:
+                    hint = n
+                    return PyBytes_FromStringAndSize(scratch, n)
+            else:
+                data = PyBytes_New(NULL, size)
+                n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
+                if n >= 0:
+                    hint = n
+                    if n < size:
+                        _PyBytes_Resize(&data, n)
+                    result = <object>data
+                    Py_DECREF(result)
+                    return result
+                Py_DECREF(<object>data)
+        if c_errno.errno == EAGAIN or c_errno.errno == EINTR:
+            return NOT_YET
+        raise os_error(c_errno.errno)
+
+    cdef int wait(self) except -1:
+        """Enter the queue of those who wait for the descriptor."""
+        cdef FdWatch watch
+        self.loop._ensure_fd_no_transport(self.fd)
+        watch = self.loop.fd_watch(self.fd, True)
+        watch.enlist(self, self.kind == SENDALL, self.sock)
+        self.watch = watch
+        self.future = self.loop.new_future()
+        return 0
+
+    cdef bint attempt(self) except -1:
+        """Called when the descriptor is ready. True = there is nothing more to wait for."""
+        cdef object result
+        if self.future.done():
+            return True
+        try:
+            if self.sock.fileno() != self.fd:
+                raise os_error(EBADF)
+            result = self.try_call()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.future.set_exception(exc)
+            return True
+        if result is NOT_YET:
+            return False
+        self.future.set_result(result)
+        return True
+
+    cdef int fail(self, object exc) except -1:
+        if not self.future.done():
+            self.future.set_exception(exc)
+        return 0
+
+    cdef object resume(self, bint *returned):
+        """One step of the coroutine: the future to wait for, or (returned) the result."""
+        cdef object result
+        if self.finished:
+            raise RuntimeError("cannot reuse already awaited coroutine")
+        try:
+            if not self.started:
+                result = self.begin()
+                if result is not NOT_YET:
+                    self.finish()
+                    returned[0] = True
+                    return result
+            elif self.future.done():
+                result = self.future.result()
+                self.finish()
+                returned[0] = True
+                return result
+            returned[0] = False
+            # Marks the future as being waited for, as the task's step wants it.
+            return next(iter(self.future))
+        except BaseException:
+            self.finish()
+            raise
+
+    cdef int finish(self) except -1:
+        """Leave the queue, and let go of buffer and socket."""
+        self.finished = True
+        if self.watch is not None:
+            self.watch.delist(self, self.kind == SENDALL)
+            self.watch = None
+        if self.has_view:
+            self.has_view = False
+            PyBuffer_Release(&self.view)
+        self.argument = None
+        self.sock = None
+        self.future = None
+        return 0
+
+    # ---------------------------------------------------- the coroutine protocol ----
+
+    def send(self, value):
+        cdef bint returned = False
+        result = self.resume(&returned)
+        if returned:
+            raise StopIteration(result)
+        return result
+
+    def throw(self, kind, value=None, traceback=None):
+        self.finish()
+        if isinstance(kind, BaseException):
+            raise kind
+        if value is None:
+            raise kind
+        if not isinstance(value, BaseException):
+            value = kind(value)
+        raise value.with_traceback(traceback)
+
+    def close(self):
+        self.finish()
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    @property
+    def __name__(self):
+        return NAMES[self.kind].rpartition(".")[2]
+
+    @property
+    def __qualname__(self):
+        return NAMES[self.kind]
+
+    @property
+    def cr_await(self):
+        """What it waits for, for those who print the call graph."""
+        return self.future
+
+
+cdef int send_slot(PyObject *self, PyObject *value, PyObject **result) except -1:
+    """send() without a StopIteration for the result; PYGEN_ERROR is -1."""
+    cdef bint returned = False
+    cdef object out = (<SockCall>self).resume(&returned)
+    Py_INCREF(out)
+    result[0] = <PyObject *>out
+    return PYGEN_RETURN if returned else PYGEN_NEXT
+
+
+(<PyTypeObject *>SockCall).tp_as_async.am_send = <void *>send_slot
+Coroutine.register(SockCall)
+
+
+cdef SockCall new_call(LoopCore loop, int kind, object sock, object argument):
+    cdef SockCall call = SockCall.__new__(SockCall)
+    call.loop = loop
+    call.kind = kind
+    call.sock = sock
+    call.argument = argument
+    call.fd = -1
+    return call
+
+
+cdef class SockCore(LoopCore):
+    """LoopCore and the native socket methods."""
+
+    def sock_recv(self, sock, n):
+        """Receive up to n bytes; as asyncio.loop.sock_recv."""
+        return new_call(self, RECV, sock, n)
+
+    def sock_recv_into(self, sock, buf):
+        """Receive into a writable buffer, returns the number of bytes; as asyncio's."""
+        return new_call(self, RECV_INTO, sock, buf)
+
+    def sock_sendall(self, sock, data):
+        """Send all of data; as asyncio.loop.sock_sendall."""
+        return new_call(self, SENDALL, sock, data)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Stream transports (TCP and UNIX sockets) and the listener that accepts them.
 
-    Watcher (_loop)          a descriptor in the poll loop
-      +- Stream              asyncio.Transport over a connected stream socket
-      +- Listener            accepts connections and makes a Stream of each
-
 Native because they run per packet and per accepted connection. The semantics are those of
-asyncio.selector_events; what differs is the way of the bytes:
+asyncio.selector_events, and _transport has those that are not about bytes; what differs is the way
+of the bytes:
 
 Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
 pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
@@ -20,10 +17,6 @@ DEFER_MAX bytes wait for its end instead (LoopCore.flush) and leave together: th
 caches, wakes the peer once, and makes one segment of a response's head and body. Whatever asks
 about the state of the transport from outside (get_write_buffer_size(), close(), abort() ...) sends
 first, so that deferring cannot be told from sending.
-
-Invariants: `fd` is open until connection_lost() has been delivered, and the descriptor is taken
-out of the poll loop before it is closed. Once `conn_lost` is set nothing is read or sent any more.
-The protocol is only called in the transport's own context.
 """
 
 cimport cython
@@ -43,11 +36,10 @@ from libc.string cimport memset
 from mgloop._loop cimport (
     EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher,
 )
+from mgloop._transport cimport Address, SocketTransport, os_error, sockaddr
 
 import asyncio
-import os
 import socket
-import warnings
 from asyncio.log import logger
 
 from . import _stdlib
@@ -62,8 +54,6 @@ cdef extern from "writequeue.h":
 
 cdef extern from *:
     """
-    #include <arpa/inet.h>
-    #include <netinet/tcp.h>
     #include <sys/socket.h>
     #include <sys/uio.h>
     #include <unistd.h>
@@ -82,19 +72,13 @@ cdef extern from *:
     int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
     int close(int fd)
     int shutdown(int fd, int how)
-    const char *inet_ntop(int family, const void *src, char *dst, socklen_t size)
-    unsigned short ntohs(unsigned short n)
-    unsigned int ntohl(unsigned int n)
     enum:
-        AF_INET
-        AF_INET6
         AF_UNIX
         MSG_NOSIGNAL
         MSG_DONTWAIT
         SOCK_NONBLOCK
         SOCK_CLOEXEC
         SHUT_WR
-        INET6_ADDRSTRLEN
 
 
 cdef extern from "Python.h":
@@ -102,11 +86,6 @@ cdef extern from "Python.h":
     PyObject *PyContext_Copy(PyObject *context) except NULL
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
-    int try_enter "PyContext_Enter"(PyObject *context)
-    void PyErr_Clear()
-    Py_ssize_t PY_SSIZE_T_MAX
-    object PyObject_VectorcallMethod(object name, PyObject *const *args, size_t nargs, PyObject *kw)
-    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
@@ -119,7 +98,6 @@ cdef enum:
     MAX_READS = 4               # per turn
     DEFER_MAX = 4 * 1024        # longer writes are sent at once
     MAX_IOV = 64                # objects per sendmsg()
-    DEFAULT_HIGH = 64 * 1024
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
     INTEREST = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
 
@@ -127,7 +105,7 @@ cdef enum:
 cdef char scratch[SCRATCH]
 
 cdef object MINUS_ONE = -1
-cdef object AsyncioTransport = asyncio.Transport
+cdef object AsyncioTransport = _stdlib.StreamTransport
 cdef object BufferedProtocol = asyncio.BufferedProtocol
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
@@ -136,25 +114,10 @@ cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 free(malloc(4 * 1024 * 1024))
 
 
-cdef object os_error(int error):
-    return OSError(error, os.strerror(error))
-
-
-cdef object address_tuple(Address *address):
-    """As the socket module gives it."""
-    cdef char text[INET6_ADDRSTRLEN]
-    if address.any.sa_family == AF_INET:
-        inet_ntop(AF_INET, <char *>address + 4, text, sizeof(text))
-        return text.decode(), ntohs(address.v4.sin_port)
-    inet_ntop(AF_INET6, <char *>address + 8, text, sizeof(text))
-    return (text.decode(), ntohs(address.v6.sin6_port), ntohl(address.v6.sin6_flowinfo),
-            address.v6.sin6_scope_id)
-
-
 # ------------------------------------------------------------------ the transport ----
 
 @cython.final
-cdef class Stream(Watcher):
+cdef class Stream(SocketTransport):
     """asyncio.Transport over a connected stream socket."""
 
     _start_tls_compatible = True
@@ -163,91 +126,22 @@ cdef class Stream(Watcher):
     def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None):
         """For a Python socket, which the transport takes over; accepted connections go through
         Listener. connection_made() is called from the loop, then `waiter` is told."""
-        cdef PyObject *context = PyContext_CopyCurrent()
-        self.adopt(loop, sock.fileno(), protocol, context)
-        self.sock = sock
-        self.family = sock.family
-        self.extra = extra
-        try:
-            self.sockname = sock.getsockname()
-        except OSError:
-            pass
-        if extra is not None and "peername" in extra:
-            self.peername = extra["peername"]
-        else:
-            try:
-                self.peername = sock.getpeername()
-            except OSError:
-                pass
         if sock.family != AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.server = server
-        if server is not None:
-            if server_knows_clients:
-                server._attach(self)
-            else:
-                server._attach()
-        loop.schedule_with(self._start, waiter, <object>self.context)
-
-    cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1:
-        """`context` is a reference of the transport's own from here on."""
-        self.context = context
-        self.loop = loop
-        self.fd = fd
-        self.high = DEFAULT_HIGH
-        self.low = DEFAULT_HIGH // 4
-        self.use_protocol(protocol)
-        return 0
+        self.adopt_socket(loop, sock, protocol, waiter, extra, server)
 
     def __dealloc__(self):
         mgl_queue_clear(&self.queue)
-        Py_XDECREF(self.context)
-
-    def __del__(self):
-        if self.fd < 0:
-            return
-        warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
-        self.close_descriptor()
-        if self.server is not None:
-            self._detach()
-
-    def _start(self, waiter):
-        try:
-            self.start()
-        finally:
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
-
-    cdef int start(self) except -1:
-        """connection_made(), and only then the first read. Runs in the transport's context."""
-        try:
-            self.protocol.connection_made(self)
-        finally:
-            if not self.conn_lost and self.fd >= 0:
-                self.loop.watch(self, self.fd, INTEREST)
-                self.watched = True
-        return 0
 
     cdef int use_protocol(self, object protocol) except -1:
-        self.protocol = protocol
-        self.connected = True
         self.buffered = isinstance(protocol, BufferedProtocol)
-        return 0
+        return SocketTransport.use_protocol(self, protocol)
 
-    cdef object call(self, object method, PyObject *arg):
-        """protocol.method(arg), in the transport's context."""
-        cdef PyObject *args[3]
-        cdef object protocol = self.protocol
-        cdef size_t n = 1 if arg is NULL else 2
-        args[0] = NULL
-        args[1] = <PyObject *>protocol
-        args[2] = arg
-        PyContext_Enter(self.context)
-        try:
-            return PyObject_VectorcallMethod(
-                method, &args[1], n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
-        finally:
-            PyContext_Exit(self.context)
+    cdef Py_ssize_t pending(self) noexcept:
+        return self.queue.size
+
+    cdef void drop_queue(self) noexcept:
+        mgl_queue_clear(&self.queue)
 
     # -------------------------------------------------------------- reading ----
 
@@ -388,29 +282,6 @@ cdef class Stream(Watcher):
         self.close()
         return 0
 
-    def pause_reading(self):
-        """Stop calling data_received() until resume_reading()."""
-        if self.closing or self.paused:
-            return
-        self.paused = True
-        if self.loop._debug:
-            logger.debug("%r pauses reading", self)
-
-    def resume_reading(self):
-        """Go on after pause_reading(); what came meanwhile is delivered from the loop."""
-        if self.closing or not self.paused:
-            return
-        self.paused = False
-        if self.missed:
-            self.loop.mark_ready(self, self.missed)
-            self.missed = 0
-        if self.loop._debug:
-            logger.debug("%r resumes reading", self)
-
-    def is_reading(self):
-        """True if data would be delivered as it comes."""
-        return not self.closing and not self.paused
-
     # -------------------------------------------------------------- writing ----
 
     def write(self, data):
@@ -506,11 +377,6 @@ cdef class Stream(Watcher):
             self.send_queue()
         self.pause_protocol()
 
-    cdef warn_conn_lost(self):
-        if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
-            logger.warning("socket.send() raised exception.")
-        self.conn_lost += 1
-
     cdef int send_queue(self) except -1:
         """Send until the queue is empty or the kernel takes no more. A part sent is followed by
         another try: only EAGAIN makes sure of an EPOLLOUT edge."""
@@ -533,18 +399,12 @@ cdef class Stream(Watcher):
                     break
                 return self.write_failed(errno)
             mgl_queue_consume(&self.queue, sent)
-        return self.after_send()
-
-    cdef int after_send(self) except -1:
-        if self.protocol_paused and <Py_ssize_t>self.queue.size <= self.low:
-            self.resume_protocol()
+        self.resume_protocol()
         if self.queue.size == 0:
             if self.empty_waiter is not None and not self.empty_waiter.done():
                 self.empty_waiter.set_result(None)
             if self.closing:
-                if not self.conn_lost:
-                    self.conn_lost = 1
-                    self.loop.schedule_with(self._call_connection_lost, None, <object>self.context)
+                self.end(None)
             elif self.eof:
                 self.shutdown_write()
         return 0
@@ -568,63 +428,6 @@ cdef class Stream(Watcher):
                 self.pause_protocol()
         return 0
 
-    cdef int pause_protocol(self) except -1:
-        if not self.protocol_paused and <Py_ssize_t>self.queue.size > self.high:
-            self.protocol_paused = True
-            self.control_flow("pause_writing")
-        return 0
-
-    cdef int resume_protocol(self) except -1:
-        self.protocol_paused = False
-        return self.control_flow("resume_writing")
-
-    cdef int control_flow(self, str method) except -1:
-        """Tell the protocol. Its context may be entered already, further up: in data_received()."""
-        cdef bint entered = try_enter(self.context) == 0
-        if not entered:
-            PyErr_Clear()
-        try:
-            getattr(self.protocol, method)()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.report(f"protocol.{method}() failed", exc)
-        finally:
-            if entered:
-                PyContext_Exit(self.context)
-        return 0
-
-    cdef report(self, str message, exc):
-        self.loop.call_exception_handler({
-            "message": message,
-            "exception": exc,
-            "transport": self,
-            "protocol": self.protocol,
-        })
-
-    def set_write_buffer_limits(self, high=None, low=None):
-        """The sizes in bytes above which pause_writing() and below which resume_writing() is
-        called. Raises ValueError unless high >= low >= 0."""
-        if high is None:
-            high = DEFAULT_HIGH if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self.high = min(high, PY_SSIZE_T_MAX)
-        self.low = min(low, PY_SSIZE_T_MAX)
-        self.settle()
-        self.pause_protocol()
-
-    def get_write_buffer_limits(self):
-        """(low, high), in bytes."""
-        return self.low, self.high
-
-    def get_write_buffer_size(self):
-        """Bytes that the kernel has not taken yet."""
-        self.settle()
-        return self.queue.size
-
     def can_write_eof(self):
         return True
 
@@ -642,126 +445,7 @@ cdef class Stream(Watcher):
             raise os_error(errno)
         return 0
 
-    # -------------------------------------------------------------- closing ----
-
-    def close(self):
-        """Send what is queued, then close; connection_lost(None) follows from the loop."""
-        if self.closing:
-            return
-        self.closing = True
-        self.settle()
-        if self.queue.size == 0 and not self.conn_lost:
-            self.conn_lost = 1
-            self.loop.schedule_with(self._call_connection_lost, None, <object>self.context)
-
-    def abort(self):
-        """Close without sending what is queued."""
-        self.settle()
-        self.force_close(None)
-
-    def _force_close(self, exc):
-        self.force_close(exc)
-
-    cdef int force_close(self, object exc) except -1:
-        if self.conn_lost or self.fd < 0:
-            return 0
-        mgl_queue_clear(&self.queue)
-        self.closing = True
-        self.conn_lost = 1
-        self.loop.schedule_with(self._call_connection_lost, exc, <object>self.context)
-        return 0
-
-    cdef int fatal_error(self, object exc, str message) except -1:
-        if isinstance(exc, OSError):
-            if self.loop._debug:
-                logger.debug("%r: %s", self, message, exc_info=exc)
-        else:
-            self.report(message, exc)
-        return self.force_close(exc)
-
-    def _fatal_error(self, exc, message="Fatal error on transport"):
-        self.fatal_error(exc, message)
-
-    def _call_connection_lost(self, exc):
-        if self.fd < 0:
-            return
-        try:
-            if self.connected:
-                self.protocol.connection_lost(exc)
-        finally:
-            if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
-                # Still to be had by get_extra_info() afterwards, as with asyncio.
-                self.sockname = self.make_socket().getsockname()
-            self.close_descriptor()
-            self.protocol = None
-            if self.server is not None:
-                self._detach()
-            if self.empty_waiter is not None and not self.empty_waiter.done():
-                self.empty_waiter.set_exception(
-                    ConnectionError("Connection is closed by peer"))
-
-    def _detach(self):
-        server = self.server
-        self.server = None
-        if server_knows_clients:
-            server._detach(self)
-        else:
-            server._detach()
-
-    cdef int close_descriptor(self) except -1:
-        cdef int fd = self.fd
-        # Explicitly: a duplicate of the descriptor would keep the registration alive.
-        self.loop.unwatch(self)
-        self.fd = -1
-        if self.sock is not None:
-            self.sock.close()
-        else:
-            close(fd)
-        return 0
-
-    def is_closing(self):
-        """True once close() or abort() was called or the connection is lost."""
-        return self.closing
-
-    # -------------------------------------------------------------- the rest ----
-
-    def set_protocol(self, protocol):
-        """Deliver to another protocol from now on; its connection_made() is not called."""
-        self.use_protocol(protocol)
-
-    def get_protocol(self):
-        return self.protocol
-
-    def get_extra_info(self, name, default=None):
-        """'socket', 'sockname', 'peername', or what the creator of the transport has added."""
-        if name == "socket":
-            self.settle()
-            if self.public_socket is None:
-                self.public_socket = _stdlib.TransportSocket(self.make_socket())
-            return self.public_socket
-        if name == "peername":
-            if self.peername is None and self.peer.any.sa_family != 0:
-                self.peername = address_tuple(&self.peer)
-            return self.peername
-        if name == "sockname":
-            if self.sockname is None and self.fd >= 0:
-                self.sockname = self.make_socket().getsockname()
-            return self.sockname
-        if self.extra is not None:
-            return self.extra.get(name, default)
-        return default
-
-    cdef object make_socket(self):
-        """The Python socket, which from now on owns the descriptor."""
-        if self.sock is None:
-            if self.fd >= 0:
-                # SOCK_NONBLOCK in the type is how the socket module is told that it is so already.
-                self.sock = socket.socket(
-                    self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, 0, fileno=self.fd)
-            else:
-                self.sock = socket.socket(self.family)
-                self.sock.close()
-        return self.sock
+    # -------------------------------------------------------------- sendfile ----
 
     def _make_empty_waiter(self):
         """A future that is done once everything is sent; no write() until _reset_empty_waiter()."""
@@ -787,46 +471,14 @@ cdef class Stream(Watcher):
             self.loop.watch(self, self.fd, INTEREST)
             self.watched = True
 
-    cdef bint owns_descriptor(self) noexcept:
-        return not self.closing
+    cdef int connection_ended(self) except -1:
+        if self.empty_waiter is not None and not self.empty_waiter.done():
+            self.empty_waiter.set_exception(ConnectionError("Connection is closed by peer"))
+        return 0
 
     @property
     def __class__(self):
         return AsyncioTransport
-
-    @property
-    def _loop(self):
-        return self.loop if self.fd >= 0 else None
-
-    @property
-    def _protocol(self):
-        return self.protocol
-
-    @property
-    def _protocol_paused(self):
-        return self.protocol_paused
-
-    @property
-    def _sock(self):
-        return self.make_socket() if self.fd >= 0 else None
-
-    @property
-    def _sock_fd(self):
-        return self.fd
-
-    def __repr__(self):
-        info = ["mgloop.Stream"]
-        if self.fd < 0:
-            info.append("closed")
-        elif self.closing:
-            info.append("closing")
-        info.append(f"fd={self.fd}")
-        if self.fd >= 0:
-            reading = self.watched and not self.paused and not self.closing and not self.read_eof
-            info.append(f"read={'polling' if reading else 'idle'}")
-            info.append(f"write=<{'polling' if self.blocked else 'idle'}, "
-                        f"bufsize={self.queue.size}>")
-        return f"<{' '.join(info)}>"
 
 
 # ------------------------------------------------------------------ the listener ----

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-only
+import asyncio
+from collections.abc import Callable, Iterable
+from socket import socket
+from ssl import SSLContext
+from typing import Any, final
+
+from ._loop import Watcher
+from ._transport import SocketTransport
+
+# isinstance() says that a Stream is an asyncio.Transport, through `__class__`; the layout forbids
+# inheriting from it.
+
+@final
+class Stream(SocketTransport):
+    _start_tls_compatible: bool
+    _sendfile_compatible: Any
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket,
+        protocol: asyncio.BaseProtocol,
+        waiter: asyncio.Future[Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        server: Any = None,
+    ) -> None: ...
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None: ...
+    def writelines(
+        self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]
+    ) -> None: ...
+    def can_write_eof(self) -> bool: ...
+    def write_eof(self) -> None: ...
+    def _make_empty_waiter(self) -> asyncio.Future[None]: ...
+    def _reset_empty_waiter(self) -> None: ...
+    def _lend(self) -> socket: ...
+    def _take_back(self) -> None: ...
+
+@final
+class Listener(Watcher):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        sock: socket,
+        sslcontext: SSLContext | None,
+        server: Any,
+        backlog: int,
+        handshake_timeout: float | None,
+        shutdown_timeout: float | None,
+    ) -> None: ...
+    def stop(self) -> None: ...

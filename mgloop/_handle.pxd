@@ -35,9 +35,10 @@ cdef class Handle:
     cdef object __weakref__
 
     cdef int run(self, bint keep) except -1
-    cdef int report(self) except -1
+    cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
     cdef void clear(self) noexcept
+    cdef void finish(self) noexcept
 
 
 cdef class TimerHandle(Handle):
@@ -46,8 +47,17 @@ cdef class TimerHandle(Handle):
     cdef mgl_heap *heap         # the loop's; looked at only while index >= 0
 
 
+# What call_soon_threadsafe() returns from 3.14 on: other threads' cancel() waits for a running
+# callback to end.
+cdef class ThreadSafeHandle(Handle):
+    cdef unsigned long running_in   # thread that runs the callback, 0 = none
+    cdef object ended               # threading.Event of those who wait for it, or None
+
+
 # `context` NULL = a copy of the current one. All arguments are borrowed.
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *context)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
                            Py_ssize_t nargs, PyObject *context)
+cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
+                                  Py_ssize_t nargs, PyObject *context)

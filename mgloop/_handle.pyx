@@ -8,8 +8,8 @@ the callback; the context is entered and left in C. `isinstance(handle, asyncio.
 through a `__class__` property, since the layouts of C types cannot be inherited together.
 
 Lifetime: a handle owns its callback, arguments and context. Running it moves the first two out, so
-that a callback which cancels its own handle cannot free what it is running on; they are dropped
-when it returns. (Those of add_reader() and add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a quarter of
+that a callback which cancels its own handle cannot free what it is running on. A handle that has
+run or was cancelled refers to nothing any more, whoever holds it. (Those of add_reader() and add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a quarter of
 call_soon()): the loop clears those still queued when it is closed.
 
 Everything here needs the GIL; cancel() may be called from any thread.
@@ -19,6 +19,7 @@ cimport cython
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF, Py_INCREF
 
+import threading
 from asyncio import events
 
 from . import _stdlib
@@ -33,10 +34,12 @@ cdef extern from "Python.h":
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    unsigned long PyThread_get_thread_ident()
 
 
 cdef object AsyncioHandle = events.Handle
 cdef object AsyncioTimerHandle = events.TimerHandle
+cdef object AsyncioThreadSafeHandle = _stdlib.ThreadSafeHandle
 
 
 cdef int raise_pending() except -1:
@@ -67,11 +70,21 @@ cdef class Handle:
             Py_DECREF(<object>args[i])
         Py_DECREF(<object>callback)
 
+    cdef void finish(self) noexcept:
+        """Refer to nothing any more: run, cancelled, or its loop is closed."""
+        cdef PyObject *context = self.context
+        self.context = NULL
+        self.clear()
+        self.loop = None
+        Py_XDECREF(context)
+
     cdef int run(self, bint keep) except -1:
         """Call the callback. Raises SystemExit and KeyboardInterrupt only; every other exception
         goes to the loop's exception handler. `keep` (debug mode) leaves the callback in place."""
         cdef PyObject *callback = self.callback
         cdef PyObject *result = NULL
+        cdef PyObject *context
+        cdef object loop
         cdef PyObject *args[1 + MAX_INLINE]
         cdef int i, nargs = self.nargs, n
         if callback is NULL:
@@ -86,13 +99,17 @@ cdef class Handle:
         else:
             self.callback = NULL
             self.nargs = 0
-        if PyContext_Enter(self.context) == 0:
+        # A cancel() by the callback itself drops the handle's own.
+        loop = self.loop
+        context = self.context
+        Py_INCREF(<object>context)
+        if PyContext_Enter(context) == 0:
             if nargs >= 0:
                 result = PyObject_Vectorcall(
                     callback, &args[1], <size_t>nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
             else:
                 result = PyObject_CallObject(callback, args[1])
-            if PyContext_Exit(self.context) != 0:
+            if PyContext_Exit(context) != 0:
                 Py_XDECREF(result)
                 result = NULL
         if result is NULL:
@@ -106,22 +123,30 @@ cdef class Handle:
                 for i in range(1, 1 + n):
                     Py_DECREF(<object>args[i])
                 Py_DECREF(<object>callback)
-            self.report()
+            try:
+                self.report(loop)
+            finally:
+                Py_DECREF(<object>context)
+                if not self.lasting:
+                    self.finish()
             return 0
+        Py_DECREF(<object>context)
         Py_DECREF(<object>result)
         for i in range(1, 1 + n):
             Py_DECREF(<object>args[i])
         Py_DECREF(<object>callback)
+        if not keep and not self.lasting:
+            self.finish()
         return 0
 
-    cdef int report(self) except -1:
+    cdef int report(self, object loop) except -1:
         """Give the exception now set to the loop's exception handler, or let it through."""
         try:
             raise_pending()
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
-            _stdlib.report_callback_failure(self.loop, self, exc)
+            _stdlib.report_callback_failure(loop, self, exc)
         return 0
 
     def _run(self):
@@ -138,7 +163,7 @@ cdef class Handle:
         if self.source_traceback is not None:
             # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
             self.text = repr(self)
-        self.clear()
+        self.finish()
         return 0
 
     def cancelled(self):
@@ -146,8 +171,8 @@ cdef class Handle:
         return bool(self.is_cancelled)
 
     def get_context(self):
-        """The contextvars.Context that the callback runs in."""
-        return <object>self.context
+        """The contextvars.Context that the callback runs in; None once it has run."""
+        return None if self.context is NULL else <object>self.context
 
     def _repr_info(self):
         return events.Handle._repr_info(self)
@@ -173,7 +198,7 @@ cdef class Handle:
 
     @property
     def _context(self):
-        return <object>self.context
+        return self.get_context()
 
     @property
     def _cancelled(self):
@@ -245,6 +270,47 @@ cdef class TimerHandle(Handle):
         return not same
 
 
+@cython.final
+@cython.no_gc
+cdef class ThreadSafeHandle(Handle):
+    """A Handle whose cancel() and cancelled(), called from another thread, wait for a callback
+    that is running to end; as asyncio since 3.14. Its own callback may cancel it.
+
+    asyncio takes a lock for every run. Under the GIL the thread's number does: only who really
+    has to wait makes something to wait on.
+    """
+
+    cdef int run(self, bint keep) except -1:
+        if self.callback is NULL:
+            return 0
+        self.running_in = PyThread_get_thread_ident()
+        try:
+            return Handle.run(self, keep)
+        finally:
+            self.running_in = 0
+            if self.ended is not None:
+                self.ended.set()
+
+    def cancel(self):
+        """Cancel the callback, or wait for its end if another thread is running it."""
+        self._await_end()
+        self.drop()
+
+    def cancelled(self):
+        self._await_end()
+        return bool(self.is_cancelled)
+
+    def _await_end(self):
+        while self.running_in != 0 and self.running_in != PyThread_get_thread_ident():
+            if self.ended is None:
+                self.ended = threading.Event()
+            self.ended.wait()
+
+    @property
+    def __class__(self):
+        return AsyncioThreadSafeHandle
+
+
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *context) except -1:
     cdef Py_ssize_t i
@@ -282,5 +348,16 @@ cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObjec
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
     h.index = -1
     h.deadline = when
+    fill(h, loop, callback, args, nargs, context)
+    return h
+
+
+cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
+                                  Py_ssize_t nargs, PyObject *context):
+    cdef Handle h
+    if AsyncioThreadSafeHandle is None:
+        h = Handle.__new__(Handle)
+    else:
+        h = ThreadSafeHandle.__new__(ThreadSafeHandle)
     fill(h, loop, callback, args, nargs, context)
     return h

@@ -27,6 +27,14 @@ cdef extern from "<sys/epoll.h>":
         EPOLLET
 
 
+cdef extern from "Python.h":
+    ctypedef int (*visitproc)(PyObject *o, void *arg) noexcept
+    ctypedef int (*traverseproc)(PyObject *o, visitproc visit, void *arg) noexcept
+    ctypedef struct PyTypeObject:
+        PyObject *tp_dict
+        traverseproc tp_traverse
+
+
 # What runs when a descriptor is ready. Registered, it is kept alive by the poll loop.
 cdef class Watcher:
     cdef LoopCore loop
@@ -44,32 +52,6 @@ cdef class Watcher:
     cdef bint on_event(self, uint32_t events) except -1
     # The descriptor belongs to a transport: add_reader() and the like must keep off it.
     cdef bint owns_descriptor(self) noexcept
-
-
-# A waiting sock_*() call; see FdWatch.
-cdef class Waiter:
-    cdef Waiter next
-
-    # Try the call again; True = done, False = not yet.
-    cdef bint attempt(self) except -1
-    # The descriptor has been closed, and its number given away, under the waiting call.
-    cdef int fail(self, object exc) except -1
-
-
-# Interest in a descriptor that belongs to the user.
-cdef class FdWatch(Watcher):
-    cdef Handle reader
-    cdef Handle writer
-    cdef Waiter read_waiters
-    cdef Waiter write_waiters
-    cdef object sock            # weak reference to the socket of a lasting registration, or None
-    cdef uint32_t mask          # as registered with the kernel
-
-    cdef int sync(self) except -1
-    cdef bint pop_attempt(self, bint write) except -1
-    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1
-    cdef int delist(self, Waiter waiter, bint write) except -1
-    cdef int fail_waiters(self) except -1
 
 
 cdef class LoopCore:
@@ -93,7 +75,9 @@ cdef class LoopCore:
     # Interest. watch() keeps the watcher alive until unwatch().
     cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1
     cdef void unwatch(self, Watcher watcher) noexcept
-    cdef FdWatch fd_watch(self, int fd, bint create)
+    cdef int rearm(self, Watcher watcher, uint32_t events) except -1
+    cdef Watcher owner_of(self, int fd)
+    cdef int watch_limit(self) noexcept
     # Put the watcher into the ready queue, as if the kernel had reported `events`.
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1
     # Have on_flush() called at the end of the phase.
@@ -102,6 +86,7 @@ cdef class LoopCore:
 
     cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
+    cdef int push(self, Handle handle) except -1
     cdef Handle schedule(self, object callback, object context)
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
@@ -113,3 +98,7 @@ cdef class LoopCore:
     cdef int collect_timers(self) except -1
     cdef int flush(self) except -1
     cdef void dispose(self) noexcept
+
+
+# For tp_traverse of those who hold handles: shows what a handle refers to.
+cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept

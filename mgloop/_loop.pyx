@@ -27,21 +27,20 @@ from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EBADF, EINTR
+from libc.errno cimport EINTR
 from libc.stdint cimport int64_t, uint32_t
 from libc.math cimport ceil
 
 from mgloop._handle cimport (
-    Handle, TimerHandle, mgl_heap, mgl_heap_clear, mgl_heap_push, mgl_heap_remove, new_handle,
-    new_timer,
+    Handle, ThreadSafeHandle, TimerHandle, mgl_heap, mgl_heap_clear, mgl_heap_push,
+    mgl_heap_remove, new_handle, new_threadsafe_handle, new_timer,
 )
 
 import os
-import weakref
-from asyncio import BaseEventLoop, Future, Task
+from asyncio import BaseEventLoop, events, futures, tasks
 from asyncio.log import logger
 
-from . import _stdlib
+from . import _stdlib, signatures
 
 
 cdef extern from "poll.h":
@@ -64,12 +63,11 @@ cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
     int mgl_ring_push(mgl_ring *r, PyObject *o) except -1
     PyObject *mgl_ring_pop(mgl_ring *r)
+    PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
 
 
 cdef extern from "Python.h":
-    ctypedef PyObject *(*PyCFunctionFastWithKeywords)(
-        PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
     ctypedef struct PyMethodDef:
         const char *ml_name
         void *ml_meth
@@ -85,8 +83,10 @@ cdef extern from "Python.h":
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     ctypedef struct PyTupleObject:
         PyObject *ob_item[1]
-    ctypedef struct PyTypeObject:
-        PyObject *tp_dict
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *t)
+    PyObject *PyTuple_GET_ITEM(PyObject *t, Py_ssize_t i)
+    int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
+    Py_ssize_t Py_REFCNT(PyObject *o)
 
 
 cdef enum:
@@ -100,7 +100,11 @@ MONGOOSE_VERSION = mgl_mongoose_version().decode()
 
 cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
+cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 cdef object create_task_cold = BaseEventLoop.create_task
+# Looked up at each use, as asyncio does: programs and tests put classes of their own there.
+cdef dict tasks_module = tasks.__dict__
+cdef dict futures_module = futures.__dict__
 cdef tuple KW_LOOP = ("loop",)
 cdef tuple KW_LOOP_CONTEXT = ("loop", "context")
 cdef tuple KW_LOOP_NAME = ("loop", "name")
@@ -128,162 +132,6 @@ cdef class Watcher:
         return True
 
 
-cdef class Waiter:
-    """A sock_*() call that waits for its descriptor."""
-
-    cdef bint attempt(self) except -1:
-        return True
-
-    cdef int fail(self, object exc) except -1:
-        return 0
-
-
-@cython.final
-cdef class FdWatch(Watcher):
-    """Interest in a descriptor that belongs to the user: add_reader(), add_writer(), sock_*().
-
-    With a reader or writer the kernel is asked level-triggered, as asyncio does: the callback is
-    called again while data is left. For sock_*() alone the registration is edge-triggered, made
-    once per socket and left in place, which saves two system calls each time one of them waits.
-    The user may close the descriptor at any moment. The kernel then forgets it, the generation in
-    the poll loop's key makes a late event harmless, and `sock` tells a socket that has got the
-    same number from the one that the registration was made for.
-    """
-
-    cdef bint owns_descriptor(self) noexcept:
-        return False
-
-    cdef int sync(self) except -1:
-        """Bring the kernel's registration in step with what is wanted."""
-        cdef uint32_t mask = 0
-        cdef int rc
-        cdef LoopCore loop = self.loop
-        if self.reader is not None or self.writer is not None:
-            if self.reader is not None or self.read_waiters is not None:
-                mask |= EPOLLIN
-            if self.writer is not None or self.write_waiters is not None:
-                mask |= EPOLLOUT
-        elif self.read_waiters is not None or self.write_waiters is not None \
-                or self.sock is not None:
-            mask = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
-        if mask == 0:
-            loop.unwatch(self)
-            return 0
-        if <void *>mgl_poll_owner(loop.poll, self.fd) == <void *>self:
-            # Also when the mask has not changed: the descriptor may have been closed and opened
-            # again under the same number since, and only the kernel knows.
-            rc = mgl_poll_modify(loop.poll, self.fd, mask)
-            if rc < 0:
-                loop.unwatch(self)
-                raise_errno(-rc)
-        else:
-            loop.watch(self, self.fd, mask)
-        self.mask = mask
-        return 0
-
-    cdef bint on_event(self, uint32_t events) except -1:
-        """Queue the callbacks themselves, so that one removed or replaced before its turn does not
-        run: the replacement must not be told of an event from before its time."""
-        if events & ~EPOLLOUT:
-            if self.reader is not None:
-                mgl_ring_push(&self.loop.ready, <PyObject *>self.reader)
-        if events & ~EPOLLIN:
-            if self.writer is not None:
-                mgl_ring_push(&self.loop.ready, <PyObject *>self.writer)
-        return self.read_waiters is None and self.write_waiters is None
-
-    cdef int on_ready(self, uint32_t events) except -1:
-        cdef bint changed = False
-        if events & ~EPOLLOUT:
-            changed = self.pop_attempt(False)
-        if events & ~EPOLLIN and self.fd >= 0:
-            changed |= self.pop_attempt(True)
-        if changed and not self.mask & EPOLLET and self.fd >= 0:
-            self.sync()
-        return 0
-
-    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
-        """Let a call on `sock` wait for the descriptor."""
-        cdef bint known = self.sock is not None and self.sock() is sock
-        if not known:
-            if self.sock is not None:
-                self.fail_waiters()
-            self.sock = weakref.ref(sock)
-        append_waiter(self, waiter, write)
-        # Known, edge-triggered, and still ours: the kernel will tell, no system call is needed.
-        if not known or not self.mask & EPOLLET \
-                or <void *>mgl_poll_owner(self.loop.poll, self.fd) != <void *>self:
-            try:
-                self.sync()
-            except BaseException:
-                self.delist(waiter, write)
-                raise
-        return 0
-
-    cdef int delist(self, Waiter waiter, bint write) except -1:
-        """Take a call out that no longer waits, if it is still there."""
-        cdef Waiter other = self.write_waiters if write else self.read_waiters
-        cdef Waiter before = None
-        while other is not None and other is not waiter:
-            before = other
-            other = other.next
-        if other is None:
-            return 0
-        if before is not None:
-            before.next = waiter.next
-        elif write:
-            self.write_waiters = waiter.next
-        else:
-            self.read_waiters = waiter.next
-        waiter.next = None
-        if not self.mask & EPOLLET and self.fd >= 0:
-            self.sync()
-        return 0
-
-    cdef int fail_waiters(self) except -1:
-        """The socket that they wait for was closed: asyncio would leave them waiting for ever."""
-        cdef Waiter waiter
-        exc = OSError(EBADF, "the socket was closed while this call was waiting for it")
-        for waiter in (self.read_waiters, self.write_waiters):
-            while waiter is not None:
-                waiter.fail(exc)
-                waiter = waiter.next
-        self.read_waiters = None
-        self.write_waiters = None
-        return 0
-
-    cdef bint pop_attempt(self, bint write) except -1:
-        """Let each waiter try once, in their order; those that must go on waiting stay queued."""
-        cdef Waiter waiter, rest = self.write_waiters if write else self.read_waiters
-        cdef bint any_done = False
-        if write:
-            self.write_waiters = None
-        else:
-            self.read_waiters = None
-        while rest is not None:
-            waiter = rest
-            rest = waiter.next
-            waiter.next = None
-            if waiter.attempt():
-                any_done = True
-            else:
-                append_waiter(self, waiter, write)
-        return any_done
-
-
-cdef void append_waiter(FdWatch watch, Waiter waiter, bint write):
-    cdef Waiter last = watch.write_waiters if write else watch.read_waiters
-    if last is None:
-        if write:
-            watch.write_waiters = waiter
-        else:
-            watch.read_waiters = waiter
-        return
-    while last.next is not None:
-        last = last.next
-    last.next = waiter
-
-
 cdef int raise_errno(int error) except -1:
     raise OSError(error, os.strerror(error))
 
@@ -297,6 +145,37 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
     if not watcher.queued:
         watcher.queued = True
         mgl_ring_push(&(<LoopCore>loop).ready, owner)
+
+
+# -------------------------------------------------------- garbage collection ----
+#
+# Handles are not tracked by the collector, and what the queue, the heap and the poll loop hold is
+# out of Cython's sight. A loop that is forgotten instead of closed must be collected all the same
+# (and then warns), so those who own such references show them. A handle's own references may be
+# shown by its owner only while nobody else holds the handle.
+
+cdef inline bint is_handle(PyObject *o) noexcept:
+    cdef PyTypeObject *kind = Py_TYPE(o)
+    return kind == HandleType or kind == TimerHandleType or kind == ThreadSafeHandleType
+
+
+cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept:
+    cdef Handle h
+    cdef int i, n, rc = 0
+    if o is NULL or Py_REFCNT(o) != 1 or not is_handle(o):
+        return 0
+    h = <Handle>o
+    if h.context is not NULL:
+        rc = visit(h.context, arg)
+    if rc == 0:
+        rc = visit(<PyObject *>h.loop, arg)
+    if rc == 0 and h.callback is not NULL:
+        rc = visit(h.callback, arg)
+        n = 1 if h.nargs < 0 else h.nargs
+        for i in range(n):
+            if rc == 0:
+                rc = visit(h.args[1 + i], arg)
+    return rc
 
 
 # ------------------------------------------------------------------ the loop ----
@@ -314,6 +193,17 @@ cdef class LoopCore:
     cdef void dispose(self) noexcept:
         """Break every cycle that runs through the loop; user code may run in destructors."""
         cdef mgl_poll *poll = self.poll
+        cdef PyObject *item
+        # The user may hold some of the handles still; their callbacks are let go of all the same.
+        while mgl_ring_len(&self.ready) > 0:
+            item = mgl_ring_pop(&self.ready)
+            if is_handle(item):
+                (<Handle>item).finish()
+            Py_DECREF(<object>item)
+        while self.timers.len > 0:
+            item = mgl_heap_remove(&self.timers, self.timers.len - 1)
+            (<Handle>item).finish()
+            Py_DECREF(<object>item)
         mgl_ring_clear(&self.flushes)
         mgl_ring_clear(&self.ready)
         mgl_heap_clear(&self.timers)
@@ -334,7 +224,10 @@ cdef class LoopCore:
             raise RuntimeError("Event loop is closed")
         self.iterating = True
         try:
-            self.run_until_stopped()
+            if self._thread_id is None:
+                self.iterate()      # called by itself, not by run_forever()
+            else:
+                self.run_until_stopped()
         finally:
             try:
                 self.flush()
@@ -399,7 +292,6 @@ cdef class LoopCore:
 
     cdef int run_batch(self, size_t n) except -1:
         cdef PyObject *item
-        cdef PyTypeObject *kind
         cdef Watcher watcher
         cdef uint32_t events
         if self._debug:
@@ -407,9 +299,8 @@ cdef class LoopCore:
         while n > 0:
             n -= 1
             item = mgl_ring_pop(&self.ready)
-            kind = Py_TYPE(item)
             try:
-                if kind == HandleType or kind == TimerHandleType:
+                if is_handle(item):
                     (<Handle>item).run(False)
                 else:
                     watcher = <Watcher>item
@@ -454,7 +345,7 @@ cdef class LoopCore:
             finally:
                 self._current_handle = None
             if not isinstance(item, Watcher) and not (<Handle>item).lasting:
-                (<Handle>item).clear()
+                (<Handle>item).finish()
         return 0
 
     cdef double read_clock(self) except? -1:
@@ -533,122 +424,30 @@ cdef class LoopCore:
                 and <void *>mgl_poll_owner(self.poll, watcher.fd) == <void *>watcher:
             mgl_poll_remove(self.poll, watcher.fd, True)
 
+    cdef int rearm(self, Watcher watcher, uint32_t events) except -1:
+        """Change what a watched descriptor is watched for."""
+        cdef int rc = mgl_poll_modify(self.poll, watcher.fd, events)
+        if rc < 0:
+            self.unwatch(watcher)
+            raise_errno(-rc)
+        return 0
+
+    cdef Watcher owner_of(self, int fd):
+        """Who watches the descriptor, or None."""
+        cdef PyObject *owner = NULL
+        if self.poll is not NULL:
+            owner = mgl_poll_owner(self.poll, fd)
+        return None if owner is NULL else <Watcher>owner
+
+    cdef int watch_limit(self) noexcept:
+        return 0 if self.poll is NULL else mgl_poll_limit(self.poll)
+
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1:
         watcher.ready |= events
         if not watcher.queued:
             watcher.queued = True
             mgl_ring_push(&self.ready, <PyObject *>watcher)
         return 0
-
-    cdef FdWatch fd_watch(self, int fd, bint create):
-        """The interest in a user's descriptor, or None if there is none and none is to be made."""
-        cdef FdWatch watch
-        cdef PyObject *owner = NULL
-        if self.poll is not NULL:
-            owner = mgl_poll_owner(self.poll, fd)
-        if owner is not NULL and type(<object>owner) is FdWatch:
-            return <FdWatch>owner
-        if not create:
-            return None
-        watch = FdWatch.__new__(FdWatch)
-        watch.loop = self
-        watch.fd = fd
-        return watch
-
-    def _ensure_fd_no_transport(self, fd):
-        """Raise RuntimeError if the descriptor belongs to a transport that is not closing."""
-        cdef int fileno = _stdlib.fileno(fd)
-        cdef PyObject *owner = NULL
-        if self.poll is not NULL:
-            owner = mgl_poll_owner(self.poll, fileno)
-        if owner is not NULL and (<Watcher>owner).owns_descriptor():
-            raise RuntimeError(
-                f"File descriptor {fd!r} is used by transport {<object>owner!r}")
-        return fileno
-
-    def _add_reader(self, fd, callback, *args):
-        return self._add_interest(fd, callback, args, False)
-
-    def _add_writer(self, fd, callback, *args):
-        return self._add_interest(fd, callback, args, True)
-
-    def _add_interest(self, fd, callback, tuple args, bint write):
-        cdef Handle handle, previous
-        cdef FdWatch watch
-        self._check_closed()
-        watch = self.fd_watch(_stdlib.fileno(fd), True)
-        handle = self.make_handle(callback, args, None)
-        handle.lasting = True
-        previous = watch.writer if write else watch.reader
-        if write:
-            watch.writer = handle
-        else:
-            watch.reader = handle
-        try:
-            watch.sync()
-        except BaseException:
-            if write:
-                watch.writer = None
-            else:
-                watch.reader = None
-            raise
-        if previous is not None:
-            previous.cancel()
-        return handle
-
-    def _remove_reader(self, fd):
-        return self._remove_interest(fd, False)
-
-    def _remove_writer(self, fd):
-        return self._remove_interest(fd, True)
-
-    def _remove_interest(self, fd, bint write):
-        cdef FdWatch watch
-        cdef Handle handle
-        if self._closed:
-            return False
-        watch = self.fd_watch(_stdlib.fileno(fd), False)
-        if watch is None:
-            return False
-        if write:
-            handle = watch.writer
-            watch.writer = None
-        else:
-            handle = watch.reader
-            watch.reader = None
-        if handle is None:
-            return False
-        try:
-            watch.sync()
-        except OSError:
-            # Closed by the user before it was removed: the kernel has forgotten it already.
-            pass
-        handle.cancel()
-        return True
-
-    def add_reader(self, fd, callback, *args):
-        """Call callback(*args) whenever fd is readable; as asyncio.loop.add_reader.
-
-        fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
-        (PermissionError for a regular file), RuntimeError if a transport owns it.
-        """
-        self._ensure_fd_no_transport(fd)
-        self._add_interest(fd, callback, args, False)
-
-    def add_writer(self, fd, callback, *args):
-        """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
-        self._ensure_fd_no_transport(fd)
-        self._add_interest(fd, callback, args, True)
-
-    def remove_reader(self, fd):
-        """Stop watching fd for reading. Returns True if it was watched."""
-        self._ensure_fd_no_transport(fd)
-        return self._remove_interest(fd, False)
-
-    def remove_writer(self, fd):
-        """Stop watching fd for writing. Returns True if it was watched."""
-        self._ensure_fd_no_transport(fd)
-        return self._remove_interest(fd, True)
 
     # -------------------------------------------------------------- scheduling ----
 
@@ -662,6 +461,9 @@ cdef class LoopCore:
         if self._debug:
             h.source_traceback = _stdlib.extract_stack()
         return h
+
+    cdef int push(self, Handle handle) except -1:
+        return mgl_ring_push(&self.ready, <PyObject *>handle)
 
     cdef Handle schedule(self, object callback, object context):
         cdef Handle h
@@ -679,7 +481,7 @@ cdef class LoopCore:
 
     def _add_callback(self, handle):
         if not handle._cancelled:
-            if type(handle) is not Handle and type(handle) is not TimerHandle:
+            if not is_handle(<PyObject *>handle):
                 # asyncio's own Handle, made by code that we inherit.
                 handle = self.make_handle(_stdlib.run_handle, (handle,), None)
             mgl_ring_push(&self.ready, <PyObject *>handle)
@@ -701,7 +503,7 @@ cdef class LoopCore:
         args[0] = NULL
         args[1] = <PyObject *>self
         return PyObject_Vectorcall(
-            Future, &args[1], PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>KW_LOOP)
+            futures_module["Future"], &args[1], PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>KW_LOOP)
 
     @property
     def _wakeup_enabled(self):
@@ -712,25 +514,69 @@ cdef class LoopCore:
         self.dispose()
 
 
+cdef traverseproc loop_traverse_cython = (<PyTypeObject *>LoopCore).tp_traverse
+
+
+cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
+    cdef LoopCore loop = <LoopCore>o
+    cdef int rc = loop_traverse_cython(o, visit, arg)
+    cdef PyObject *owner
+    cdef Py_ssize_t i
+    for i in range(<Py_ssize_t>mgl_ring_len(&loop.ready)):
+        owner = mgl_ring_at(&loop.ready, i)
+        if rc == 0:
+            rc = visit(owner, arg)
+        if rc == 0:
+            rc = show_handle(owner, visit, arg)
+    for i in range(loop.timers.len):
+        if rc == 0:
+            rc = show_handle(loop.timers.items[i].timer, visit, arg)
+    if loop.poll is not NULL:
+        for i in range(mgl_poll_limit(loop.poll)):
+            owner = mgl_poll_owner(loop.poll, <int>i)
+            if rc == 0 and owner is not NULL:
+                rc = visit(owner, arg)
+    return rc
+
+
+(<PyTypeObject *>LoopCore).tp_traverse = loop_traverse
+
+
 # -------------------------------------------------------- hot methods, by hand ----
 #
 # call_soon() and its like take *args and a keyword. As ordinary methods they would get a tuple and
 # a dict per call; as METH_FASTCALL functions, put into the type by hand, they get a C array.
 
-cdef PyObject *context_of(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                          const char *name) except? NULL:
-    """The value of `context=`, the only keyword there is; NULL without an error for none."""
-    cdef tuple names
+# The signature in full, with its names and error messages, is Python's business (signatures.py):
+# a call that is not of the common form goes round through there.
+
+cdef bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
+    """Enough positional arguments, and no keyword but `context`."""
+    if nargs < wanted:
+        return False
+    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
+        return True
+    return (PyTuple_GET_SIZE(kwnames) == 1
+            and PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") == 0)
+
+
+cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *args,
+                            Py_ssize_t nargs, PyObject *kwnames) except NULL:
+    cdef Py_ssize_t i
+    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
+    result = function(
+        <object>self, *[<object>args[i] for i in range(nargs)],
+        **{names[i]: <object>args[nargs + i] for i in range(len(names))})
+    Py_INCREF(result)
+    return <PyObject *>result
+
+
+cdef inline PyObject *context_of(PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames) noexcept:
+    """The value of `context=`, or NULL for none."""
     cdef PyObject *context
-    if kwnames is NULL:
+    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
         return NULL
-    names = <tuple>kwnames
-    if len(names) == 0:
-        return NULL
-    if len(names) != 1 or <str>names[0] != "context":
-        unknown = [n for n in names if n != "context"]
-        raise TypeError(
-            f"{name.decode()}() got an unexpected keyword argument {unknown[0]!r}")
     context = args[nargs]
     return NULL if <object>context is None else context
 
@@ -743,18 +589,15 @@ cdef int check_debug(LoopCore loop, PyObject *callback, str method) except -1:
 cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
-    cdef PyObject *context = NULL
     cdef Handle h
-    if nargs < 1:
-        raise TypeError("call_soon() missing 1 required positional argument: 'callback'")
-    if kwnames is not NULL:
-        context = context_of(args, nargs, kwnames, "call_soon")
+    if not common_form(nargs, 1, kwnames):
+        return by_signature(signatures.call_soon, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[0], "call_soon")
-    h = new_handle(loop, args[0], args + 1, nargs - 1, context)
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     mgl_ring_push(&loop.ready, <PyObject *>h)
@@ -765,12 +608,9 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                     PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
-    cdef PyObject *context = NULL
     cdef Handle h
-    if nargs < 1:
-        raise TypeError("call_soon_threadsafe() missing 1 required positional argument: 'callback'")
-    if kwnames is not NULL:
-        context = context_of(args, nargs, kwnames, "call_soon_threadsafe")
+    if not common_form(nargs, 1, kwnames):
+        return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if not loop.wakeup_enabled:
@@ -779,9 +619,13 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
             "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
-    h = new_handle(loop, args[0], args + 1, nargs - 1, context)
+    h = new_threadsafe_handle(loop, args[0], args + 1, nargs - 1,
+                              context_of(args, nargs, kwnames))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
+    if loop._closed:
+        # Meanwhile, by its own thread: making the handle may have let it run.
+        loop._check_closed()
     mgl_ring_push(&loop.ready, <PyObject *>h)
     mgl_poll_wakeup(loop.poll)
     Py_INCREF(h)
@@ -791,28 +635,26 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
 cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *kwnames, str method) except NULL:
     """The common part of call_at() and call_later(); args[0] is a time, args[1] the callback."""
-    cdef PyObject *context = NULL
     cdef TimerHandle h
-    if kwnames is not NULL:
-        context = context_of(args, nargs, kwnames, "call_at")
     if loop._closed:
         loop._check_closed()
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[1], method)
-    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context)
+    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     h.heap = &loop.timers
-    mgl_heap_push(&loop.timers, when, <PyObject *>h, &h.index)
+    # Not a number is before and after nothing, and would put the heap out of order: now, then.
+    mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
     Py_INCREF(h)
     return <PyObject *>h
 
 
 cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *kwnames) except NULL:
-    if nargs < 2:
-        raise TypeError("call_at() missing required positional arguments: 'when' and 'callback'")
+    if not common_form(nargs, 2, kwnames):
+        return by_signature(signatures.call_at, self, args, nargs, kwnames)
     if <object>args[0] is None:
         raise TypeError("when cannot be None")
     return add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
@@ -824,9 +666,8 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
     cdef LoopCore loop = <LoopCore>self
     cdef object delay
     cdef double when
-    if nargs < 2:
-        raise TypeError(
-            "call_later() missing required positional arguments: 'delay' and 'callback'")
+    if not common_form(nargs, 2, kwnames):
+        return by_signature(signatures.call_later, self, args, nargs, kwnames)
     delay = <object>args[0]
     if delay is None:
         raise TypeError("delay must not be None")
@@ -877,14 +718,17 @@ cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nar
         else:
             names = KW_LOOP
         result = PyObject_Vectorcall(
-            Task, &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
+            tasks_module["Task"], &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
     Py_INCREF(result)
     return <PyObject *>result
 
 
+ctypedef PyObject *(*FastMethod)(
+    PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
+
 cdef PyMethodDef hot_methods[5]
 
-cdef int install_method(int i, const char *name, PyCFunctionFastWithKeywords function,
+cdef int install_method(int i, const char *name, FastMethod function,
                         const char *doc) except -1:
     cdef PyTypeObject *owner = <PyTypeObject *>LoopCore
     hot_methods[i].ml_name = name

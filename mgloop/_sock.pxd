@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Contract of mgloop._sock."""
 
-from mgloop._loop cimport FdWatch, LoopCore, Waiter
+from mgloop._interest cimport FdCore, FdWatch, Waiter
 
 
 cdef class SockCall(Waiter):
-    cdef LoopCore loop
+    cdef FdCore loop
     cdef object sock
     cdef object argument        # a number of bytes or a buffer
     cdef object future          # what the task waits for; None while nothing has to be waited for
@@ -26,5 +26,5 @@ cdef class SockCall(Waiter):
     cdef int check(self) except -1
 
 
-cdef class SockCore(LoopCore):
+cdef class SockCore(FdCore):
     pass

@@ -21,13 +21,12 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
-from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport EPOLLET, FdWatch, LoopCore, Waiter
+from mgloop._interest cimport FdCore, FdWatch, Waiter
 
 import os
 import socket
-import weakref
+import warnings
 from collections.abc import Coroutine
 
 from . import _stdlib
@@ -88,6 +87,11 @@ cdef class SockCall(Waiter):
     def __dealloc__(self):
         if self.has_view:
             PyBuffer_Release(&self.view)
+
+    def __del__(self):
+        if not self.started and not self.finished:
+            warnings.warn(
+                f"coroutine {NAMES[self.kind]!r} was never awaited", RuntimeWarning, source=self)
 
     cdef int check(self) except -1:
         """What asyncio checks first, when the call is awaited."""
@@ -301,7 +305,7 @@ cdef int send_slot(PyObject *self, PyObject *value, PyObject **result) except -1
 Coroutine.register(SockCall)
 
 
-cdef SockCall new_call(LoopCore loop, int kind, object sock, object argument):
+cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
     cdef SockCall call = SockCall.__new__(SockCall)
     call.loop = loop
     call.kind = kind
@@ -311,8 +315,8 @@ cdef SockCall new_call(LoopCore loop, int kind, object sock, object argument):
     return call
 
 
-cdef class SockCore(LoopCore):
-    """LoopCore and the native socket methods."""
+cdef class SockCore(FdCore):
+    """FdCore and the native socket methods."""
 
     def sock_recv(self, sock, n):
         """Receive up to n bytes; as asyncio.loop.sock_recv."""

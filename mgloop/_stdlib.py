@@ -19,6 +19,7 @@ from asyncio import (
     futures,
     selector_events,
     sslproto,
+    transports,
     trsock,
     unix_events,
 )
@@ -35,8 +36,20 @@ TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]
 UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
-SelectorDatagramTransport: Any = selector_events._SelectorDatagramTransport  # type: ignore[attr-defined]
+
+class StreamTransport(transports._FlowControlMixin, transports.Transport):  # type: ignore[misc,name-defined]
+    """What a native stream transport says it is; asyncio's sendfile() insists on the mix-in."""
+
+
+
+class DatagramTransport(transports._FlowControlMixin, transports.DatagramTransport):  # type: ignore[misc,name-defined]
+    """What a native datagram transport says it is."""
+
+
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
+
+# What call_soon_threadsafe() returns from 3.14 on.
+ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 
 # --- Borrowed functions and constants.
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
@@ -108,3 +121,8 @@ def fileno(fd: Any) -> int:
     if number < 0:
         raise ValueError(f"Invalid file descriptor: {number}")
     return number
+
+
+def is_finalizing() -> bool:
+    """sys.is_finalizing(), asked where asyncio's signal code asks it."""
+    return bool(unix_events.sys.is_finalizing())

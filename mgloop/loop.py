@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import warnings
 import weakref
 from typing import Any
 
 from . import _stdlib
+from ._datagram import Datagram
+from ._pipe import ReadPipe, WritePipe
 from ._sock import SockCore
 from ._stream import Listener, Stream
 from .process import ProcessMixin
 from .resolve import ResolveMixin
+from .sendfile import sock_sendfile_native_impl
 from .signals import SignalsMixin
 from .unix import UnixMixin
 
@@ -32,7 +34,7 @@ class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asynci
     """
 
     _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
-    _sock_sendfile_native_impl = _stdlib.UnixLoop._sock_sendfile_native_impl
+    _sock_sendfile_native_impl = sock_sendfile_native_impl
     _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
     _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
     sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
@@ -61,7 +63,7 @@ class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asynci
             raise RuntimeError("Cannot close a running event loop")
         if self.is_closed():
             return
-        if sys.is_finalizing() and self._signal_handlers:
+        if _stdlib.is_finalizing() and self._signal_handlers:
             warnings.warn(
                 f"Closing the loop {self!r} on interpreter shutdown stage, "
                 "skipping signal handlers removal",
@@ -103,17 +105,17 @@ class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asynci
         extra: Any = None,
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
-        return _stdlib.SelectorDatagramTransport(self, sock, protocol, address, waiter, extra)
+        return Datagram(self, sock, protocol, address, waiter, extra)
 
     def _make_read_pipe_transport(
         self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None
     ) -> Any:
-        return _stdlib.UnixReadPipeTransport(self, pipe, protocol, waiter, extra)
+        return ReadPipe(self, pipe, protocol, waiter, extra)
 
     def _make_write_pipe_transport(
         self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None
     ) -> Any:
-        return _stdlib.UnixWritePipeTransport(self, pipe, protocol, waiter, extra)
+        return WritePipe(self, pipe, protocol, waiter, extra)
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
         """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
@@ -143,7 +145,11 @@ class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asynci
         )  # fmt: skip
 
     def _stop_serving(self, sock: socket.socket) -> None:
-        self._listeners.pop(sock).stop()
+        listener = self._listeners.pop(sock, None)
+        if listener is not None:
+            listener.stop()
+        else:
+            self._remove_reader(sock)
         self._remove_socket_file(sock)
         sock.close()
 

@@ -48,6 +48,11 @@ static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
 /* The caller owns the reference. The ring must not be empty. */
 static inline PyObject *mgl_ring_pop(mgl_ring *r) { return r->items[r->head++ & r->mask]; }
 
+/* The i-th oldest, borrowed. */
+static inline PyObject *mgl_ring_at(const mgl_ring *r, size_t i) {
+    return r->items[(r->head + i) & r->mask];
+}
+
 /* Pops before it drops: a destructor may run Python code that pushes. */
 static inline void mgl_ring_clear(mgl_ring *r) {
     while (mgl_ring_len(r) > 0) Py_DECREF(mgl_ring_pop(r));

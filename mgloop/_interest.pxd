@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop._interest: descriptors that belong to the user."""
+
+from libc.stdint cimport uint32_t
+
+from mgloop._handle cimport Handle
+from mgloop._loop cimport LoopCore, Watcher
+
+
+# A waiting sock_*() call; see FdWatch.
+cdef class Waiter:
+    cdef Waiter next
+
+    # Try the call again; True = done, False = not yet.
+    cdef bint attempt(self) except -1
+    # The descriptor has been closed, and its number given away, under the waiting call.
+    cdef int fail(self, object exc) except -1
+
+
+# Interest in a descriptor that belongs to the user.
+cdef class FdWatch(Watcher):
+    cdef Handle reader
+    cdef Handle writer
+    cdef Waiter read_waiters
+    cdef Waiter write_waiters
+    cdef object sock            # weak reference to the socket of a lasting registration, or None
+    cdef uint32_t mask          # as registered with the kernel
+
+    cdef int sync(self) except -1
+    cdef bint pop_attempt(self, bint write) except -1
+    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1
+    cdef int delist(self, Waiter waiter, bint write) except -1
+    cdef int fail_waiters(self) except -1
+
+
+cdef class FdCore(LoopCore):
+    # The interest in a user's descriptor, or None if there is none and none is to be made.
+    cdef FdWatch fd_watch(self, int fd, bint create)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Interest in descriptors that belong to the user: add_reader(), add_writer(), and the waiting of
+the sock_*() calls.
+
+    LoopCore (_loop)      polling and scheduling
+      +- FdCore           add_reader() and its like
+           +- SockCore    (_sock) sock_recv() and its like
+
+Native because the callbacks run per packet. One FdWatch per descriptor serves all who want to know
+about it, since the kernel takes one registration per descriptor. Needs the GIL and the loop's
+thread. Lifetime: the poll loop holds an FdWatch while it is registered.
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+from libc.errno cimport EBADF
+from libc.stdint cimport uint32_t
+
+from mgloop._handle cimport Handle
+from mgloop._loop cimport (
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, PyTypeObject, Watcher, show_handle,
+    traverseproc, visitproc,
+)
+
+import weakref
+
+from . import _stdlib
+from .selector_view import SelectorView
+
+
+cdef class Waiter:
+    """A sock_*() call that waits for its descriptor."""
+
+    cdef bint attempt(self) except -1:
+        return True
+
+    cdef int fail(self, object exc) except -1:
+        return 0
+
+
+@cython.final
+cdef class FdWatch(Watcher):
+    """Interest in a descriptor that belongs to the user: add_reader(), add_writer(), sock_*().
+
+    With a reader or writer the kernel is asked level-triggered, as asyncio does: the callback is
+    called again while data is left. For sock_*() alone the registration is edge-triggered, made
+    once per socket and left in place, which saves two system calls each time one of them waits.
+    The user may close the descriptor at any moment. The kernel then forgets it, the generation in
+    the poll loop's key makes a late event harmless, and `sock` tells a socket that has got the
+    same number from the one that the registration was made for.
+    """
+
+    cdef bint owns_descriptor(self) noexcept:
+        return False
+
+    cdef int sync(self) except -1:
+        """Bring the kernel's registration in step with what is wanted."""
+        cdef uint32_t mask = 0
+        cdef LoopCore loop = self.loop
+        if self.reader is not None or self.writer is not None:
+            if self.reader is not None or self.read_waiters is not None:
+                mask |= EPOLLIN
+            if self.writer is not None or self.write_waiters is not None:
+                mask |= EPOLLOUT
+        elif self.read_waiters is not None or self.write_waiters is not None \
+                or self.sock is not None:
+            mask = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        if mask == 0:
+            loop.unwatch(self)
+            return 0
+        if loop.owner_of(self.fd) is self:
+            # Also when the mask has not changed: the descriptor may have been closed and opened
+            # again under the same number since, and only the kernel knows.
+            loop.rearm(self, mask)
+        else:
+            loop.watch(self, self.fd, mask)
+        self.mask = mask
+        return 0
+
+    cdef bint on_event(self, uint32_t events) except -1:
+        """Queue the callbacks themselves, so that one removed or replaced before its turn does not
+        run: the replacement must not be told of an event from before its time."""
+        if events & ~EPOLLOUT:
+            if self.reader is not None:
+                self.loop.push(self.reader)
+        if events & ~EPOLLIN:
+            if self.writer is not None:
+                self.loop.push(self.writer)
+        return self.read_waiters is None and self.write_waiters is None
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        cdef bint changed = False
+        if events & ~EPOLLOUT:
+            changed = self.pop_attempt(False)
+        if events & ~EPOLLIN and self.fd >= 0:
+            changed |= self.pop_attempt(True)
+        if changed and not self.mask & EPOLLET and self.fd >= 0:
+            self.sync()
+        return 0
+
+    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
+        """Let a call on `sock` wait for the descriptor."""
+        cdef bint known = self.sock is not None and self.sock() is sock
+        if not known:
+            if self.sock is not None:
+                self.fail_waiters()
+            self.sock = weakref.ref(sock)
+        append_waiter(self, waiter, write)
+        # Known, edge-triggered, and still ours: the kernel will tell, no system call is needed.
+        if not known or not self.mask & EPOLLET \
+                or self.loop.owner_of(self.fd) is not self:
+            try:
+                self.sync()
+            except BaseException:
+                self.delist(waiter, write)
+                raise
+        return 0
+
+    cdef int delist(self, Waiter waiter, bint write) except -1:
+        """Take a call out that no longer waits, if it is still there."""
+        cdef Waiter other = self.write_waiters if write else self.read_waiters
+        cdef Waiter before = None
+        while other is not None and other is not waiter:
+            before = other
+            other = other.next
+        if other is None:
+            return 0
+        if before is not None:
+            before.next = waiter.next
+        elif write:
+            self.write_waiters = waiter.next
+        else:
+            self.read_waiters = waiter.next
+        waiter.next = None
+        if not self.mask & EPOLLET and self.fd >= 0:
+            self.sync()
+        return 0
+
+    cdef int fail_waiters(self) except -1:
+        """The socket that they wait for was closed: asyncio would leave them waiting for ever."""
+        cdef Waiter waiter
+        exc = OSError(EBADF, "the socket was closed while this call was waiting for it")
+        for waiter in (self.read_waiters, self.write_waiters):
+            while waiter is not None:
+                waiter.fail(exc)
+                waiter = waiter.next
+        self.read_waiters = None
+        self.write_waiters = None
+        return 0
+
+    cdef bint pop_attempt(self, bint write) except -1:
+        """Let each waiter try once, in their order; those that must go on waiting stay queued."""
+        cdef Waiter waiter, rest = self.write_waiters if write else self.read_waiters
+        cdef bint any_done = False
+        if write:
+            self.write_waiters = None
+        else:
+            self.read_waiters = None
+        while rest is not None:
+            waiter = rest
+            rest = waiter.next
+            waiter.next = None
+            if waiter.attempt():
+                any_done = True
+            else:
+                append_waiter(self, waiter, write)
+        return any_done
+
+
+cdef void append_waiter(FdWatch watch, Waiter waiter, bint write):
+    cdef Waiter last = watch.write_waiters if write else watch.read_waiters
+    if last is None:
+        if write:
+            watch.write_waiters = waiter
+        else:
+            watch.read_waiters = waiter
+        return
+    while last.next is not None:
+        last = last.next
+    last.next = waiter
+
+
+cdef traverseproc watch_traverse_cython = (<PyTypeObject *>FdWatch).tp_traverse
+
+
+cdef int watch_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
+    cdef FdWatch watch = <FdWatch>o
+    cdef int rc = watch_traverse_cython(o, visit, arg)
+    if rc == 0:
+        rc = show_handle(<PyObject *>watch.reader, visit, arg)
+    if rc == 0:
+        rc = show_handle(<PyObject *>watch.writer, visit, arg)
+    return rc
+
+
+(<PyTypeObject *>FdWatch).tp_traverse = watch_traverse
+
+
+# ------------------------------------------------------------------ the loop's part ----
+
+cdef class FdCore(LoopCore):
+    """LoopCore and the methods by which programs watch their own descriptors."""
+
+    cdef FdWatch fd_watch(self, int fd, bint create):
+        """The interest in a user's descriptor, or None if there is none and none is to be made."""
+        cdef FdWatch watch
+        cdef Watcher owner = self.owner_of(fd)
+        if type(owner) is FdWatch:
+            return <FdWatch>owner
+        if not create:
+            return None
+        watch = FdWatch.__new__(FdWatch)
+        watch.loop = self
+        watch.fd = fd
+        return watch
+
+    def _ensure_fd_no_transport(self, fd):
+        """Raise RuntimeError if the descriptor belongs to a transport that is not closing."""
+        cdef int fileno = _stdlib.fileno(fd)
+        cdef Watcher owner = self.owner_of(fileno)
+        if owner is not None and owner.owns_descriptor():
+            raise RuntimeError(f"File descriptor {fd!r} is used by transport {owner!r}")
+        return fileno
+
+    def _add_reader(self, fd, callback, *args):
+        return self._add_interest(fd, callback, args, False)
+
+    def _add_writer(self, fd, callback, *args):
+        return self._add_interest(fd, callback, args, True)
+
+    def _add_interest(self, fd, callback, tuple args, bint write):
+        cdef Handle handle, previous
+        cdef FdWatch watch
+        self._check_closed()
+        watch = self.fd_watch(_stdlib.fileno(fd), True)
+        handle = self.make_handle(callback, args, None)
+        handle.lasting = True
+        previous = watch.writer if write else watch.reader
+        if write:
+            watch.writer = handle
+        else:
+            watch.reader = handle
+        try:
+            watch.sync()
+        except BaseException:
+            if write:
+                watch.writer = None
+            else:
+                watch.reader = None
+            raise
+        if previous is not None:
+            previous.cancel()
+        return handle
+
+    def _remove_reader(self, fd):
+        return self._remove_interest(fd, False)
+
+    def _remove_writer(self, fd):
+        return self._remove_interest(fd, True)
+
+    def _remove_interest(self, fd, bint write):
+        cdef FdWatch watch
+        cdef Handle handle
+        if self._closed:
+            return False
+        watch = self.fd_watch(_stdlib.fileno(fd), False)
+        if watch is None:
+            return False
+        if write:
+            handle = watch.writer
+            watch.writer = None
+        else:
+            handle = watch.reader
+            watch.reader = None
+        if handle is None:
+            return False
+        try:
+            watch.sync()
+        except OSError:
+            # Closed by the user before it was removed: the kernel has forgotten it already.
+            pass
+        handle.cancel()
+        return True
+
+    def add_reader(self, fd, callback, *args):
+        """Call callback(*args) whenever fd is readable; as asyncio.loop.add_reader.
+
+        fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
+        (PermissionError for a regular file), RuntimeError if a transport owns it.
+        """
+        self._ensure_fd_no_transport(fd)
+        self._add_interest(fd, callback, args, False)
+
+    def add_writer(self, fd, callback, *args):
+        """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
+        self._ensure_fd_no_transport(fd)
+        self._add_interest(fd, callback, args, True)
+
+    def remove_reader(self, fd):
+        """Stop watching fd for reading. Returns True if it was watched."""
+        self._ensure_fd_no_transport(fd)
+        return self._remove_interest(fd, False)
+
+    def remove_writer(self, fd):
+        """Stop watching fd for writing. Returns True if it was watched."""
+        self._ensure_fd_no_transport(fd)
+        return self._remove_interest(fd, True)
+
+    @property
+    def _selector(self):
+        """What is watched, as asyncio's selector would show it; for looking only. None once closed."""
+        return None if self._closed else SelectorView(self)
+
+    def _interest(self, int fd):
+        """(reader, writer) of a descriptor that belongs to the user, or None."""
+        cdef FdWatch watch = self.fd_watch(fd, False)
+        if watch is None or (watch.reader is None and watch.writer is None):
+            return None
+        return watch.reader, watch.writer
+
+    def _fd_limit(self):
+        """One past the largest descriptor that may be watched."""
+        return self.watch_limit()

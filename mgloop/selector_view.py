@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A view of the watched descriptors in the form of asyncio's private `loop._selector`.
+
+mgloop has no selector; programs and tests that look into one to see what a loop watches find the
+same answers here. Only descriptors that belong to the user are shown (add_reader(), add_writer()),
+not those of transports. Cold, hence Python; it holds the loop, and nothing holds it.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _stdlib
+
+
+class SelectorView(Mapping[Any, selectors.SelectorKey]):
+    """Maps descriptors, or objects with fileno(), to selectors.SelectorKey."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        """The key of a watched descriptor; its data is (reader, writer). Raises KeyError."""
+        fd = _stdlib.fileno(fileobj)
+        interest = self._loop._interest(fd)
+        if interest is None:
+            raise KeyError(f"{fileobj!r} is not registered")
+        reader, writer = interest
+        events = (selectors.EVENT_READ if reader is not None else 0) | (
+            selectors.EVENT_WRITE if writer is not None else 0
+        )
+        return selectors.SelectorKey(fileobj, fd, events, interest)
+
+    __getitem__ = get_key
+
+    def __iter__(self) -> Iterator[int]:
+        return (fd for fd in range(self._loop._fd_limit()) if self._loop._interest(fd) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The process in which a loop is measured: ``child.py JSON``.
+
+Run as a script under ``python -P``, with the folder that holds ``bench`` *appended* to the path:
+so ``import mgloop`` finds the installed package (or an editable one, whose finder goes first) and
+never the half of it that lies in the source tree. Talks to its parent by lines of JSON on stdout.
+"""
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+
+def tell(**fields):
+    """One line of JSON to the parent."""
+    print(json.dumps(fields), flush=True)
+
+
+def resolve(spec):
+    """The callable that a ``module:factory`` names."""
+    module, _, factory = spec.partition(":")
+    found = importlib.import_module(module)
+    for part in factory.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def probe(config):
+    """Answer with the loop's version, or why there is none."""
+    try:
+        loop = resolve(config["loop"])()
+        loop.run_until_complete(_nothing())
+        loop.close()
+    except BaseException as exc:
+        tell(error=f"{type(exc).__name__}: {exc}")
+        return
+    module = config["loop"].partition(":")[0].partition(".")[0]
+    version = getattr(sys.modules[module], "__version__", None)
+    if version is None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(module)
+    if module == "asyncio":
+        version = sys.version.split()[0]
+    # Where an editable installation by meson-python would rebuild itself, were it not told not to.
+    editable = [str(f._build_path) for f in sys.meta_path if hasattr(f, "_build_path")]
+    tell(version=str(version or "unknown"), editable=editable)
+
+
+async def _nothing():
+    return None
+
+
+def main():
+    config = json.loads(sys.argv[1])
+    role = config["role"]
+    if role == "probe":
+        probe(config)
+        return
+    factory = resolve(config["loop"]) if config.get("loop") else None
+    module = importlib.import_module(f"bench.{role}")
+    try:
+        module.main(config, factory, tell)
+    except NotImplementedError as exc:
+        traceback.print_exc()
+        tell(unsupported=f"not implemented by this loop{f': {exc}' if str(exc) else ''}")
+    except ImportError as exc:
+        tell(unsupported=f"not installed: {exc.name or exc}")
+    except OSError as exc:
+        tell(error=f"{type(exc).__name__}: {exc}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: list, run, report, compare.
+
+Exit status: 0 all went well; 1 ``compare`` found a regression; 2 something was wrong with the input
+or the machine, or a subject failed (one sentence on stderr each, what was measured is kept); 130
+interrupted by Ctrl-C (what was measured is kept).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from . import compare, loops, machine, measure, processes, registry, report, results, runner
+from .errors import BenchError, scrub
+
+DEFAULT_SUITES = "micro,echo,http,tls,scale"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Compare asyncio event loops on this machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    commands.add_parser("list", help="the loops that are installed, and all workloads")
+
+    run = commands.add_parser("run", help="measure")
+    run.add_argument(
+        "--loops",
+        default=",".join(loops.DEFAULT_LOOPS),
+        metavar="A,B,...",
+        help="[label=]name or module:factory[@python] (default: %(default)s)",
+    )
+    run.add_argument(
+        "--suite",
+        default=DEFAULT_SUITES,
+        help="micro,echo,http,tls,scale,seeds or all (default: %(default)s)",
+    )
+    run.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN,...",
+        help="only these workloads: names, globs or parts of names",
+    )
+    run.add_argument(
+        "--quick", action="store_true", help="core workloads, short windows, under five minutes"
+    )
+    run.add_argument("--core", action="store_true", help="core workloads, full windows")
+    run.add_argument("--rounds", type=int, help="rounds (5; quick: 3)")
+    run.add_argument("--seconds", type=float, help="measured window (1; quick: 0.25)")
+    run.add_argument("--warmup", type=float, help="seconds before it (0.25; quick: 0.1)")
+    run.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="MINUTES",
+        help="start no round that would end later than this",
+    )
+    run.add_argument("--reference", help="ratios are relative to this loop (uvloop, else asyncio)")
+    run.add_argument("--no-control", action="store_true", help="without the reference's twin")
+    run.add_argument("--no-floor", action="store_true", help="without the C server")
+    run.add_argument("--server-core", type=int, metavar="CPU")
+    run.add_argument("--client-core", type=int, metavar="CPU")
+    run.add_argument("--port", type=int, default=0, help="of the servers (any free one)")
+    run.add_argument(
+        "--peers",
+        metavar="PYTHON",
+        action="append",
+        default=[],
+        help="an interpreter whose packages the seeds may use (repeatable)",
+    )
+    run.add_argument("--json", metavar="FILE", help="where the results go (bench-TIME.json)")
+
+    rep = commands.add_parser("report", help="tables and pictures of a results file")
+    rep.add_argument("file")
+    rep.add_argument("--md", metavar="FILE", help="write Markdown")
+    rep.add_argument("--html", metavar="FILE", help="write one HTML page")
+    rep.add_argument("--png", metavar="DIR", help="draw pictures (needs matplotlib)")
+
+    comp = commands.add_parser("compare", help="fail if B is slower than A beyond the noise")
+    comp.add_argument("a")
+    comp.add_argument("b")
+    comp.add_argument("--loop", default="mgloop", help="the loop to compare (%(default)s)")
+    return parser
+
+
+def _list() -> int:
+    print("loops (short names; any other as module:factory):")
+    for name, spec in loops.KNOWN.items():
+        probed, reason = loops.probe(loops.Loop(name, spec))
+        state = f"installed, {probed.version}" if probed else f"missing: {reason}"
+        print(f"  {name:<10} {spec:<28} {state}")
+    print("\nworkloads (* in a quick run):")
+    for workload in registry.workloads():
+        print(f"  {'*' if workload.core else ' '} {workload.name:<30} {workload.title}")
+    from .seeds import plan as seeds
+
+    for workload in seeds.workloads():
+        print(f"    {workload.name:<30} {workload.title}")
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> measure.Settings:
+    settings = measure.QUICK if args.quick else measure.Settings()
+    if args.rounds is not None:
+        # Whoever says how many rounds wants that many.
+        settings = replace(settings, rounds=args.rounds, time_limit=None)
+    if args.seconds is not None:
+        settings = replace(
+            settings, seconds=args.seconds, seeds_seconds=max(1, round(args.seconds))
+        )
+    if args.warmup is not None:
+        settings = replace(settings, warmup=args.warmup)
+    if args.time_limit is not None:
+        settings = replace(settings, time_limit=args.time_limit * 60)
+    if settings.rounds < 1 or settings.seconds <= 0 or settings.warmup < 0:
+        raise BenchError("rounds and seconds must be positive")
+    return replace(settings, port=args.port)
+
+
+def _run(args: argparse.Namespace) -> int:
+    wanted = registry.suites(args.suite)
+    only = [part for part in args.only.split(",") if part]
+    settings = _settings(args)
+    found, missing = loops.available([part for part in args.loops.split(",") if part])
+    reference = loops.choose_reference(found, args.reference)
+    for name, reason in missing.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    subjects = [*found]
+    if not args.no_control:
+        subjects.insert(subjects.index(reference) + 1, loops.control(reference))
+    cores = processes.choose_cores(args.server_core, args.client_core)
+    if cores.shared:
+        print("server and client share one core here: trust CPU time only", file=sys.stderr)
+    path = args.json or f"bench-{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
+    bench = measure.Bench(settings, cores)
+    try:
+        return _carry_out(args, bench, wanted, only, subjects, reference, missing, path)
+    finally:
+        bench.close()
+
+
+def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) -> int:
+    """Plan, run, save, print: what is left once the input is known to be good."""
+    cores = bench.cores
+    core = args.quick or args.core
+    candidates = registry.workloads()
+    seeds_plan = None
+    if "seeds" in wanted:
+        from .seeds import plan as seeds
+
+        seeds_plan = seeds.prepare(bench, [s for s in subjects if not s.control_of], args.peers)
+        candidates += seeds_plan.workloads
+    chosen = registry.select(candidates, wanted, only, core=core)
+    if seeds_plan is not None and core and not only:
+        chosen += seeds_plan.workloads
+    items = runner.plan(bench, chosen, subjects, floor=not args.no_floor)
+    columns = list(subjects) if items else []
+    if any(runner.FLOOR in item.subjects for item in items):
+        columns.append(runner.FLOOR)
+    if seeds_plan is not None:
+        items += seeds_plan.items([w for w in chosen if w.suite == "seeds"])
+        columns += [s for s in seeds_plan.subjects if s.name not in {c.name for c in columns}]
+        missing = {**missing, **seeds_plan.missing}
+        for name, reason in seeds_plan.missing.items():
+            print(f"left out: {name}: {reason}", file=sys.stderr)
+    if not items:
+        raise BenchError("nothing to measure: see `python -m bench list`")
+    found = results.Results(
+        machine=machine.describe(),
+        settings={
+            **bench.settings.as_dict(),
+            "cores": {"server": sorted(cores.server), "client": sorted(cores.client)},
+            "suites": list(wanted),
+            "only": list(only),
+        },
+        subjects=[
+            {"name": s.name, "spec": s.spec, "version": s.version, "control_of": s.control_of}
+            for s in columns
+        ],
+        reference=reference.name,
+        workloads=[w.describe() for w in chosen],
+        missing={name: scrub(reason) for name, reason in missing.items()},
+    )
+    found.save(path)
+    runner.Runner(items, found, bench.settings, lambda: found.save(path)).run()
+    print(report.terminal(found))
+    print(f"\nresults: {path}")
+    for sentence in found.failures:
+        print(f"bench: {sentence}", file=sys.stderr)
+    if found.interrupted:
+        return 130
+    return 2 if found.failures else 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    found = results.load(args.file)
+    pictures = []
+    if args.png:
+        from . import plots
+
+        pictures = plots.draw(found, Path(args.png))
+        for picture in pictures:
+            print(picture)
+    if args.md:
+        folder = Path(args.md).parent
+        _write(args.md, report.markdown(found, [os.path.relpath(p, folder) for p in pictures]))
+    if args.html:
+        from . import plots
+
+        _write(args.html, report.document(found, plots.inline(pictures)))
+    if not (args.md or args.html or args.png):
+        print(report.terminal(found))
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as exc:
+        raise BenchError(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def _compare(args: argparse.Namespace) -> int:
+    verdicts = compare.compare(results.load(args.a), results.load(args.b), args.loop)
+    print(compare.table(verdicts))
+    return 1 if any(v.regression for v in verdicts) else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.command == "list":
+            return _list()
+        if args.command == "run":
+            return _run(args)
+        if args.command == "report":
+            return _report(args)
+        return _compare(args)
+    except BenchError as exc:
+        print(f"bench: {exc}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Naming event loops, and finding out which of them are installed.
+
+A loop is ``module:factory``, with short names for the usual ones. An optional label in front and an
+optional interpreter behind, ``label=module:factory@/path/to/python``, let two builds of one loop
+take turns in a run. Importing happens in a child process: a loop that crashes on import is a
+sentence, not the end of the run, and what the parent imports cannot colour the measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .errors import BenchError
+
+# What `run` compares when it is not told; the order is the order of the columns.
+DEFAULT_LOOPS = ("asyncio", "uvloop", "rloop", "mgloop")
+
+# Short name -> spec. Whoever is not here is named in full.
+KNOWN = {
+    "asyncio": "asyncio:SelectorEventLoop",
+    "uvloop": "uvloop:new_event_loop",
+    "rloop": "rloop:new_event_loop",
+    "mgloop": "mgloop:new_event_loop",
+    "zuvloop": "zuvloop:new_event_loop",
+    "zloop": "zloop:new_event_loop",
+    "rsloop": "rsloop:new_event_loop",
+    "winloop": "winloop:new_event_loop",
+}
+
+CHILD = Path(__file__).with_name("child.py")
+# Ahead of the others when a run has to choose what everything is relative to.
+REFERENCES = ("uvloop", "asyncio")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One event loop to measure. ``control_of`` names the loop that this one merely repeats."""
+
+    name: str
+    spec: str
+    python: str = sys.executable
+    version: str = ""
+    control_of: str | None = None
+
+    def command(self, config: dict) -> list[str]:
+        """The command line of a child that runs on this loop."""
+        return child_command({**config, "loop": self.spec}, self.python)
+
+
+def child_command(config: dict, python: str = sys.executable) -> list[str]:
+    """``bench/child.py`` with *config*, so that an installed package wins over the source tree."""
+    return [python, "-P", "-X", "utf8", str(CHILD), json.dumps(config)]
+
+
+def interpreter(name: str, purpose: str) -> str:
+    """The full path of the Python *name*, links kept: they are what makes a virtual environment.
+
+    BenchError if there is none.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise BenchError(f"no interpreter at {name} for {purpose}")
+    return os.path.abspath(found)
+
+
+def parse(text: str) -> Loop:
+    """A loop from ``[label=](short name | module:factory)[@python]``. BenchError if unknown."""
+    label, equals, rest = text.partition("=")
+    if not equals:
+        label, rest = "", text
+    spec, _, python = rest.partition("@")
+    if ":" not in spec:
+        if spec not in KNOWN:
+            raise BenchError(
+                f"unknown loop {spec!r}: use one of {', '.join(KNOWN)}, or module:factory"
+            )
+        label, spec = label or spec, KNOWN[spec]
+    if python:
+        python = interpreter(python, f"the loop {text!r}")
+    short = next((name for name, known in KNOWN.items() if known == spec), spec)
+    return Loop(label or short, spec, python or sys.executable)
+
+
+def probe(loop: Loop) -> tuple[Loop | None, str]:
+    """The loop with its version if it can be imported and made; else None and the reason."""
+    try:
+        done = subprocess.run(
+            loop.command({"role": "probe"}), capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return None, str(exc)
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            answer = json.loads(line)
+            if "version" in answer:
+                _freeze(answer["editable"])
+                return replace(loop, version=answer["version"]), ""
+            return None, answer.get("error", "unknown reason")
+    last = done.stderr.strip().splitlines()
+    return None, last[-1] if last else f"exit status {done.returncode}"
+
+
+def _freeze(builds: Sequence[str]) -> None:
+    """Keep editable installations as they are now: every child would look for changed sources and
+    rebuild, so that the rounds of one run could measure different code."""
+    skipped = os.environ.get("MESONPY_EDITABLE_SKIP", "").split(os.pathsep)
+    os.environ["MESONPY_EDITABLE_SKIP"] = os.pathsep.join(
+        dict.fromkeys(path for path in [*skipped, *builds] if path)
+    )
+
+
+def available(names: Sequence[str]) -> tuple[list[Loop], dict[str, str]]:
+    """Those of *names* that are installed, and why the others are not.
+
+    A loop that is nobody's short name and cannot be imported is a mistake, hence a BenchError; a
+    known one that is not installed is only left out.
+    """
+    found, missing = [], {}
+    for name in names:
+        loop = parse(name)
+        if any(loop.name == other.name for other in found):
+            raise BenchError(f"the loop name {loop.name!r} is given twice: label one, NAME={name}")
+        probed, reason = probe(loop)
+        if probed is not None:
+            found.append(probed)
+        elif loop.spec in KNOWN.values():
+            missing[loop.name] = reason
+        else:
+            raise BenchError(f"unknown loop {name!r}: {reason}")
+    if not found:
+        raise BenchError(
+            "none of the loops is installed: "
+            + "; ".join(f"{name} ({reason})" for name, reason in missing.items())
+        )
+    return found, missing
+
+
+def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
+    """The loop that ratios are relative to: *wanted*, or uvloop, or asyncio, or the first."""
+    for name in (wanted,) if wanted else (*REFERENCES, found[0].name):
+        for loop in found:
+            if loop.name == name:
+                return loop
+    if wanted:
+        names = ", ".join(loop.name for loop in found)
+        raise BenchError(f"the reference {wanted!r} is not among the loops of this run ({names})")
+    return found[0]
+
+
+def control(reference: Loop) -> Loop:
+    """The reference a second time, under another name: what it differs by is noise."""
+    return replace(reference, name=f"{reference.name}#2", control_of=reference.name)

@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Carrying out one measurement: start a server, load it, turn what came back into a sample.
+
+A sample is a dict for the results file. Its ``value`` is in the unit of the workload's metric and
+is absent unless ``status`` is ``ok``: a server that answers wrongly has errors, not a speed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import resource
+import shutil
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import native, processes
+from .errors import BenchError, RunError, UnsupportedError
+from .loops import Loop
+from .processes import Child, Cores
+from .registry import Workload
+
+# More errors than this share of the operations, and the row shows errors instead of a figure.
+ERROR_SHARE = 0.001
+# The client was the bottleneck when it was busier than this while the server was less busy.
+CLIENT_BUSY, SERVER_BUSY = 0.95, 0.90
+# Patience beyond the time that a measurement is meant to take, seconds.
+GRACE = 30.0
+WRK_SCRIPT = Path(__file__).with_name("wrk.lua")
+WRK_MISSING = (
+    "wrk is not installed, and it measures HTTP: install it (Debian, Ubuntu: apt-get install wrk; "
+    "Fedora: dnf install wrk; macOS has no epoll to measure)"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked for; goes into the results file. Times in seconds."""
+
+    quick: bool = False
+    rounds: int = 5
+    seconds: float = 1.0
+    warmup: float = 0.25
+    micro_scale: float = 0.3
+    seeds_seconds: int = 10
+    time_limit: float | None = None
+    port: int = 0
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+QUICK = Settings(
+    quick=True,
+    rounds=3,
+    seconds=0.25,
+    warmup=0.1,
+    micro_scale=0.04,
+    seeds_seconds=1,
+    time_limit=270,
+)
+
+
+class Bench:
+    """What all measurements of a run share: settings, cores, built programs, a temporary folder."""
+
+    def __init__(self, settings: Settings, cores: Cores):
+        self.settings = settings
+        self.cores = cores
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.folder = Path(self._folder.name)
+        self._programs: native.Programs | None = None
+        self._serial = 0
+
+    def close(self) -> None:
+        """Remove the temporary folder."""
+        self._folder.cleanup()
+
+    @property
+    def programs(self) -> native.Programs:
+        """The C programs, built when first needed."""
+        if self._programs is None:
+            self._programs = native.programs()
+        return self._programs
+
+    def file(self, name: str, data: bytes) -> str:
+        """The path of a file in the temporary folder that holds *data*."""
+        path = self.folder / name
+        if not path.exists():
+            path.write_bytes(data)
+        return str(path)
+
+    def unique(self, stem: str) -> str:
+        """A path in the temporary folder that no one has used."""
+        self._serial += 1
+        return str(self.folder / f"{stem}{self._serial}")
+
+
+def pattern(size: int) -> bytes:
+    """*size* bytes that repeat nowhere, the same in every run."""
+    return random.Random(size).randbytes(size)
+
+
+def _websocket(size: int) -> tuple[bytes, bytes, bytes]:
+    """Upgrade request, a client's binary frame (masked with zeros) and the server's echo of it."""
+    payload = pattern(size)
+    length = bytes([126]) + size.to_bytes(2, "big")
+    hello = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    masked = b"\x82" + bytes([0x80 | length[0]]) + length[1:] + bytes(4) + payload
+    return hello, masked, b"\x82" + length + payload
+
+
+def _messages(client: dict) -> tuple[bytes, bytes, bytes]:
+    """Hello (may be empty), request and reply that a workload's *client* part describes."""
+    if client.get("websocket"):
+        return _websocket(client["size"])
+    request = pattern(client["size"])
+    if "reply" in client:
+        return b"", request, b"w" * client["reply"]
+    return b"", request, request
+
+
+class Target:
+    """A started server and how to reach it."""
+
+    def __init__(self, child: Child, client: list[str], fds: Sequence[int] = ()):
+        self.child = child
+        self.client = client
+        self.fds = fds
+
+
+def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
+    """Start the subject's server (or the C floor) for *workload* and wait until it listens."""
+    transport = workload.client.get("kind", workload.server.get("transport", "tcp"))
+    extra: list[str] = []
+    fds: list[int] = []
+    config = {"role": "servers", "port": bench.settings.port, **workload.server}
+    server_fds: tuple[int, ...] = ()
+    if transport == "unix":
+        config["path"] = bench.unique("s")
+        extra = ["--path", config["path"]]
+    elif transport == "pipe":
+        request_read, request_write = os.pipe()
+        reply_read, reply_write = os.pipe()
+        server_fds = (request_read, reply_write)
+        fds = [reply_read, request_write]
+        config["fds"] = list(server_fds)
+        extra = ["--fds", f"{reply_read},{request_write}"]
+    elif workload.server.get("transport") == "tls":
+        config["cert"], config["key"] = native.certificate(bench.folder)
+    if "file_units" in config:
+        units = config.pop("file_units")
+        config["file"] = bench.file(f"file{units}", b"w" * 65536 * units)
+    command = (
+        _floor_command(bench, workload, config)
+        if subject.name == "floor"
+        else subject.command(config)
+    )
+    child = processes.spawn(subject.name, command, bench.cores.server, pass_fds=server_fds)
+    for fd in server_fds:
+        os.close(fd)
+    try:
+        ready = processes.wait_ready(child)
+    except BaseException as exc:
+        for fd in fds:
+            os.close(fd)
+        child.stop()
+        if isinstance(exc, RunError) and "Address already in use" in str(exc):
+            raise BenchError(f"port {bench.settings.port} is in use: choose another") from exc
+        raise
+    return Target(child, ["--port", str(ready.get("port", 0)), *extra], fds)
+
+
+def _floor_command(bench: Bench, workload: Workload, config: dict) -> list[str]:
+    floor = workload.floor or {}
+    command = [str(bench.programs.floor), "--kind", floor["kind"], "--mode", floor["mode"]]
+    if floor["mode"] == "http":
+        from .httpservers import PLAIN
+
+        command += ["--reply", bench.file("plain", PLAIN)]
+    if "reply" in floor:
+        command += ["--reply", bench.file(f"w{floor['reply']}", b"w" * floor["reply"])]
+    if "request_size" in floor:
+        command += ["--request-size", str(floor["request_size"])]
+    if "path" in config:
+        command += ["--path", config["path"]]
+    if "fds" in config:
+        command += ["--fds", ",".join(map(str, config["fds"]))]
+    return command
+
+
+def _json_line(child: Child, timeout: float, prefix: str = "{") -> dict:
+    """The last line of *child*'s output that starts with *prefix*, as JSON."""
+    found = None
+    for line in processes.lines(child, timeout):
+        if line.startswith(prefix):
+            found = line[len(prefix) - 1 if prefix == "{" else len(prefix) :]
+    child.process.wait()
+    if found is None:
+        raise RunError(f"{child.name} gave no result ({child.complaint()})")
+    return json.loads(found)
+
+
+def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
+    """A sample from the load generator's *raw* result."""
+    ops, seconds = raw["ops"], raw["seconds"]
+    errors = {name: count for name, count in raw["errors"].items() if count}
+    cpu = raw["server_main_cpu_s"] if workload.server.get("burner") else raw["server_cpu_s"]
+    sample = {
+        "ops": ops,
+        "seconds": round(seconds, 6),
+        "rate": ops / seconds if seconds else 0.0,
+        "cpu_us": cpu / ops * 1e6 if ops else None,
+        "errors": errors,
+        "latency_us": raw.get("latency_us", {}),
+        "rss_kib": raw.get("rss_kib"),
+    }
+    if busy and seconds:
+        client, server = raw["client_cpu_s"] / seconds, raw["server_cpu_s"] / seconds
+        sample["client_busy"] = round(client, 3)
+        sample["server_busy"] = round(server, 3)
+        sample["client_bound"] = client > CLIENT_BUSY and server < SERVER_BUSY
+    failed = sum(errors.values())
+    if ops == 0:
+        sample["status"] = "errors"
+        sample["note"] = "no operation succeeded"
+    elif failed > ops * ERROR_SHARE:
+        sample["status"] = "errors"
+        sample["note"] = ", ".join(f"{count} {name}" for name, count in errors.items())
+    else:
+        sample["status"] = "ok"
+        sample["value"] = {"cpu": sample["cpu_us"], "rate": sample["rate"]}[workload.metric]
+    return sample
+
+
+def measure_load(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+    """A server under the C client (or, for TLS without OpenSSL's headers, the one in Python)."""
+    settings, client = bench.settings, workload.client
+    hello, request, reply = _messages(client)
+    in_python = client["kind"] == "tls" and not bench.programs.tls
+    command = (
+        [sys.executable, "-P", "-m", "bench.pyclient"]
+        if in_python
+        else [str(bench.programs.client)]
+    )
+    stem = workload.name.replace("/", "-")
+    command += [
+        "--kind",
+        client["kind"],
+        "--mode",
+        client.get("mode", "pingpong"),
+        "--conns",
+        str(client["conns"]),
+        "--idle",
+        str(client.get("idle", 0)),
+        "--request",
+        bench.file(f"{stem}.req", request),
+        "--reply",
+        bench.file(f"{stem}.rep", reply),
+        "--reply-repeat",
+        str(client.get("reply_repeat", 1)),
+        "--warmup",
+        str(settings.warmup),
+        "--seconds",
+        str(settings.seconds),
+    ]
+    if hello:
+        command += ["--hello", bench.file(f"{stem}.hello", hello)]
+    target = _start_server(bench, workload, subject)
+    with processes.running(target.child):
+        try:
+            generator = processes.spawn(
+                "the load generator",
+                [*command, *target.client, "--pid", str(target.child.pid)],
+                bench.cores.client,
+                env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+                pass_fds=target.fds,
+            )
+        finally:
+            for fd in target.fds:
+                os.close(fd)
+        with processes.running(generator):
+            raw = _json_line(generator, settings.warmup + settings.seconds + GRACE)
+        if not target.child.alive():
+            raise RunError(f"{subject.name} died while it served ({target.child.complaint()})")
+    if raw["errors"].get("stalled"):
+        raise RunError(
+            f"{subject.name} hung: {raw['errors']['stalled']} connection(s) had no answer for 3 s"
+        )
+    sample = sample_of(raw, workload)
+    if in_python:
+        sample["note"] = "client in Python (no OpenSSL headers when the C client was built)"
+    yield workload.name, sample
+    if workload.also:
+        yield workload.also, _idle_sample(raw, client["idle"])
+
+
+def _idle_sample(raw: dict, idle: int) -> dict:
+    """What one idle connection cost in resident memory."""
+    grown = raw["rss_idle_kib"] - raw["rss_before_kib"]
+    refused = raw["errors"].get("refused", 0)
+    return {
+        "status": "errors" if refused else "ok",
+        "ops": idle,
+        "errors": {"refused": refused} if refused else {},
+        "latency_us": {},
+        "rss_kib": raw["rss_idle_kib"],
+        **({"note": f"{refused} refused"} if refused else {"value": grown / idle}),
+    }
+
+
+def wrk_path() -> str:
+    """Where wrk is. BenchError that says how to install it."""
+    found = shutil.which("wrk")
+    if found is None:
+        raise BenchError(WRK_MISSING)
+    return found
+
+
+def fetch(port: int, *, tls: bool = False, path: str = "/", body: bytes | None = None) -> bytes:
+    """One request by the standard library; the body. RunError unless it is answered with 200."""
+    context = None
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    connection = (
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
+        if tls
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    )
+    try:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        answer = response.read()
+    except (OSError, http.client.HTTPException) as exc:
+        raise RunError(f"no sound answer to a request: {type(exc).__name__}: {exc}") from exc
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise RunError(f"answered with status {response.status}")
+    return answer
+
+
+def run_wrk(
+    bench: Bench,
+    url: str,
+    *,
+    threads: int,
+    conns: int,
+    seconds: int,
+    pids: Sequence[int],
+    cores: frozenset[int],
+    headers: Sequence[str] = (),
+    post: str | None = None,
+) -> dict:
+    """wrk's result in the load generator's format, with the CPU time of *pids* meanwhile.
+
+    *post* is a JSON body to send by POST instead of a GET.
+    """
+    command = [
+        wrk_path(),
+        f"-t{threads}",
+        f"-c{conns}",
+        f"-d{seconds}s",
+        "--timeout",
+        "5s",
+        *(part for header in headers for part in ("-H", header)),
+        "-s",
+        str(WRK_SCRIPT),
+        url,
+        *(["--", post] if post is not None else []),
+    ]
+    server, own = processes.cpu_seconds(pids), _children_cpu()
+    begun = time.monotonic()
+    with processes.running(processes.spawn("wrk", command, cores)) as child:
+        raw = _json_line(child, seconds + GRACE, "BENCH ")
+    wall = time.monotonic() - begun
+    raw["server_cpu_s"] = raw["server_main_cpu_s"] = processes.cpu_seconds(pids) - server
+    raw["client_cpu_s"] = (_children_cpu() - own) / wall * raw["seconds"]
+    raw["rss_kib"] = processes.rss_kib(pids)
+    raw["command"] = " ".join(["wrk", *command[1:4], url])
+    return raw
+
+
+def _children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure_wrk(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+    """A server of one process under wrk, its answer checked before and after."""
+    wrk_path()
+    client = workload.client
+    tls = workload.server["transport"] == "tls"
+    target = _start_server(bench, workload, subject)
+    child = target.child
+    with processes.running(child):
+        port = child.ready["port"]
+        body = fetch(port, tls=tls)
+        if b"Hello, World!" not in body:
+            raise RunError(f"{subject.name} answered {body[:40]!r} instead of the expected body")
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
+
+        def load(seconds: int) -> dict:
+            return run_wrk(
+                bench,
+                url,
+                threads=client["threads"],
+                conns=client["conns"],
+                seconds=seconds,
+                pids=[child.pid],
+                cores=bench.cores.client,
+            )
+
+        if not bench.settings.quick:
+            load(1)
+        raw = load(max(1, round(bench.settings.seconds)))
+        if not child.alive():
+            raise RunError(f"{subject.name} died while it served ({child.complaint()})")
+        fetch(port, tls=tls)
+    yield workload.name, sample_of(raw, workload)
+
+
+def measure_driver(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+    """A client on the subject's loop, on the server's core, against the C server on the other."""
+    from .httpservers import BODY
+
+    peer = Workload("http/peer", "", "load", floor={"kind": "tcp", "mode": "http"})
+    command = _floor_command(bench, peer, {})
+    settings = bench.settings
+    floor = processes.spawn("the C HTTP server", command, bench.cores.client)
+    with processes.running(floor):
+        config = {
+            "role": "driver",
+            "port": processes.wait_ready(floor)["port"],
+            "body": BODY.decode(),
+            "conns": workload.client["conns"],
+            "warmup": settings.warmup,
+            "seconds": settings.seconds,
+        }
+        child = processes.spawn(subject.name, subject.command(config), bench.cores.server)
+        with processes.running(child):
+            raw = _json_line(child, settings.warmup + settings.seconds + GRACE)
+    if "unsupported" in raw:
+        raise UnsupportedError(raw["unsupported"])
+    if "error" in raw:
+        raise RunError(f"{subject.name} failed: {raw['error']}")
+    yield workload.name, sample_of(raw, workload, busy=False)
+
+
+def measure_micro(
+    bench: Bench, workloads: Sequence[Workload], subject: Loop
+) -> Iterator[tuple[str, dict]]:
+    """All micro workloads of one loop and round, in one child; each line as it comes.
+
+    A child that dies takes only the workload with it that it was at: another does the rest.
+    """
+    by_name = {w.name.partition("/")[2]: w for w in workloads}
+    names = list(by_name)
+    while names:
+        config = {"role": "micro", "names": names, "scale": bench.settings.micro_scale}
+        child = processes.spawn(subject.name, subject.command(config), bench.cores.server)
+        with processes.running(child):
+            processes.wait_ready(child)
+            for line in processes.lines(
+                child, GRACE + 60 * len(names) * bench.settings.micro_scale
+            ):
+                if line.startswith("{"):
+                    raw = json.loads(line)
+                    name = raw.pop("workload")
+                    names.remove(name)
+                    yield by_name[name].name, _micro_sample(raw, by_name[name])
+            child.process.wait()
+            if names:
+                note = f"{subject.name} died ({child.complaint()})"
+                yield by_name[names.pop(0)].name, {"status": "failed", "note": note}
+
+
+def _micro_sample(raw: dict, workload: Workload) -> dict:
+    if "unsupported" in raw:
+        return {"status": "unsupported", "note": raw["unsupported"]}
+    if "error" in raw:
+        return {"status": "failed", "note": raw["error"]}
+    value = raw["late_us"] if workload.metric == "late" else raw["cpu_us"]
+    sample = {
+        "status": "ok",
+        "value": value,
+        "ops": raw["ops"],
+        "rate": 1e6 / raw["wall_us"],
+        "cpu_us": raw["cpu_us"],
+        "wall_us": raw["wall_us"],
+        "errors": {},
+        "latency_us": raw.get("latency_us", {}),
+        "rss_kib": raw["rss_kib"],
+    }
+    if raw.get("earliest_us", 0) < 0:
+        sample["note"] = f"fires up to {-raw['earliest_us']:.0f} us early"
+    return sample
+
+
+MEASURES = {"load": measure_load, "wrk": measure_wrk, "driver": measure_driver}

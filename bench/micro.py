@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Micro workloads: what one operation of the loop itself costs, without a network.
+
+Runs in a child process per loop and round. Each workload is a function that drives the loop for a
+fixed number of operations: the same number on every loop, so that queues have the same length. It
+is repeated a few times and the quickest repeat counts: what is added to a computation is never
+negative, so the least disturbed one is nearest to the truth.
+"""
+
+import asyncio
+import resource
+import shutil
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from .stats import median, percentile
+
+WORKLOADS = {}
+REPEATS = 3
+
+
+def workload(name, ops, clock="thread", title="", metric="cpu", step=0):
+    """Register a function ``run(loop, n)`` as the micro workload *name* of *ops* operations.
+
+    ``clock="thread"`` counts the CPU time of the loop's thread only, ``"process"`` that of all
+    threads. A quick run does fewer operations, in multiples of *step* if there is one.
+    """
+
+    def register(run):
+        WORKLOADS[name] = {
+            "run": run,
+            "ops": ops,
+            "clock": clock,
+            "title": title or name,
+            "metric": metric,
+            "step": step,
+        }
+        return run
+
+    return register
+
+
+def nothing(*_args):
+    """The callback that costs as little as a Python function can."""
+
+
+def run_queued(loop):
+    """Run what is queued, then come back."""
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+@workload("call_soon-0", 1_000_000, title="call_soon, a million queued, then run")
+def call_soon_0(loop, n):
+    for _ in range(n):
+        loop.call_soon(nothing)
+    run_queued(loop)
+
+
+@workload("call_soon-1", 500_000, title="call_soon with 1 argument")
+def call_soon_1(loop, n):
+    for _ in range(n):
+        loop.call_soon(nothing, 1)
+    run_queued(loop)
+
+
+@workload("call_soon-5", 500_000, title="call_soon with 5 arguments")
+def call_soon_5(loop, n):
+    for _ in range(n):
+        loop.call_soon(nothing, 1, 2, 3, 4, 5)
+    run_queued(loop)
+
+
+@workload("chain", 200_000, title="call_soon chain (one handle per turn)")
+def chain(loop, n):
+    left = n
+
+    def step():
+        nonlocal left
+        left -= 1
+        if left:
+            loop.call_soon(step)
+        else:
+            loop.stop()
+
+    loop.call_soon(step)
+    loop.run_forever()
+
+
+@workload("threadsafe-same", 300_000, title="call_soon_threadsafe from the loop's own thread")
+def threadsafe_same(loop, n):
+    def push():
+        for _ in range(n):
+            loop.call_soon_threadsafe(nothing)
+        loop.call_soon_threadsafe(loop.stop)
+
+    loop.call_soon(push)
+    loop.run_forever()
+
+
+@workload("threadsafe-other", 100_000, "process", "call_soon_threadsafe from another thread")
+def threadsafe_other(loop, n):
+    def push():
+        for _ in range(n):
+            loop.call_soon_threadsafe(nothing)
+        loop.call_soon_threadsafe(loop.stop)
+
+    thread = threading.Thread(target=push)
+    loop.call_soon(thread.start)
+    loop.run_forever()
+    thread.join()
+
+
+@workload("call_later-cancel", 200_000, title="call_later + cancel")
+def call_later_cancel(loop, n):
+    def go():
+        for _ in range(n):
+            loop.call_later(60, nothing).cancel()
+        loop.stop()
+
+    loop.call_soon(go)
+    loop.run_forever()
+
+
+@workload("timers-10000", 10_000, title="10,000 timers, set and fired", step=10_000)
+def timers(loop, n):
+    left = n
+
+    def fire():
+        nonlocal left
+        left -= 1
+        if not left:
+            loop.stop()
+
+    def go():
+        when = loop.time()
+        for i in range(n):
+            loop.call_at(when + (i * 7919 % n) * 1e-7, fire)
+
+    loop.call_soon(go)
+    loop.run_forever()
+
+
+@workload("timer-lateness", 300, title="lateness of call_later(200 us)", metric="late")
+def timer_lateness(loop, n):
+    late = []
+
+    def fire(due):
+        late.append((time.monotonic() - due) * 1e6)
+        if len(late) == n:
+            loop.stop()
+        else:
+            arm()
+
+    def arm():
+        due = time.monotonic() + 200e-6
+        loop.call_later(200e-6, fire, due)
+
+    loop.call_soon(arm)
+    loop.run_forever()
+    return {"late_us": late}
+
+
+@workload("sleep-0", 200_000, title="task switch (sleep(0))")
+def sleep_0(loop, n):
+    async def go():
+        for _ in range(n):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(go())
+
+
+@workload("create_task", 50_000, title="create_task + await")
+def create_task(loop, n):
+    async def child():
+        pass
+
+    async def go():
+        create = loop.create_task
+        for _ in range(n):
+            await create(child())
+
+    loop.run_until_complete(go())
+
+
+@workload("future-pingpong", 50_000, title="future ping-pong between two tasks")
+def future_pingpong(loop, n):
+    """Two tasks wake each other in turn; an operation is one wake-up."""
+    gates = [loop.create_future(), loop.create_future()]
+    gates[0].set_result(None)
+
+    async def player(me):
+        for _ in range(n // 2):
+            await gates[me]
+            gates[me] = loop.create_future()
+            gates[1 - me].set_result(None)
+
+    async def go():
+        await asyncio.gather(player(0), player(1))
+
+    loop.run_until_complete(go())
+
+
+@workload("gather-100", 20_000, title="gather of 100 coroutines (per coroutine)", step=100)
+def gather_100(loop, n):
+    async def child():
+        await asyncio.sleep(0)
+
+    async def go():
+        for _ in range(n // 100):
+            await asyncio.gather(*(child() for _ in range(100)))
+
+    loop.run_until_complete(go())
+
+
+@workload("timeout", 40_000, title="asyncio.timeout around an await")
+def timeout(loop, n):
+    async def go():
+        for _ in range(n):
+            async with asyncio.timeout(30):
+                await asyncio.sleep(0)
+
+    loop.run_until_complete(go())
+
+
+@workload("run_in_executor", 3_000, "process", "run_in_executor, one after the other")
+def run_in_executor(loop, n):
+    async def go(pool):
+        for _ in range(n):
+            await loop.run_in_executor(pool, nothing)
+
+    with ThreadPoolExecutor(1) as pool:
+        loop.run_until_complete(go(pool))
+
+
+@workload("getaddrinfo", 3_000, "process", "getaddrinfo of a literal address")
+def getaddrinfo(loop, n):
+    async def go():
+        for _ in range(n):
+            await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+
+    loop.run_until_complete(go())
+
+
+@workload("add_remove_reader", 30_000, title="add_reader + remove_reader")
+def add_remove_reader(loop, n):
+    one, two = socket.socketpair()
+    one.setblocking(False)
+
+    async def go():
+        fd = one.fileno()
+        for i in range(n):
+            loop.add_reader(fd, nothing)
+            loop.remove_reader(fd)
+            if i % 64 == 63:
+                await asyncio.sleep(0)
+
+    with one, two:
+        loop.run_until_complete(go())
+
+
+@workload("subprocess", 30, "process", "subprocess: spawn true, wait for it")
+def subprocess(loop, n):
+    program = shutil.which("true")
+
+    async def go():
+        for _ in range(n):
+            process = await asyncio.create_subprocess_exec(program)
+            if await process.wait() != 0:
+                raise RuntimeError("true failed")
+
+    asyncio.set_event_loop(loop)
+    try:
+        # Python < 3.12's default watcher is a thread per child and needs no attaching.
+        loop.run_until_complete(go())
+    finally:
+        asyncio.set_event_loop(None)
+
+
+def measure(loop, spec, n):
+    """One repeat of *n* operations: their number, CPU and wall microseconds per operation."""
+    clock = time.thread_time if spec["clock"] == "thread" else time.process_time
+    wall = time.perf_counter()
+    cpu = clock()
+    extra = spec["run"](loop, n) or {}
+    cpu = clock() - cpu
+    wall = time.perf_counter() - wall
+    return {"ops": n, "cpu_us": cpu / n * 1e6, "wall_us": wall / n * 1e6, **extra}
+
+
+def run_one(factory, name, scale):
+    """The quickest of a few repeats of *name*, on a loop of its own. A dict for the parent."""
+    spec = WORKLOADS[name]
+    n = max(int(spec["ops"] * scale), min(spec["ops"], 20))
+    step = spec["step"] or 1
+    n = max(step, n // step * step)
+    loop = factory()
+    try:
+        measure(loop, spec, max(n // 20 // step, 2) * step)
+        runs = [measure(loop, spec, n) for _ in range(REPEATS)]
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+    best = min(runs, key=lambda r: r["cpu_us"])
+    late = [value for run in runs for value in run.pop("late_us", ())]
+    if late:
+        best["latency_us"] = {f"{p:g}": percentile(late, p) for p in (1, 50, 95, 99, 100)}
+        best["late_us"] = median(late)
+        best["earliest_us"] = min(late)
+    best["rss_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return best
+
+
+def main(config, factory, tell):
+    """Entry of the child process: one line when it runs, one per workload asked for."""
+    tell(ready=True)
+    for name in config["names"]:
+        try:
+            result = run_one(factory, name, config["scale"])
+        except NotImplementedError as exc:
+            tell(workload=name, unsupported=str(exc) or "not implemented by this loop")
+        except Exception as exc:
+            tell(workload=name, error=f"{type(exc).__name__}: {exc}")
+        else:
+            tell(workload=name, **result)

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Every workload by name: what its server is, what loads it, which figure decides.
+
+Data only; :mod:`bench.measure` carries it out. A workload's name is ``suite/what``, and ``core``
+ones are those of a quick run and of the regression guard.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from . import micro
+from .errors import BenchError
+
+SUITES = ("micro", "echo", "http", "tls", "scale", "seeds")
+
+# What each metric is called, its unit, and whether less of it is better.
+METRICS = {
+    "cpu": ("server CPU time per operation", "us", True),
+    "rate": ("operations per second", "1/s", False),
+    "late": ("median lateness", "us", True),
+    "rss": ("resident memory per idle connection", "KiB", True),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the table.
+
+    ``kind`` is the way to measure it: ``micro``, ``load`` (the C client), ``wrk``, ``driver`` (the
+    loop is the client) or ``system`` (a whole server of the seeds). ``server`` goes to the child,
+    ``client`` to the load generator, ``floor`` to the C server, None if C has no part in it.
+    ``reference`` overrides the run's reference where that one cannot do the workload.
+    """
+
+    name: str
+    title: str
+    kind: str
+    metric: str = "cpu"
+    core: bool = False
+    server: dict = field(default_factory=dict)
+    client: dict = field(default_factory=dict)
+    floor: dict | None = None
+    reference: str | None = None
+    also: str | None = None
+
+    @property
+    def suite(self) -> str:
+        return self.name.partition("/")[0]
+
+    def describe(self) -> dict:
+        """What the results file says of it."""
+        return {
+            "name": self.name,
+            "suite": self.suite,
+            "title": self.title,
+            "kind": self.kind,
+            "metric": self.metric,
+            "core": self.core,
+            "reference": self.reference,
+        }
+
+
+KIB = 1024
+SIZES = {"64": 64, "1k": KIB, "10k": 10 * KIB, "100k": 100 * KIB}
+APIS = {
+    "protocol": "Protocol",
+    "buffered": "BufferedProtocol",
+    "streams": "streams",
+    "sock": "sock_recv/sock_sendall",
+}
+CORE_ECHO = {
+    "protocol-64-c100",
+    "protocol-1k-c100",
+    "protocol-10k-c100",
+    "protocol-100k-c100",
+    "protocol-1k-c1",
+    "buffered-1k-c100",
+    "streams-1k-c100",
+    "sock-1k-c100",
+}
+
+
+def _micro() -> list[Workload]:
+    return [
+        Workload(f"micro/{name}", spec["title"], "micro", spec["metric"], core=True)
+        for name, spec in micro.WORKLOADS.items()
+    ]
+
+
+def _echo() -> list[Workload]:
+    found = []
+    for api, title in APIS.items():
+        for label, size in SIZES.items():
+            for conns in (1, 100):
+                name = f"{api}-{label}-c{conns}"
+                found.append(
+                    Workload(
+                        f"echo/{name}",
+                        f"{title} echo, {_size(size)} x {conns}",
+                        "load",
+                        core=name in CORE_ECHO,
+                        server={"kind": api, "transport": "tcp"},
+                        client={"kind": "tcp", "size": size, "conns": conns},
+                        floor={"kind": "tcp", "mode": "echo"},
+                    )
+                )
+    found += [
+        Workload(
+            "echo/unix-1k-c100",
+            "UNIX stream Protocol echo, 1 KiB x 100",
+            "load",
+            core=True,
+            server={"kind": "protocol", "transport": "unix"},
+            client={"kind": "unix", "size": KIB, "conns": 100},
+            floor={"kind": "unix", "mode": "echo"},
+        ),
+        Workload(
+            "echo/udp-1k-c50",
+            "UDP echo, 1 KiB x 50",
+            "load",
+            core=True,
+            server={"kind": "datagram", "transport": "udp"},
+            client={"kind": "udp", "size": KIB, "conns": 50},
+            floor={"kind": "udp", "mode": "echo"},
+        ),
+        Workload(
+            "echo/pipe-1k",
+            "pipe echo, 1 KiB",
+            "load",
+            server={"kind": "protocol", "transport": "pipe"},
+            client={"kind": "pipe", "size": KIB, "conns": 1},
+            floor={"kind": "pipe", "mode": "echo"},
+        ),
+        Workload(
+            "echo/pipe-64k",
+            "pipe echo, 64 KiB",
+            "load",
+            server={"kind": "protocol", "transport": "pipe"},
+            client={"kind": "pipe", "size": 64 * KIB, "conns": 1},
+            floor={"kind": "pipe", "mode": "echo"},
+        ),
+        Workload(
+            "echo/bulk-receive",
+            "bulk receive, one way (per 64 KiB)",
+            "load",
+            core=True,
+            server={"kind": "sink", "transport": "tcp"},
+            client={"kind": "tcp", "mode": "send", "size": 256 * KIB, "conns": 1},
+            floor={"kind": "tcp", "mode": "sink"},
+        ),
+        Workload(
+            "echo/bulk-send",
+            "bulk send, one way (per 64 KiB)",
+            "load",
+            core=True,
+            server={"kind": "source", "transport": "tcp"},
+            client={"kind": "tcp", "mode": "recv", "size": 1, "reply": 64 * KIB, "conns": 1},
+            floor={"kind": "tcp", "mode": "source", "reply": 64 * KIB},
+        ),
+        Workload(
+            "echo/writelines-10x1k-c100",
+            "64 B request, writelines of 10 x 1 KiB, x 100",
+            "load",
+            core=True,
+            server={
+                "kind": "reply",
+                "transport": "tcp",
+                "request_size": 64,
+                "piece": KIB,
+                "pieces": 10,
+            },
+            client={"kind": "tcp", "size": 64, "reply": 10 * KIB, "conns": 100},
+            floor={"kind": "tcp", "mode": "reply", "reply": 10 * KIB, "request_size": 64},
+        ),
+        Workload(
+            "echo/sendfile-100m",
+            "sendfile of 100 MB",
+            "load",
+            reference="asyncio",
+            server={"kind": "sendfile", "transport": "tcp", "file_units": 1600},
+            client={"kind": "tcp", "size": 1, "reply": 64 * KIB, "reply_repeat": 1600, "conns": 1},
+        ),
+    ]
+    return found
+
+
+def _http() -> list[Workload]:
+    def wrk(name, title, kind, core=False, floor=None, **server):
+        return Workload(
+            name,
+            title,
+            "wrk",
+            core=core,
+            floor=floor,
+            server={"role": "httpservers", "kind": kind, "transport": "tcp", **server},
+            client={"threads": 1, "conns": 50},
+        )
+
+    return [
+        wrk(
+            "http/raw-c50",
+            "HTTP on a raw Protocol, x 50",
+            "raw",
+            floor={"kind": "tcp", "mode": "http"},
+        ),
+        wrk("http/httptools-c50", "HTTP with httptools, x 50", "httptools"),
+        wrk("http/aiohttp-c50", "aiohttp server, JSON, x 50", "aiohttp", core=True),
+        wrk("http/uvicorn-c50", "uvicorn, plaintext ASGI, x 50", "uvicorn", core=True),
+        Workload(
+            "http/aiohttp-client-c20",
+            "aiohttp client, 20 at once",
+            "driver",
+            client={"conns": 20},
+        ),
+        Workload(
+            "http/websockets-1k-c50",
+            "websockets echo, 1 KiB x 50",
+            "load",
+            server={"role": "httpservers", "kind": "websockets", "transport": "tcp"},
+            client={"kind": "tcp", "size": KIB, "conns": 50, "websocket": True},
+        ),
+    ]
+
+
+def _tls() -> list[Workload]:
+    def load(name, title, kind, size, conns, core=False, **client):
+        return Workload(
+            name,
+            title,
+            "load",
+            core=core,
+            server={"kind": kind, "transport": "tls"},
+            client={"kind": "tls", "size": size, "conns": conns, **client},
+        )
+
+    return [
+        load("tls/protocol-1k-c100", "TLS Protocol echo, 1 KiB x 100", "protocol", KIB, 100, True),
+        load("tls/protocol-100k-c10", "TLS Protocol echo, 100 KiB x 10", "protocol", 100 * KIB, 10),
+        load("tls/streams-1k-c100", "TLS streams echo, 1 KiB x 100", "streams", KIB, 100),
+        load(
+            "tls/handshakes",
+            "TLS connect + handshake + echo + close, 10 at once",
+            "protocol",
+            64,
+            10,
+            mode="accept",
+        ),
+        Workload(
+            "tls/https-aiohttp-c50",
+            "aiohttp server, JSON, HTTPS, x 50",
+            "wrk",
+            server={"role": "httpservers", "kind": "aiohttp", "transport": "tls"},
+            client={"threads": 1, "conns": 50},
+        ),
+    ]
+
+
+def _scale() -> list[Workload]:
+    found = []
+    for idle in (0, 1_000, 10_000):
+        found.append(
+            Workload(
+                f"scale/active50-idle{idle}",
+                f"Protocol echo, 1 KiB x 50, among {idle:,} idle",
+                "load",
+                core=idle == 1_000,
+                server={"kind": "protocol", "transport": "tcp"},
+                client={"kind": "tcp", "size": KIB, "conns": 50, "idle": idle},
+                floor={"kind": "tcp", "mode": "echo"},
+                also="scale/rss-per-idle" if idle == 10_000 else None,
+            )
+        )
+    found += [
+        Workload(
+            "scale/rss-per-idle",
+            "RSS per idle connection (of 10,000)",
+            "derived",
+            metric="rss",
+        ),
+        Workload(
+            "scale/accept",
+            "connect + echo 64 B + close, 10 at once",
+            "load",
+            core=True,
+            server={"kind": "protocol", "transport": "tcp"},
+            client={"kind": "tcp", "mode": "accept", "size": 64, "conns": 10},
+            floor={"kind": "tcp", "mode": "echo"},
+        ),
+        Workload(
+            "scale/burner",
+            "Protocol echo, 1 KiB x 50, beside a CPU-bound Python thread",
+            "load",
+            metric="rate",
+            server={"kind": "protocol", "transport": "tcp", "burner": True},
+            client={"kind": "tcp", "size": KIB, "conns": 50},
+        ),
+    ]
+    return found
+
+
+def _size(size: int) -> str:
+    return f"{size} B" if size < KIB else f"{size // KIB} KiB"
+
+
+def workloads() -> list[Workload]:
+    """All of them but the seeds', in the order of the table."""
+    return _micro() + _echo() + _http() + _tls() + _scale()
+
+
+def suites(text: str) -> list[str]:
+    """The suites that ``--suite`` names. BenchError if there is no such."""
+    if text == "all":
+        return list(SUITES)
+    wanted = [part for part in text.split(",") if part]
+    for name in wanted:
+        if name not in SUITES:
+            raise BenchError(f"unknown suite {name!r}: use one of {', '.join(SUITES)}, or all")
+    return wanted
+
+
+def asked_for(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
+    """Those of *names* that ``--only`` asks for: by name, else by a glob, else by any part."""
+    found: set[str] = set()
+    for pattern in patterns:
+        exact = {n for n in names if pattern in (n, n.partition("/")[2])}
+        globbed = {n for n in names if fnmatch.fnmatchcase(n, pattern)}
+        found |= exact or globbed or {n for n in names if pattern in n}
+    return found
+
+
+def select(
+    candidates: Sequence[Workload], wanted: Sequence[str], only: Sequence[str], *, core: bool
+) -> list[Workload]:
+    """The workloads of the suites *wanted* that match *only*; else the core ones, if *core*."""
+    chosen = [w for w in candidates if w.suite in wanted]
+    if only:
+        wanted_names = asked_for([w.name for w in chosen], only)
+        chosen = [w for w in chosen if w.name in wanted_names]
+        if not chosen:
+            raise BenchError(f"no workload matches {', '.join(only)}: see `python -m bench list`")
+        # What only falls out of another workload brings that one along.
+        derived = {w.name for w in chosen if w.kind == "derived"}
+        chosen += [w for w in candidates if w.also in derived and w not in chosen]
+    elif core:
+        chosen = [w for w in chosen if w.core]
+    return chosen

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The results file: what a run writes, and what report and compare read.
+
+JSON with a format name and a version. Written whole to a neighbour and renamed, after every few
+samples, so that a run that is interrupted (or killed) keeps what it measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import stats
+from .errors import BenchError
+from .registry import METRICS
+
+FORMAT = "mgloop-bench"
+VERSION = 1
+
+
+@dataclass
+class Results:
+    """Everything that a run found out."""
+
+    machine: dict
+    settings: dict
+    subjects: list[dict]
+    reference: str
+    workloads: list[dict]
+    missing: dict[str, str] = field(default_factory=dict)
+    samples: list[dict] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    created: str = field(
+        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    )
+
+    def to_json(self) -> dict:
+        """As it is in the file."""
+        return {"format": FORMAT, "version": VERSION, **vars(self)}
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "the file") -> Results:
+        """The inverse. BenchError for anything that this version does not understand."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise BenchError(f"{where} is not a results file of this benchmark")
+        if data.get("version") != VERSION:
+            raise BenchError(
+                f"{where} is a results file of version {data.get('version')}, "
+                f"and this is version {VERSION}: measure again"
+            )
+        fields = {k: v for k, v in data.items() if k not in ("format", "version")}
+        try:
+            return cls(**fields)
+        except TypeError as exc:
+            raise BenchError(f"{where} is damaged: {exc}") from exc
+
+    def text(self) -> str:
+        """The file's content: a line per sample, so that it stays short and comparable."""
+        data = {key: value for key, value in self.to_json().items() if key != "samples"}
+        head = json.dumps(data, indent=1).rstrip("}").rstrip()
+        lines = ",\n".join("  " + json.dumps(_rounded(sample)) for sample in self.samples)
+        return f'{head},\n "samples": [\n{lines}\n ]\n}}\n'
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to *path*, atomically. BenchError if that is impossible."""
+        target = Path(path)
+        partial = target.with_name(target.name + ".part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(self.text())
+            os.replace(partial, target)
+        except OSError as exc:
+            raise BenchError(f"cannot write {path}: {exc.strerror}") from exc
+
+    # What report and compare ask.
+
+    def workload(self, name: str) -> dict:
+        """The description of the workload *name*."""
+        return next(w for w in self.workloads if w["name"] == name)
+
+    def reference_of(self, workload: dict) -> str:
+        """What this workload's ratios are relative to."""
+        return workload.get("reference") or self.reference
+
+    def values(self, workload: str, subject: str) -> dict[int, float]:
+        """Round -> value, of the samples that are good."""
+        return {
+            s["round"]: s["value"]
+            for s in self.samples
+            if s["workload"] == workload
+            and s["subject"] == subject
+            and s["status"] == "ok"
+            and s.get("value") is not None
+        }
+
+    def of(self, workload: str, subject: str) -> list[dict]:
+        """The samples of one cell of the table."""
+        return [s for s in self.samples if s["workload"] == workload and s["subject"] == subject]
+
+    def subjects_of(self, workload: str) -> list[str]:
+        """Those that were tried at *workload*, in the order of the table's columns."""
+        seen = {s["subject"] for s in self.samples if s["workload"] == workload}
+        return [s["name"] for s in self.subjects if s["name"] in seen]
+
+    def ratios(self, workload: str, subject: str) -> list[float]:
+        """Paired ratios to the workload's reference, more is better."""
+        described = self.workload(workload)
+        return stats.paired_ratios(
+            self.values(workload, self.reference_of(described)),
+            self.values(workload, subject),
+            lower_is_better=METRICS[described["metric"]][2],
+        )
+
+    def control_name(self) -> str | None:
+        """The subject that repeats the reference, if the run had one."""
+        return next((s["name"] for s in self.subjects if s.get("control_of")), None)
+
+    def noise(self, workload: str) -> float:
+        """The band within which a ratio of *workload* means nothing."""
+        name = self.control_name()
+        if name is None:
+            return stats.NOISE_FLOOR
+        suite = self.workload(workload)["suite"]
+        spreads = [
+            stats.spread(ratios)
+            for w in self.workloads
+            if w["suite"] == suite and (ratios := self.ratios(w["name"], name))
+        ]
+        return stats.noise(self.ratios(workload, name), spreads)
+
+    def measured(self) -> Iterable[dict]:
+        """The workloads that have at least one sample."""
+        seen = {s["workload"] for s in self.samples}
+        return [w for w in self.workloads if w["name"] in seen]
+
+
+def _rounded(value: object) -> object:
+    """Numbers to six digits, which is more than any measurement has."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value
+
+
+def load(path: str) -> Results:
+    """Read a results file. BenchError with one sentence if it cannot be used."""
+    try:
+        text = Path(path).read_text()
+    except OSError as exc:
+        raise BenchError(f"cannot read {path}: {exc.strerror}") from exc
+    try:
+        data = json.loads(text)
+    except ValueError as exc:
+        raise BenchError(f"{path} is not JSON: {exc}") from exc
+    return Results.from_json(data, path)

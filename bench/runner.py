@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The order of measurements, progress, and what happens when one of them goes wrong.
+
+Rounds are the outermost loop: every round measures every workload once, on every subject in turn,
+in alternating direction (A B C, C B A, ...). So each workload's samples are spread over the whole
+run, its ratios are formed between neighbours in time, and Ctrl-C after two rounds leaves two rounds
+of everything.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from . import measure
+from .errors import BenchError, RunError, UnsupportedError, scrub
+from .loops import Loop
+from .measure import Bench
+from .registry import METRICS, Workload
+from .results import Results
+
+FLOOR = Loop("floor", "", "", version="C, epoll")
+
+
+@dataclass
+class Item:
+    """A workload (or several that one process does) and whom to measure at it.
+
+    ``run(subject)`` yields (workload name, sample) pairs; ``seconds`` is a guess of its duration.
+    """
+
+    name: str
+    subjects: Sequence[Loop]
+    run: Callable[[Loop], Iterator[tuple[str, dict]]]
+    workloads: Sequence[Workload]
+    seconds: float
+
+
+class Progress:
+    """The line on stderr: what is measured now, and how long the rest will take."""
+
+    def __init__(self, items: Sequence[Item], rounds: int, out=sys.stderr):
+        self.total = sum(len(item.subjects) for item in items) * rounds
+        self.guess = sum(len(item.subjects) * item.seconds for item in items) * rounds
+        self.out = out
+        self.tty = out.isatty()
+        self.done = 0
+        self.guessed_done = 0.0
+        self.begun = time.monotonic()
+
+    def step(self, text: str, seconds: float) -> None:
+        """One measurement ended, which was guessed to take *seconds*."""
+        self.done += 1
+        self.guessed_done += seconds
+        self.say(text)
+
+    def left(self) -> float:
+        """Seconds until the end, if the guess stays as wrong as it was so far."""
+        spent = time.monotonic() - self.begun
+        if self.guessed_done <= 0:
+            return self.guess
+        return max(0.0, (self.guess - self.guessed_done) * spent / self.guessed_done)
+
+    def say(self, text: str) -> None:
+        line = f"[{self.done}/{self.total}, {_minutes(self.left())} left] {text}"
+        if self.tty:
+            self.out.write(f"\r\x1b[K{line[:150]}")
+        else:
+            self.out.write(line + "\n")
+        self.out.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.tty:
+            self.out.write("\r\x1b[K")
+            self.out.flush()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def plan(
+    bench: Bench, workloads: Sequence[Workload], subjects: Sequence[Loop], *, floor: bool
+) -> list[Item]:
+    """The items for the loop suites: micro workloads together, the others one by one."""
+    settings = bench.settings
+    items = []
+    small = [w for w in workloads if w.kind == "micro"]
+    if small:
+        items.append(
+            Item(
+                "micro",
+                subjects,
+                lambda s: measure.measure_micro(bench, small, s),
+                small,
+                0.5 + 0.6 * len(small) * settings.micro_scale,
+            )
+        )
+    for workload in workloads:
+        if workload.kind not in measure.MEASURES:
+            continue
+        run = measure.MEASURES[workload.kind]
+        who = [*subjects, FLOOR] if floor and workload.floor is not None else list(subjects)
+        seconds = 0.4 + settings.warmup + settings.seconds
+        if workload.kind == "wrk":
+            seconds = 1.0 + max(1, settings.seconds) + (0 if settings.quick else 1)
+        seconds += workload.client.get("idle", 0) / 5000
+        items.append(
+            Item(
+                workload.name, who, lambda s, w=workload, r=run: r(bench, w, s), [workload], seconds
+            )
+        )
+    return items
+
+
+class Runner:
+    """Carries out a plan and fills in the results; see :meth:`run`."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        results: Results,
+        settings: measure.Settings,
+        save: Callable[[], None],
+    ):
+        self.items = items
+        self.results = results
+        self.settings = settings
+        self.save = save
+        self.dropped: set[tuple[str, str]] = set()
+        self.metrics = {w["name"]: w["metric"] for w in results.workloads}
+        self.skipped: set[str] = set()
+
+    def run(self) -> None:
+        """All rounds. Ctrl-C ends them early, with what there is kept and marked."""
+        previous = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            self._run()
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        # Raised where it cannot be (while a generator is being collected), the exception is lost:
+        # the flag is looked at between measurements.
+        self.results.interrupted = True
+        raise KeyboardInterrupt
+
+    def _run(self) -> None:
+        progress = Progress(self.items, self.settings.rounds)
+        begun = time.monotonic()
+        try:
+            for number in range(self.settings.rounds):
+                if number and self._out_of_time(begun, number):
+                    break
+                for item in self.items:
+                    self._turn(item, number, progress)
+                    self.save()
+        except KeyboardInterrupt:
+            self.results.interrupted = True
+        finally:
+            progress.end()
+            self.save()
+
+    def _out_of_time(self, begun: float, rounds_done: int) -> bool:
+        """Whether another round like those behind would pass the time limit."""
+        limit = self.settings.time_limit
+        spent = time.monotonic() - begun
+        return limit is not None and spent + spent / rounds_done > limit
+
+    def _turn(self, item: Item, number: int, progress: Progress) -> None:
+        if item.name in self.skipped:
+            for _ in item.subjects:
+                progress.step(f"{item.name}: skipped", item.seconds)
+            return
+        order = item.subjects if number % 2 == 0 else list(reversed(item.subjects))
+        for subject in order:
+            if self.results.interrupted:
+                raise KeyboardInterrupt
+            if (item.name, subject.name) in self.dropped:
+                progress.step(f"{item.name} {subject.name}: left out", item.seconds)
+                continue
+            text = self._measure(item, subject, number)
+            progress.step(
+                f"{item.name} round {number + 1}/{self.settings.rounds} {subject.name}: {text}",
+                item.seconds,
+            )
+            if item.name in self.skipped:
+                return
+
+    def _measure(self, item: Item, subject: Loop, number: int) -> str:
+        shown = ""
+        try:
+            for name, sample in item.run(subject):
+                self._add(name, subject, number, sample)
+                shown = self._shown(name, sample)
+                if sample["status"] == "failed":
+                    self._fail(name, subject, number, sample["note"])
+        except UnsupportedError as exc:
+            self._record_rest(item, subject, number, "unsupported", str(exc))
+            self.dropped.add((item.name, subject.name))
+            return f"cannot ({exc})"
+        except RunError as exc:
+            self._record_rest(item, subject, number, "failed", str(exc))
+            self._fail(item.name, subject, number, str(exc))
+            self.dropped.add((item.name, subject.name))
+            return f"failed ({exc})"
+        except BenchError as exc:
+            # The machine lacks something for this workload: none of the subjects can do it.
+            self.skipped.add(item.name)
+            if str(exc) not in self.results.failures:
+                self.results.failures.append(str(exc))
+            return f"skipped ({exc})"
+        return shown if len(item.workloads) == 1 else f"{len(item.workloads)} workloads"
+
+    def _record_rest(self, item: Item, subject: Loop, number: int, status: str, note: str) -> None:
+        """*status* for those workloads of *item* that have nothing in this round yet."""
+        done = {
+            s["workload"]
+            for s in self.results.samples
+            if s["subject"] == subject.name and s["round"] == number
+        }
+        for workload in item.workloads:
+            if workload.name not in done:
+                self._add(workload.name, subject, number, {"status": status, "note": note})
+
+    def _add(self, name: str, subject: Loop, number: int, sample: dict) -> None:
+        if "note" in sample:
+            sample["note"] = scrub(sample["note"])
+        self.results.samples.append(
+            {"workload": name, "subject": subject.name, "round": number, **sample}
+        )
+
+    def _fail(self, name: str, subject: Loop, number: int, note: str) -> None:
+        self.results.failures.append(f"{name}, {subject.name}, round {number + 1}: {scrub(note)}")
+
+    def _shown(self, name: str, sample: dict) -> str:
+        if sample.get("value") is None:
+            return f"{sample['status']}: {sample.get('note', '')}"
+        unit = METRICS[self.metrics[name]][1]
+        bound = " (client-bound)" if sample.get("client_bound") else ""
+        return f"{sample['value']:.4g} {unit}{bound}"

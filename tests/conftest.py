@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Fixtures that every test of mgloop shares.
+
+A test that asks for ``loop`` or ``loop_factory`` runs twice, as ``[asyncio]`` and as ``[mgloop]``:
+the standard library's loop proves the test, mgloop has to pass the proven test. Mark a test
+``mgloop_only`` when the behaviour exists nowhere else.
+
+The fixtures also audit. When a test is over, its loops must be closed, no task may be pending, no
+exception may have reached the loop's exception handler that the test did not ask for, and the
+process must hold the descriptors that it held before. A leak therefore fails the test that made
+it, not a later one.
+"""
+
+import asyncio
+import gc
+import ssl
+
+import pytest
+import support
+
+LOOP_KINDS = ("asyncio", "mgloop")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")
+    # What is raised in __del__ or in a thread is lost otherwise: pytest only warns.
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def pytest_generate_tests(metafunc):
+    if "loop_kind" in metafunc.fixturenames:
+        mgloop_only = metafunc.definition.get_closest_marker("mgloop_only")
+        kinds = ("mgloop",) if mgloop_only else LOOP_KINDS
+        metafunc.parametrize("loop_kind", kinds, ids=kinds)
+
+
+def pytest_collection_finish(session):
+    # The audit collects garbage after each test; frozen, the modules' objects cost it nothing.
+    gc.collect()
+    gc.freeze()
+
+
+class Reported:
+    """The contexts that the loop's exception handler got, and the claim that none is unexpected.
+
+    A test that provokes a report takes it with :meth:`pop`; a report left at the end of the test
+    fails it.
+    """
+
+    def __init__(self):
+        self.contexts = []
+
+    def record(self, loop, context):
+        """The handler to hand to ``loop.set_exception_handler``."""
+        self.contexts.append(context)
+
+    def pop(self, exception=None):
+        """Take the oldest context; with a type, one whose exception is an instance of it."""
+        assert self.contexts, "nothing was reported to the loop's exception handler"
+        context = self.contexts.pop(0)
+        if exception is not None:
+            assert isinstance(context.get("exception"), exception), context
+        return context
+
+    def pop_all(self):
+        """Take every context so far."""
+        contexts, self.contexts = self.contexts, []
+        return contexts
+
+    def check(self):
+        unexpected = self.pop_all()
+        assert not unexpected, f"unexpected reports to the exception handler: {unexpected}"
+
+
+@pytest.fixture
+def reported():
+    """Reports to the exception handler of ``loop``: see :class:`Reported`."""
+    return Reported()
+
+
+@pytest.fixture
+def loop_factory(loop_kind):
+    """A function that makes a loop of the kind under test; the test closes what it makes."""
+    before = support.open_fds()
+    made = []
+
+    def factory(**kwargs):
+        loop = support.new_loop(loop_kind, **kwargs)
+        made.append(loop)
+        return loop
+
+    yield factory
+
+    left_open = [loop for loop in made if not loop.is_closed()]
+    for loop in left_open:
+        support.finish(loop)
+    made.clear()
+    leaked = support.fds_opened_since(before)
+    assert not left_open, f"loops that the test did not close: {left_open}"
+    assert not leaked, f"descriptors leaked: {leaked}"
+
+
+@pytest.fixture
+def loop(loop_factory, reported):
+    """An open loop that is not running; closed and audited when the test is over."""
+    loop = loop_factory()
+    loop.set_exception_handler(reported.record)
+    yield loop
+    pending = support.finish(loop)
+    assert loop.is_closed()
+    # Lost futures and tasks report when they are collected.
+    gc.collect()
+    reported.check()
+    assert not pending, f"tasks still pending when the test was over: {pending}"
+
+
+@pytest.fixture
+def run(loop):
+    """``run(awaitable)`` runs ``loop`` until it is done and returns its result."""
+    return loop.run_until_complete
+
+
+@pytest.fixture
+def debug_loop(loop):
+    """``loop`` in debug mode."""
+    loop.set_debug(True)
+    return loop
+
+
+@pytest.fixture
+def socketpair():
+    """Two connected, non-blocking AF_UNIX stream sockets."""
+    with support.nonblocking_socketpair() as pair:
+        yield pair
+
+
+@pytest.fixture
+def tcp_pair():
+    """Two connected, non-blocking TCP sockets on 127.0.0.1."""
+    with support.nonblocking_tcp_pair() as pair:
+        yield pair
+
+
+@pytest.fixture(scope="session")
+def certificate_authority():
+    """A throw-away certificate authority (``trustme.CA``)."""
+    trustme = pytest.importorskip("trustme", reason="TLS tests need trustme")
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def server_certificate(certificate_authority):
+    """A ``trustme.LeafCert`` for localhost, 127.0.0.1 and ::1."""
+    return certificate_authority.issue_cert("localhost", "127.0.0.1", "::1")
+
+
+@pytest.fixture
+def server_ssl_context(server_certificate):
+    """An ``ssl.SSLContext`` for servers on localhost."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_certificate.configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def client_ssl_context(certificate_authority):
+    """An ``ssl.SSLContext`` for clients, which trusts (only) ``server_ssl_context``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificate_authority.configure_trust(context)
+    return context
+
+
+@pytest.fixture(autouse=True)
+def no_current_loop():
+    """Leave no current event loop or policy behind, whatever the test installed."""
+    yield
+    support.reset_current_loop()
+    assert asyncio._get_running_loop() is None

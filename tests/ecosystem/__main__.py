@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: ``python -m tests.ecosystem [TARGET ...]``, by default all of them.
+
+Exit status: 0 when every target was run and nothing is worse than over the standard library's loop;
+1 when something is; 2 when a target could not be run (a server or a package is missing).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from tests.ecosystem import servers, upstream
+from tests.ecosystem.environments import HERE, ROOT, Environments, SetupError
+
+#: Program target -> the server it needs.
+PROGRAMS = {
+    "asyncpg": servers.postgres,
+    "psycopg": servers.postgres,
+    "redis": servers.redis,
+    "websockets": nullcontext,
+    "httpx": nullcontext,
+    "anyio": nullcontext,
+    "grpcio": nullcontext,
+    "tornado": nullcontext,
+    "aiodns": nullcontext,
+    "aiofiles": nullcontext,
+    "threads": nullcontext,
+    "many_loops": nullcontext,
+    "multiprocessing": nullcontext,
+}
+
+TIME_LIMIT = 900
+
+
+def run_program(name: str, environments: Environments) -> tuple[bool, dict]:
+    """Run one program over its server; its output is printed as it comes."""
+    python = environments.python("programs")
+    with PROGRAMS[name]() as variables:
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
+        }
+        environment |= variables or {}
+        environment["ECOSYSTEM_LOOP"] = upstream.LOOP_CLASSES[environments.loop]
+        command = [str(python), "-W", "default", str(HERE / "programs" / f"{name}_program.py")]
+        try:
+            status = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, timeout=TIME_LIMIT, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = f"no end within {TIME_LIMIT} s"
+    print(
+        f"{'ok' if status == 0 else f'NOT OK ({status})'}: {name} over {environments.loop}",
+        flush=True,
+    )
+    return status == 0, {"status": status}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the targets; returns the exit status."""
+    targets = [*upstream.SUITES, *PROGRAMS]
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.ecosystem", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "target", nargs="*", default=["all"], help=f"all, or of: {', '.join(targets)}"
+    )
+    parser.add_argument("--loop", default="mgloop", choices=list(upstream.LOOP_CLASSES))
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        default=ROOT / "build" / "ecosystem",
+        metavar="DIR",
+        help="where the virtual environments are made (default build/ecosystem)",
+    )
+    parser.add_argument(
+        "--wheel",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="install this wheel of mgloop instead of building one from these sources",
+    )
+    parser.add_argument(
+        "--json", type=Path, default=None, metavar="FILE", help="write a summary to FILE"
+    )
+    parser.add_argument(
+        "--pytest",
+        nargs=argparse.REMAINDER,
+        default=[],
+        metavar="ARG",
+        help="the rest goes to pytest (suites only)",
+    )
+    arguments = parser.parse_args(argv)
+    chosen = targets if "all" in arguments.target else arguments.target
+    unknown = [name for name in chosen if name not in targets]
+    if unknown:
+        parser.error(f"no such target: {', '.join(unknown)}")
+
+    environments = Environments(arguments.venvs, arguments.loop, arguments.wheel)
+    summary: dict[str, dict] = {}
+    worse, impossible = [], []
+    for name in chosen:
+        print(f"--- {name}", flush=True)
+        try:
+            if name in upstream.SUITES:
+                ok, summary[name] = upstream.compare(name, environments, arguments.pytest)
+            else:
+                ok, summary[name] = run_program(name, environments)
+        except (SetupError, servers.ServerError, upstream.SuiteError) as exc:
+            print(f"NOT RUN: {name}: {exc}", file=sys.stderr, flush=True)
+            summary[name] = {"not run": str(exc)}
+            impossible.append(name)
+        else:
+            if not ok:
+                worse.append(name)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
+    good = len(chosen) - len(worse) - len(impossible)
+    print(
+        f"{good} of {len(chosen)} targets ok over {arguments.loop}"
+        + (f"; worse: {', '.join(worse)}" if worse else "")
+        + (f"; not run: {', '.join(impossible)}" if impossible else "")
+    )
+    return 2 if impossible else 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Virtual environments for the ecosystem targets, made from the pinned files in ``requirements/``.
+
+One environment for each file and interpreter version, below the runner's folder; it is made once
+and again whenever its requirements file changes. The loop under test is built from these sources
+into a wheel and installed afresh on every run, so that it is always the present one. Packages are
+fetched by pip under the names and hashes of the requirements files, from wherever pip is set up to
+look.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+REQUIREMENTS = HERE / "requirements"
+
+
+class SetupError(Exception):
+    """pip or venv could not make the environment; the message has the end of their output."""
+
+
+def _run(*command: object) -> None:
+    # meson and ninja are looked for on PATH by a build without isolation.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PATH": path},
+        check=False,
+    )
+    if done.returncode:
+        raise SetupError(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+
+
+class Environments:
+    """The environments below *base* for the running interpreter, over the loop named *loop*."""
+
+    def __init__(self, base: Path, loop: str, wheel: Path | None) -> None:
+        self.base = base.resolve()
+        self.loop = loop
+        self.tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        self.base.mkdir(parents=True, exist_ok=True)
+        self._wheel = wheel
+
+    def python(self, name: str) -> Path:
+        """The interpreter of the environment *name*, made from ``requirements/`` if need be."""
+        requirements = REQUIREMENTS / f"{name}.txt"
+        # A rival loop gets an environment of its own: uvicorn takes uvloop wherever it finds it.
+        suffix = "" if self.loop in ("mgloop", "asyncio") else f"-{self.loop}"
+        folder = self.base / f"{name}-{self.tag}{suffix}"
+        python = folder / "bin" / "python"
+        stamp = folder / "requirements.sha256"
+        digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+        if not stamp.exists() or stamp.read_text() != digest:
+            print(f"  making {folder.name}", flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(sys.executable, "-m", "venv", folder)
+            _run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", requirements)
+            stamp.write_text(digest)
+        if self.loop == "mgloop":
+            _run(
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--force-reinstall",
+                self.wheel(),
+            )
+        elif self.loop != "asyncio":
+            _run(python, "-m", "pip", "install", "--quiet", self.loop)
+        return python
+
+    def wheel(self) -> Path:
+        """mgloop built from these sources, once a run, unless a wheel was given."""
+        if self._wheel is None:
+            print("  building mgloop", flush=True)
+            folder = self.base / f"wheel-{self.tag}"
+            shutil.rmtree(folder, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder]
+            if importlib.util.find_spec("mesonpy") and importlib.util.find_spec("Cython"):
+                command.append("--no-build-isolation")
+            _run(*command, ROOT)
+            (self._wheel,) = folder.glob("*.whl")
+        return self._wheel
+
+    def sdist(self, name: str, leave_out: str | None) -> Path:
+        """The unpacked source distribution of *name*, without the folder *leave_out*.
+
+        The folder to leave out is the package itself where it has compiled parts: the tests must
+        import the installed one.
+        """
+        folder = self.base / "sdists"
+        pinned = REQUIREMENTS / "sdists.txt"
+        entries = pinned.read_text().replace("\\\n", " ").splitlines()
+        (entry,) = [line for line in entries if line.startswith(f"{name}==")]
+        version = entry.split()[0].partition("==")[2]
+        archive = folder / f"{name}-{version}.tar.gz"
+        wanted = entry.partition("sha256:")[2].strip()
+        if not archive.exists() or hashlib.sha256(archive.read_bytes()).hexdigest() != wanted:
+            folder.mkdir(exist_ok=True)
+            only = folder / f"{name}.txt"
+            only.write_text(entry + "\n")
+            _run(
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--no-binary",
+                name,
+                "--require-hashes",
+                "-r",
+                only,
+                "-d",
+                folder,
+            )
+        unpacked = folder / f"{name}-{version}"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+        if leave_out:
+            shutil.rmtree(unpacked / leave_out)
+        return unpacked

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the programs of this folder share: the loop they run on, and how they say what they saw.
+
+A program is a script; it exits with a traceback and status 1 when something is not as it should be.
+``ECOSYSTEM_LOOP`` names the loop as ``module:class``.
+"""
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+
+def loop_class() -> type[asyncio.AbstractEventLoop]:
+    """The class named by ECOSYSTEM_LOOP."""
+    module_name, _, class_name = os.environ["ECOSYSTEM_LOOP"].partition(":")
+    return getattr(importlib.import_module(module_name), class_name)
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run *main* on a loop of ``loop_class()``; unhandled errors are fatal.
+
+    An exception that ends up in the loop's exception handler would otherwise be no more than a log
+    line.
+    """
+    unhandled: list[dict] = []
+    with asyncio.Runner(loop_factory=loop_class()) as runner:
+        loop = runner.get_loop()
+        if type(loop) is not loop_class():
+            raise SystemExit(f"made a {type(loop)} instead of {loop_class()}")
+
+        def handler(loop: asyncio.AbstractEventLoop, context: dict) -> None:
+            unhandled.append(context)
+            loop.default_exception_handler(context)
+
+        loop.set_exception_handler(handler)
+        result = runner.run(main)
+    if unhandled:
+        raise SystemExit(
+            f"{len(unhandled)} errors reached the loop's exception handler: "
+            f"{unhandled[0].get('message')}: {unhandled[0].get('exception')!r}"
+        )
+    return result
+
+
+def say(text: str) -> None:
+    """Print one finding, indented, at once."""
+    print(f"  {text}")
+    sys.stdout.flush()
+
+
+def expect(condition: bool, what: str) -> None:
+    """Exit with an error unless *condition* holds. Not ``assert``, which -O removes."""
+    if not condition:
+        raise SystemExit(f"not so: {what}")
+
+
+def open_descriptors() -> int:
+    """How many file descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""PostgreSQL and Redis on loopback, for as long as a program runs.
+
+Each gets a free port and a temporary folder. It is the distribution's own binary (Debian:
+``postgresql``, ``redis-server``), started directly and not as a service, as an unprivileged user
+when we are root (PostgreSQL refuses to be), and stopped by the pid that we started.
+"""
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class ServerError(Exception):
+    """The server is not installed or did not come up; the message says how to get it or why."""
+
+
+def _account() -> dict:
+    """Popen's arguments to run as somebody other than root; empty when we are not root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise ServerError(
+        "running as root, and there is no account postgres or nobody to start a server as"
+    )
+
+
+@contextmanager
+def _folder(account: dict) -> Iterator[Path]:
+    # Not below TMPDIR: the path of a UNIX socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="eco-", dir="/tmp") as name:
+        if account:
+            os.chown(name, account["user"], account["group"])
+        yield Path(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def _serving(
+    command: list, port: int, stop: signal.Signals, log: Path, account: dict, environment: dict
+) -> Iterator[None]:
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=log.parent,
+            env=environment,
+            **account,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ServerError(f"{command[0]} did not come up:\n{log.read_text()[-2000:]}")
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield
+    finally:
+        if process.poll() is None:
+            process.send_signal(stop)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _postgres_binary(name: str) -> str:
+    found = shutil.which(name) or next(
+        iter(sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"), reverse=True)), None
+    )
+    if not found:
+        raise ServerError(f"{name} is not installed; on Debian: apt-get install postgresql")
+    return found
+
+
+@contextmanager
+def postgres() -> Iterator[dict[str, str]]:
+    """A fresh PostgreSQL cluster; yields the environment variables that libpq and asyncpg read."""
+    initdb, server = _postgres_binary("initdb"), _postgres_binary("postgres")
+    account = _account()
+    with _folder(account) as folder:
+        data = folder / "data"
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+        made = subprocess.run(
+            [initdb, "-D", data, "-U", "eco", "-A", "trust", "-E", "UTF8", "--no-sync"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env=environment,
+            timeout=120,
+            check=False,
+            **account,
+        )
+        if made.returncode:
+            raise ServerError(f"initdb failed:\n{made.stdout[-2000:]}")
+        port = _free_port()
+        command = [
+            server,
+            "-D",
+            str(data),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-k",
+            str(folder),
+            "-F",
+            "-c",
+            "max_connections=60",
+        ]
+        # SIGINT is PostgreSQL's fast shutdown.
+        with _serving(command, port, signal.SIGINT, folder / "log", account, environment):
+            variables = {
+                "PGHOST": "127.0.0.1",
+                "PGPORT": str(port),
+                "PGUSER": "eco",
+                "PGDATABASE": "postgres",
+                "ECOSYSTEM_PGSOCKET": str(folder),
+            }
+            _wait_ready(variables)
+            yield variables
+
+
+def _wait_ready(variables: dict[str, str]) -> None:
+    """A port that is open may still answer that the database is starting up."""
+    isready = _postgres_binary("pg_isready")
+    for _ in range(200):
+        if subprocess.run([isready, "-q"], env=os.environ | variables, check=False).returncode == 0:
+            return
+        time.sleep(0.05)
+    raise ServerError("postgres came up but does not accept connections")
+
+
+@contextmanager
+def redis() -> Iterator[dict[str, str]]:
+    """A Redis without persistence; yields ECOSYSTEM_REDIS_PORT and ECOSYSTEM_REDIS_SOCKET."""
+    server = shutil.which("redis-server")
+    if not server:
+        raise ServerError("redis-server is not installed; on Debian: apt-get install redis-server")
+    account = _account()
+    with _folder(account) as folder:
+        port = _free_port()
+        path = folder / "redis.sock"
+        command = [
+            server,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--unixsocket",
+            str(path),
+            "--unixsocketperm",
+            "777",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(folder),
+        ]
+        with _serving(command, port, signal.SIGTERM, folder / "log", account, dict(os.environ)):
+            os.chmod(folder, 0o755)
+            yield {"ECOSYSTEM_REDIS_PORT": str(port), "ECOSYSTEM_REDIS_SOCKET": str(path)}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Loops by name: how the tests, and the programs that they start, make and unmake them.
+
+Apart from support.py, which is for tests, so that a program of a few lines need not import pytest.
+"""
+
+import asyncio
+import selectors
+
+
+def new_loop(kind, **kwargs):
+    """A new loop of `kind` ("asyncio" or "mgloop"); the keywords are mgloop's."""
+    if kind == "asyncio":
+        assert not kwargs, "asyncio's loop takes no keywords"
+        return asyncio.SelectorEventLoop(selectors.DefaultSelector())
+    assert kind == "mgloop"
+    import mgloop
+
+    return mgloop.new_event_loop(**kwargs)
+
+
+def kind_of(loop):
+    """The kind of `loop`, as :func:`new_loop` takes it."""
+    return type(loop).__module__.partition(".")[0]
+
+
+def finish(loop):
+    """Wind `loop` down as ``asyncio.Runner`` does, and close it.
+
+    Returns the tasks that were pending although the loop had time to finish them.
+    """
+    if loop.is_closed():
+        return set()
+    turn(loop, 5)
+    pending = asyncio.all_tasks(loop)
+    for task in pending:
+        task.cancel()
+    if pending:
+        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    return pending
+
+
+def turn(loop, times=1):
+    """Run `loop`, which is not running, for a few iterations."""
+    for _ in range(times):
+        loop.call_soon(loop.stop)
+        loop.run_forever()

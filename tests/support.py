@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Helpers that the tests import: audits, sockets, peers in threads, callbacks, subprocesses.
+
+Nothing here knows mgloop, and nothing here is a fixture (those are in conftest.py); loops.py has
+the few helpers that a program started by a test wants too. Version differences are decided by
+looking for the feature, never by comparing version numbers, so that a backport cannot make a mark
+wrong.
+"""
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+
+import pytest
+from loops import finish as finish
+from loops import kind_of as kind_of
+from loops import new_loop as new_loop
+from loops import turn as turn
+
+#: Seconds after which a helper stops waiting for what should take milliseconds.
+PATIENCE = 15.0
+
+#: More than any socket buffer in these tests holds.
+BIG = 4 * 1024 * 1024
+
+needs_eager_tasks = pytest.mark.skipif(
+    not hasattr(asyncio, "eager_task_factory"), reason="eager tasks came with CPython 3.12"
+)
+needs_eager_start = pytest.mark.skipif(
+    not any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD
+        for parameter in inspect.signature(asyncio.BaseEventLoop.create_task).parameters.values()
+    ),
+    reason="create_task passes keywords such as eager_start on since CPython 3.13.3",
+)
+needs_executor_timeout = pytest.mark.skipif(
+    "timeout" not in inspect.signature(asyncio.BaseEventLoop.shutdown_default_executor).parameters,
+    reason="shutdown_default_executor(timeout=) came with CPython 3.12",
+)
+needs_run_loop_factory = pytest.mark.skipif(
+    "loop_factory" not in inspect.signature(asyncio.run).parameters,
+    reason="asyncio.run(loop_factory=) came with CPython 3.12",
+)
+
+
+def _has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+HAS_IPV6 = _has_ipv6()
+needs_ipv6 = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6 loopback")
+
+
+async def turns(count=3):
+    """Let the running loop make some iterations."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def wait_until(predicate, timeout=PATIENCE):
+    """Wait until ``predicate()`` is true; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        assert time.monotonic() < deadline, f"still false after {timeout} s: {predicate}"
+        await asyncio.sleep(0.001)
+
+
+def reset_current_loop():
+    """Back to the default policy with no current loop, without its deprecation warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        asyncio.set_event_loop(None)
+        if hasattr(asyncio, "set_event_loop_policy"):
+            asyncio.set_event_loop_policy(None)
+
+
+# --- descriptors ---------------------------------------------------------------------------------
+
+
+def open_fds():
+    """The process's open descriptors: a dict of number to what it refers to."""
+    fds = {}
+    for name in os.listdir("/proc/self/fd"):
+        # The descriptor of the listing itself is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            fds[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return fds
+
+
+def fds_opened_since(before):
+    """What is open now and was not in `before`, once garbage has been collected."""
+    now = open_fds()
+    if len(now) > len(before):
+        gc.collect()
+        now = open_fds()
+    if len(now) <= len(before):
+        return {}
+    return {fd: what for fd, what in now.items() if before.get(fd) != what}
+
+
+# --- sockets -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def nonblocking_socketpair(family=socket.AF_UNIX, kind=socket.SOCK_STREAM):
+    """Two connected, non-blocking sockets; closed at the end unless the test did it."""
+    left, right = socket.socketpair(family, kind)
+    with left, right:
+        left.setblocking(False)
+        right.setblocking(False)
+        yield left, right
+
+
+@contextlib.contextmanager
+def nonblocking_tcp_pair(host="127.0.0.1"):
+    """Two connected, non-blocking TCP sockets: the connecting end and the accepted end."""
+    with listening_socket(host) as listener:
+        listener.setblocking(True)
+        client = socket.create_connection(listener.getsockname()[:2])
+        server, _ = listener.accept()
+    with client, server:
+        client.setblocking(False)
+        server.setblocking(False)
+        yield client, server
+
+
+def listening_socket(host="127.0.0.1", backlog=128):
+    """A non-blocking TCP socket that listens on a free port of `host`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.bind((host, 0))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextlib.contextmanager
+def refused_address(host="127.0.0.1"):
+    """A TCP address where nobody listens, and nobody can while the context lasts."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.bind((host, 0))
+        yield sock.getsockname()
+
+
+def fill(sock):
+    """Write to non-blocking `sock` until it would block; the number of bytes written."""
+    total = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            total += sock.send(b"x" * 65536)
+    return total
+
+
+def drain(sock):
+    """Read from non-blocking `sock` until it would block or ends; the bytes read."""
+    chunks = []
+    with contextlib.suppress(BlockingIOError):
+        while chunk := sock.recv(65536):
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def recv_exactly(sock, count):
+    """Read `count` bytes from a blocking socket; fewer only if it ends."""
+    chunks = []
+    while count and (chunk := sock.recv(min(count, 65536))):
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)
+
+
+def reset(sock):
+    """Close a TCP socket so that its peer gets RST: ECONNRESET, not the end of the stream."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def pattern(size):
+    """`size` bytes in which a lost, repeated or swapped block shows."""
+    block = b"".join(number.to_bytes(4, "big") for number in range(min(size, BIG) // 4 + 1))
+    return (block * (size // len(block) + 1))[:size]
+
+
+@contextlib.contextmanager
+def in_thread(function, *args):
+    """Run ``function(*args)`` in a thread beside the block; re-raise what it raised."""
+    failures = []
+
+    def body():
+        try:
+            function(*args)
+        except BaseException as exc:
+            failures.append(exc)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(PATIENCE)
+    assert not thread.is_alive(), f"{function} has not ended after {PATIENCE} s"
+    if failures:
+        raise failures[0]
+
+
+# --- callbacks ---------------------------------------------------------------------------------
+
+
+class Calls:
+    """A callback that counts its calls and may do something at each."""
+
+    def __init__(self, action=None):
+        self.args = []
+        self.action = action
+
+    def __call__(self, *args):
+        self.args.append(args)
+        if self.action:
+            self.action()
+
+    def __len__(self):
+        return len(self.args)
+
+
+# --- protocols -----------------------------------------------------------------------------------
+
+
+class RecordingProtocol(asyncio.Protocol):
+    """A protocol that keeps what happens to it.
+
+    `events` are the names of the callbacks in order (repeated ``data_received`` are one entry),
+    `data` the bytes received; `made`, `ended` and `lost` are futures for connection_made (the
+    transport), eof_received (None) and connection_lost (its argument). With `keep_open`,
+    eof_received asks the transport to stay open.
+    """
+
+    def __init__(self, loop, *, keep_open=False):
+        self.keep_open = keep_open
+        self.transport = None
+        self.events = []
+        self.data = bytearray()
+        self.made = loop.create_future()
+        self.ended = loop.create_future()
+        self.lost = loop.create_future()
+
+    def connection_made(self, transport):
+        self.events.append("connection_made")
+        self.transport = transport
+        self.made.set_result(transport)
+
+    def data_received(self, data):
+        if self.events[-1] != "data_received":
+            self.events.append("data_received")
+        self.data += data
+
+    def eof_received(self):
+        self.events.append("eof_received")
+        self.ended.set_result(None)
+        return self.keep_open
+
+    def pause_writing(self):
+        self.events.append("pause_writing")
+
+    def resume_writing(self):
+        self.events.append("resume_writing")
+
+    def connection_lost(self, exc):
+        self.events.append("connection_lost")
+        self.lost.set_result(exc)
+
+    async def received(self, count):
+        """Wait until `count` bytes are there; they are removed from `data` and returned."""
+        await wait_until(lambda: len(self.data) >= count)
+        head = bytes(self.data[:count])
+        del self.data[:count]
+        return head
+
+
+# --- subprocesses --------------------------------------------------------------------------------
+
+#: Put before every program of :func:`run_python`: ``new_loop()`` makes the loop under test.
+_PREAMBLE = """\
+import asyncio, os, signal, socket, sys, threading, time, warnings
+sys.path.insert(0, {tests!r})
+import loops
+from loops import turn
+KIND = {kind!r}
+def new_loop(**kwargs):
+    return loops.new_loop(KIND, **kwargs)
+def run(main, **kwargs):
+    with asyncio.Runner(loop_factory=new_loop, **kwargs) as runner:
+        return runner.run(main)
+"""
+
+
+def python_command(kind, code, *options):
+    """The argument list that runs `code` in a fresh interpreter with a loop of `kind` at hand."""
+    preamble = _PREAMBLE.format(tests=os.path.dirname(os.path.abspath(__file__)), kind=kind)
+    return [sys.executable, *options, "-c", preamble + textwrap.dedent(code)]
+
+
+def run_python(kind, code, *options, returncode=0, env=None):
+    """Run `code` in a fresh interpreter; return (stdout, stderr) as text.
+
+    The interpreter has ``asyncio``, ``os``, ``signal``, ``socket``, ``sys``, ``threading``,
+    ``time`` and ``warnings`` imported, ``turn()`` of loops.py, and ``new_loop(**kwargs)`` and
+    ``run(coro, debug=None)`` for the loop under test.
+    """
+    done = subprocess.run(
+        python_command(kind, code, *options),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    assert done.returncode == returncode, (
+        f"exit status {done.returncode}, not {returncode}\n{done.stdout}\n{done.stderr}"
+    )
+    return done.stdout, done.stderr
+
+
+class Program:
+    """`code` in a fresh interpreter, talked to line by line; killed at the end if it still runs.
+
+    A context manager. The program has what :func:`run_python` gives it.
+    """
+
+    def __init__(self, kind, code, *options):
+        self.process = subprocess.Popen(
+            python_command(kind, code, "-u", *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Ctrl-C at the terminal of the test run is not meant for it.
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def expect(self, line):
+        """Read one line of output, which must be `line`."""
+        got = self.process.stdout.readline().rstrip("\n")
+        if got != line:
+            self.process.kill()
+            _, errors = self.process.communicate()
+            raise AssertionError(f"expected {line!r}, got {got!r}; stderr:\n{errors}")
+
+    def signal(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+
+    def wait(self):
+        """Wait for the end; (exit status, rest of stdout, stderr)."""
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, err

@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The deliberate differences from asyncio in what touches descriptors: sockets and transports.
+
+As test_differences.py, which has the others.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import inspect
+import os
+import socket
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import support
+from test_differences import side
+
+variable = contextvars.ContextVar("variable", default="unset")
+
+
+class Events(asyncio.Protocol):
+    """Keeps what is received, and the value of `variable` at each event."""
+
+    def __init__(self):
+        self.chunks = []
+        self.seen = {}
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.seen["connection_made"] = variable.get()
+
+    def data_received(self, data):
+        self.chunks.append(data)
+        self.seen["data_received"] = variable.get()
+
+    def connection_lost(self, exc):
+        self.seen["connection_lost"] = variable.get()
+        self.lost.set_result(exc)
+
+
+@contextlib.asynccontextmanager
+async def connected(sock, factory=Events):
+    """A transport over one end of a socket pair, and its protocol."""
+    transport, protocol = await asyncio.get_running_loop().create_connection(factory, sock=sock)
+    try:
+        yield transport, protocol
+    finally:
+        transport.abort()
+        await protocol.lost
+
+
+# --- interest in descriptors, sock_*() ----------------------------------------------------------
+
+
+class TestDescriptors:
+    def test_a_number_that_was_closed_and_given_out_again(self, loop, loop_kind):
+        seen = []
+        first, second = socket.socketpair()
+        number = first.fileno()
+        loop.add_reader(number, print)
+        first.close()  # without remove_reader()
+        with second, contextlib.ExitStack() as stack:
+            again, other = (stack.enter_context(s) for s in socket.socketpair())
+            if again.fileno() != number:
+                os.dup2(again.fileno(), number)
+                stack.callback(os.close, number)
+            loop.add_reader(number, lambda: seen.append(os.read(number, 1)))
+            other.send(b"x")
+            loop.run_until_complete(asyncio.sleep(0.02))
+            # asyncio's selector believes that the kernel still watches the number.
+            assert seen == side(loop_kind, asyncio=[], mgloop=[b"x"])
+            with contextlib.suppress(FileNotFoundError):
+                loop.remove_reader(number)
+
+    def test_the_selector_is_a_view(self, loop, loop_kind, socketpair):
+        left, right = socketpair
+        loop.add_reader(left, print)
+        assert loop._selector.get_key(left).fd == left.fileno()
+        with pytest.raises(KeyError):
+            loop._selector.get_key(right)
+        assert hasattr(loop._selector, "select") is side(loop_kind, asyncio=True, mgloop=False)
+        loop.remove_reader(left)
+        # asyncio's own pair shows in its selector; mgloop shows the user's descriptors only.
+        assert len(loop._selector.get_map()) == side(loop_kind, asyncio=1, mgloop=0)
+
+    def test_a_listening_socket_belongs_to_its_server(self, loop, loop_kind, run):
+        async def main():
+            server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+            refused = side(
+                loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(RuntimeError)
+            )
+            with refused:
+                loop.remove_reader(server.sockets[0].fileno())
+            server.close()
+            await server.wait_closed()
+
+        run(main())
+
+
+class TestSocketMethods:
+    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, socketpair):
+        left, right = socketpair
+        right.send(b"x")
+        call = loop.sock_recv(left, 10)
+        assert asyncio.iscoroutine(call)
+        assert inspect.isawaitable(call)
+        native = side(loop_kind, asyncio=True, mgloop=False)
+        assert isinstance(call, types.CoroutineType) is native
+        assert inspect.iscoroutinefunction(loop.sock_recv) is native
+        assert run(call) == b"x"
+
+    def test_two_that_wait_are_served_in_order(self, loop, loop_kind, run, socketpair):
+        left, right = socketpair
+
+        async def main():
+            first = loop.create_task(loop.sock_recv(left, 1))
+            await support.turns()
+            second = loop.create_task(loop.sock_recv(left, 1))
+            await support.turns()
+            right.send(b"12")
+            assert await second == side(loop_kind, asyncio=b"1", mgloop=b"2")
+            assert first.done() is side(loop_kind, asyncio=False, mgloop=True)
+            first.cancel()
+            await asyncio.wait([first])
+
+        run(main())
+
+    def test_beside_a_reader_of_the_same_socket(self, loop, loop_kind, run, socketpair):
+        left, right = socketpair
+        calls = []
+
+        async def main():
+            loop.add_reader(left, calls.append, None)
+            waiting = loop.create_task(loop.sock_recv(left, 1))
+            await support.turns()
+            right.send(b"1")
+            assert await waiting == b"1"
+            right.send(b"2")
+            await asyncio.sleep(0.01)
+            # asyncio's sock_recv() took the reader's place.
+            assert loop.remove_reader(left) is side(loop_kind, asyncio=False, mgloop=True)
+
+        run(main())
+        assert bool(calls) is side(loop_kind, asyncio=False, mgloop=True)
+
+    @pytest.mark.mgloop_only
+    def test_a_wait_on_a_closed_socket_fails_once_its_number_is_used_again(self, loop, run):
+        async def main():
+            with contextlib.ExitStack() as stack:
+                left, right = socket.socketpair()
+                stack.enter_context(right)
+                left.setblocking(False)
+                number = left.fileno()
+                waiting = loop.create_task(loop.sock_recv(left, 1))
+                await support.turns()
+                left.close()
+                again = [stack.enter_context(s) for s in socket.socketpair()]
+                heir = next((s for s in again if s.fileno() == number), None)
+                assert heir is not None, "the lowest free number is given out first"
+                heir.setblocking(False)
+                other = loop.create_task(loop.sock_recv(heir, 1))
+                with pytest.raises(OSError, match="closed while this call was waiting"):
+                    await waiting
+                again[again.index(heir) - 1].send(b"x")
+                assert await other == b"x"
+
+        run(main())
+
+    def test_overridden_methods_of_the_socket_are_not_called(self, loop, loop_kind, run):
+        class Loud(socket.socket):
+            def recv(self, *args):
+                return super().recv(*args).upper()
+
+        left, right = socket.socketpair()
+        with right, Loud(fileno=left.detach()) as loud:
+            loud.setblocking(False)
+            right.send(b"quiet")
+            expected = side(loop_kind, asyncio=b"QUIET", mgloop=b"quiet")
+            assert run(loop.sock_recv(loud, 100)) == expected
+
+    def test_literal_addresses_need_no_thread(self, loop, loop_kind, run):
+        submitted = []
+
+        class Executor(ThreadPoolExecutor):
+            def submit(self, function, *args):
+                submitted.append(function)
+                return super().submit(function, *args)
+
+        loop.set_default_executor(Executor(1))
+        answer = run(loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM))
+        assert answer == socket.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+        assert len(submitted) == side(loop_kind, asyncio=1, mgloop=0)
+
+
+# --- transports ----------------------------------------------------------------------------------
+
+
+class TestTransports:
+    def test_their_type_is_native(self, run, loop_kind, socketpair):
+        async def main():
+            async with connected(socketpair[0]) as (transport, _):
+                assert isinstance(transport, asyncio.Transport)
+                native = side(loop_kind, asyncio=False, mgloop=True)
+                assert (not issubclass(type(transport), asyncio.Transport)) is native
+                assert repr(transport).startswith("<mgloop.Stream fd=") is native
+
+        run(main())
+
+    def test_several_reads_in_one_turn(self, loop, loop_kind, run, socketpair):
+        order = []
+
+        class Small(asyncio.BufferedProtocol):
+            def __init__(self):
+                self.buffer = bytearray(100)
+                self.lost = loop.create_future()
+
+            def get_buffer(self, sizehint):
+                return self.buffer
+
+            def buffer_updated(self, nbytes):
+                order.append("read")
+                if len(order) == 1:
+                    loop.call_soon(order.append, "callback")
+
+            def connection_lost(self, exc):
+                self.lost.set_result(exc)
+
+        async def main():
+            socketpair[1].send(bytes(600))
+            async with connected(socketpair[0], Small):
+                await support.wait_until(lambda: order.count("read") == 6)
+
+        run(main())
+        assert order.index("callback") == side(loop_kind, asyncio=1, mgloop=4)
+
+    def test_data_and_the_end_arrive_in_one_turn(self, loop, loop_kind, run, tcp_pair):
+        left, right = tcp_pair
+        order = []
+
+        class Ending(Events):
+            def data_received(self, data):
+                order.append("data")
+                loop.call_soon(order.append, "callback")
+
+            def eof_received(self):
+                order.append("end")
+
+        async def main():
+            right.send(b"x")
+            right.close()
+            async with connected(left, Ending):
+                await support.wait_until(lambda: len(order) == 3)
+
+        run(main())
+        assert order == side(
+            loop_kind, asyncio=["data", "callback", "end"], mgloop=["data", "end", "callback"]
+        )
+
+    def test_small_writes_leave_at_the_end_of_a_busy_iteration(
+        self, loop, loop_kind, run, socketpair
+    ):
+        left, right = socketpair
+        seen = []
+
+        def look():
+            try:
+                seen.append(right.recv(100))
+            except BlockingIOError:
+                seen.append(None)
+
+        def write(transport):
+            transport.write(b"one")
+            look()
+
+        async def main():
+            async with connected(left) as (transport, _):
+                for _ in range(3):
+                    loop.call_soon(support.Calls())
+                loop.call_soon(write, transport)
+                for _ in range(3):
+                    loop.call_soon(support.Calls())
+                await support.turns(10)
+                if loop_kind == "mgloop":
+                    look()
+                # Asking sends.
+                for _ in range(6):
+                    loop.call_soon(support.Calls())
+                loop.call_soon(lambda: (transport.write(b"two"), seen.append("two is written")))
+                loop.call_soon(lambda: seen.append(transport.get_write_buffer_size()))
+                loop.call_soon(look)
+                await support.turns(10)
+
+        run(main())
+        expected = ["two is written", 0, b"two"]
+        assert seen == side(loop_kind, asyncio=[b"one"], mgloop=[None, b"one"]) + expected
+
+    def test_what_has_to_wait_is_a_snapshot(self, run, loop_kind, socketpair):
+        left, right = socketpair
+        if loop_kind == "asyncio" and not hasattr(
+            asyncio.selector_events._SelectorSocketTransport, "_write_sendmsg"
+        ):
+            pytest.skip("asyncio copied as well before 3.12")
+
+        async def main():
+            async with connected(left) as (transport, _):
+                transport.set_write_buffer_limits(high=2**30)
+                head = support.BIG
+                transport.write(bytes(head))
+                assert transport.get_write_buffer_size() > 0
+                data = bytearray(b"first")
+                transport.write(data)
+                data[:] = b"later"
+                received = bytearray()
+                while len(received) < head + 5:
+                    with contextlib.suppress(BlockingIOError):
+                        received += right.recv(2**20)
+                    await asyncio.sleep(0)
+                assert received[head:] == side(loop_kind, asyncio=b"later", mgloop=b"first")
+
+        run(main())
+
+    def test_a_buffer_that_cannot_be_sent_raises(self, run, loop_kind, socketpair, reported):
+        async def main():
+            async with connected(socketpair[0]) as (transport, _):
+                strided = memoryview(bytes(10))[::2]
+                refused = side(
+                    loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(BufferError)
+                )
+                with refused:
+                    transport.write(strided)
+                # asyncio reports it, and gives the connection up.
+                assert transport.is_closing() is side(loop_kind, asyncio=True, mgloop=False)
+
+        run(main())
+        if loop_kind == "asyncio":
+            reported.pop(BufferError)
+
+    def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, run, socketpair):
+        left, right = socketpair
+
+        async def main():
+            variable.set("made")
+            async with connected(left) as (transport, protocol):
+                transport.pause_reading()
+                variable.set("resumed")
+                transport.resume_reading()
+                right.send(b"x")
+                await support.wait_until(lambda: protocol.chunks)
+                variable.set("closed")
+            assert protocol.seen == side(
+                loop_kind,
+                asyncio={
+                    "connection_made": "made",
+                    "data_received": "resumed",
+                    "connection_lost": "closed",
+                },
+                mgloop={
+                    "connection_made": "made",
+                    "data_received": "made",
+                    "connection_lost": "made",
+                },
+            )
+
+        run(main())
+
+    def test_the_protocols_methods_share_a_context(self, run, loop_kind, socketpair):
+        left, right = socketpair
+
+        class Setting(Events):
+            def connection_made(self, transport):
+                super().connection_made(transport)
+                variable.set("set in connection_made")
+
+        async def main():
+            async with connected(left, Setting) as (_, protocol):
+                right.send(b"x")
+                await support.wait_until(lambda: protocol.chunks)
+                assert protocol.seen["data_received"] == side(
+                    loop_kind, asyncio="unset", mgloop="set in connection_made"
+                )
+
+        run(main())
+
+    def test_accepting_takes_no_task(self, loop, loop_kind, run):
+        tasks = []
+        order = []
+
+        class Accepted(Events):
+            def connection_made(self, transport):
+                super().connection_made(transport)
+                order.append("made")
+
+        def factory():
+            tasks.append(asyncio.current_task())
+            loop.call_soon(order.append, "callback")
+            protocol = Accepted()
+            protocols.append(protocol)
+            return protocol
+
+        protocols = []
+
+        async def main():
+            server = await loop.create_server(factory, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()):
+                await support.wait_until(lambda: len(order) == 2)
+                protocols[0].transport.close()
+                await protocols[0].lost
+            server.close()
+            await server.wait_closed()
+
+        run(main())
+        assert (tasks == [None]) is side(loop_kind, asyncio=False, mgloop=True)
+        # connection_made() follows the factory at once, with no iteration between.
+        assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
+
+    @pytest.mark.mgloop_only
+    def test_a_factory_that_raises_closes_the_connection_at_once(self, loop, run):
+        calls = []
+
+        def factory():
+            calls.append(None)
+            raise ZeroDivisionError
+
+        async def main():
+            server = await loop.create_server(factory, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.setblocking(False)
+                assert await loop.sock_recv(client, 1) == b""
+            server.close()
+            await server.wait_closed()
+
+        gc.disable()
+        try:
+            run(main())
+        finally:
+            gc.enable()
+        assert calls == [None]
+
+    def test_tcp_nodelay_is_set_on_the_listener(self, loop, loop_kind, run):
+        async def main():
+            server = await loop.create_server(Events, "127.0.0.1", 0)
+            option = server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert bool(option) is side(loop_kind, asyncio=False, mgloop=True)
+            server.close()
+            await server.wait_closed()
+
+        run(main())
+
+
+# --- datagrams -----------------------------------------------------------------------------------
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    """Keeps what comes, and notes in `order` when."""
+
+    def __init__(self, order):
+        self.order = order
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data, addr):
+        self.order.append(data)
+        if len(self.order) == 1:
+            asyncio.get_running_loop().call_soon(self.order.append, "callback")
+
+    def connection_lost(self, exc):
+        self.lost.set_result(exc)
+
+
+class TestDatagrams:
+    def test_several_in_one_turn(self, loop, loop_kind, run):
+        order = []
+
+        async def main():
+            transport, protocol = await loop.create_datagram_endpoint(
+                lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
+            )
+            address = transport.get_extra_info("sockname")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for data in (b"1", b"2", b"3"):
+                    sender.sendto(data, address)
+            await support.wait_until(lambda: len(order) == 4)
+            transport.close()
+            await protocol.lost
+
+        run(main())
+        assert order == side(
+            loop_kind, asyncio=[b"1", "callback", b"2", b"3"], mgloop=[b"1", b"2", b"3", "callback"]
+        )
+
+    @pytest.mark.mgloop_only
+    def test_an_empty_one_is_sent_on_every_version(self, loop, run):
+        order = []
+
+        async def main():
+            transport, protocol = await loop.create_datagram_endpoint(
+                lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
+            )
+            sender, sending = await loop.create_datagram_endpoint(
+                lambda: Datagrams([]), remote_addr=transport.get_extra_info("sockname")
+            )
+            sender.sendto(b"")
+            await support.wait_until(lambda: order)
+            for end, ended in ((transport, protocol), (sender, sending)):
+                end.close()
+                await ended.lost
+
+        run(main())
+        assert order[0] == b""

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The end of the interpreter with loops in every state: no crash, no hang, the right exit status.
+
+What nobody closed is torn down in whatever order the interpreter chooses, with modules half gone
+and other threads stopped where they stood.
+"""
+
+import pytest
+import support
+
+EVERYTHING = """
+warnings.simplefilter("ignore")
+def everything(loop):
+    async def wait():
+        await loop.create_future()
+    async def generate():
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+    async def main():
+        global kept
+        left, right = socket.socketpair()
+        reading, writing = socket.socketpair()
+        left.setblocking(False)
+        reading.setblocking(False)
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+        transport.write(b"x" * 1000000)
+        generator = generate()
+        await generator.__anext__()
+        tasks = [loop.create_task(wait()), loop.create_task(loop.sock_recv(left, 10)),
+                 loop.create_task(loop.sock_sendall(left, bytes(4000000)))]
+        loop.add_reader(reading, print, loop)
+        loop.call_later(1000, print, loop)
+        loop.call_soon(print, "not printed", loop)
+        loop.call_soon_threadsafe(int)
+        kept = (server, transport, generator, tasks, right, writing)
+        await loop.run_in_executor(None, int)
+        loop.stop()
+    loop.create_task(main())
+    loop.run_forever()
+"""
+
+
+class TestUnclosed:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            "loop = new_loop()",
+            "loop = new_loop(); loop.itself = loop",
+            "loop = sys.kept = new_loop()",
+        ],
+        ids=["in the main module", "in a cycle", "in a module that goes late"],
+    )
+    def test_everything_open(self, loop_kind, make):
+        support.run_python(loop_kind, f"{EVERYTHING}\n{make}\neverything(loop)")
+
+    def test_everything_open_in_debug_mode(self, loop_kind):
+        code = "loop = new_loop()\nloop.set_debug(True)\neverything(loop)\nprint('end')"
+        support.run_python(loop_kind, EVERYTHING + code)
+
+    def test_the_exit_status_is_kept(self, loop_kind):
+        code = "loop = new_loop()\neverything(loop)\nsys.exit(42)"
+        support.run_python(loop_kind, EVERYTHING + code, returncode=42)
+
+    def test_closed_with_everything_open(self, loop_kind):
+        code = "loop = new_loop()\neverything(loop)\nloop.close()"
+        support.run_python(loop_kind, EVERYTHING + code)
+
+    def test_closed_by_an_exit_handler(self, loop_kind):
+        code = "import atexit\nloop = new_loop()\natexit.register(loop.close)\neverything(loop)"
+        support.run_python(loop_kind, EVERYTHING + code)
+
+
+class TestThreads:
+    def test_a_loop_that_waits_in_a_daemon_thread(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            loop = new_loop()
+            running = threading.Event()
+            loop.call_soon(running.set)
+            threading.Thread(target=loop.run_forever, daemon=True).start()
+            running.wait()
+            time.sleep(0.02)
+            """,
+        )
+
+    def test_a_loop_that_is_busy_in_a_daemon_thread(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            loop = new_loop()
+            running = threading.Event()
+            def spin():
+                loop.call_soon(spin)
+                loop.call_later(0.0001, running.set)
+            loop.call_soon(spin)
+            threading.Thread(target=loop.run_forever, daemon=True).start()
+            running.wait()
+            """,
+        )
+
+    def test_a_daemon_thread_that_calls_the_loop(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            warnings.simplefilter("ignore")
+            loop = new_loop()
+            def hammer():
+                while True:
+                    loop.call_soon_threadsafe(int)
+            threading.Thread(target=hammer, daemon=True).start()
+            loop.run_until_complete(asyncio.sleep(0.02))
+            """,
+        )
+
+    def test_an_exit_from_inside_a_callback(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            warnings.simplefilter("ignore")
+            loop = new_loop()
+            loop.call_soon(sys.exit, 42)
+            loop.call_soon(print, "never")
+            loop.run_forever()
+            """,
+            returncode=42,
+        )

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One owner per descriptor, however often its number changes hands.
+
+The kernel ties an epoll registration to the open file description, not to the number: it outlives
+close() as long as a duplicate is open, and vanishes behind the loop's back otherwise, after which
+the number soon means something else.
+"""
+
+import asyncio
+import os
+import random
+import socket
+
+import pytest
+import support
+from support import Calls
+
+
+class TestDescriptorReuse:
+    def test_closed_behind_the_loops_back(self, loop, run):
+        """The user forgets to remove the reader: no crash, no spin, and removal still says True."""
+        left, right = socket.socketpair()
+        calls = Calls()
+        loop.add_reader(left, calls)
+        number = left.fileno()
+        left.close()
+        right.close()
+        run(asyncio.sleep(0.01))
+        assert loop.remove_reader(number) is True
+        assert loop.remove_reader(number) is False
+
+    def test_closed_behind_the_loops_back_while_ready(self, loop, run):
+        left, right = socket.socketpair()
+        right.send(b"x")
+        calls = Calls()
+        loop.add_reader(left, calls)
+        number = left.fileno()
+        left.close()
+        right.close()
+        run(asyncio.sleep(0.005))
+        loop.remove_reader(number)
+        run(asyncio.sleep(0))
+
+    @pytest.mark.parametrize("side", ["reader", "writer"])
+    def test_a_removal_made_up_for_when_the_number_is_used_again(self, loop, run, socketpair, side):
+        add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
+        new, peer = socketpair
+        left, right = socket.socketpair()
+        stale, fresh = Calls(), Calls()
+        support.fill(new)
+        left.setblocking(False)
+        support.fill(left)
+        add(left, stale)
+        number = left.fileno()
+        left.close()
+        right.close()
+        os.dup2(new.fileno(), number)
+        assert remove(number) is True
+        add(number, fresh)
+        peer.send(b"x")
+        support.drain(peer)
+        run(support.wait_until(lambda: fresh))
+        assert not stale
+        assert remove(number) is True
+        os.close(number)
+
+    # asyncio believes that the number is registered already, and tells the kernel nothing.
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize("side", ["reader", "writer"])
+    def test_a_number_used_again_after_a_forgotten_removal(self, loop, run, socketpair, side):
+        add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
+        new, peer = socketpair
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        support.fill(left)
+        stale, fresh = Calls(), Calls()
+        add(left, stale)
+        run(asyncio.sleep(0))
+        number = left.fileno()
+        left.close()
+        right.close()
+        os.dup2(new.fileno(), number)
+        add(number, fresh)
+        peer.send(b"x")
+        run(support.wait_until(lambda: fresh))
+        assert not stale
+        assert remove(number) is True
+        os.close(number)
+
+    def test_removed_then_reused(self, loop, run):
+        """Many lives of one number; each must hear of its own socket only."""
+        for life in range(50):
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            got = []
+            loop.add_reader(left, lambda left=left, got=got: got.append(left.recv(10)))
+            message = b"life %d" % life
+            right.send(message)
+            run(support.wait_until(lambda got=got: got))
+            assert got == [message]
+            loop.remove_reader(left)
+            left.close()
+            right.close()
+
+    def test_a_duplicate_outlives_the_original(self, loop, run, socketpair):
+        """The kernel would go on reporting the closed number, for the duplicate's sake."""
+        left, right = socketpair
+        duplicate = left.dup()
+        calls = Calls()
+        loop.add_reader(left, calls)
+        loop.remove_reader(left)
+        left.close()
+        right.send(b"x")
+        support.turn(loop, 5)
+        assert not calls
+        duplicate_calls = Calls()
+        loop.add_reader(duplicate, duplicate_calls)
+        run(support.wait_until(lambda: duplicate_calls))
+        assert not calls
+        loop.remove_reader(duplicate)
+        duplicate.close()
+
+    def test_original_and_duplicate_are_separate(self, loop, run, socketpair):
+        left, right = socketpair
+        with left.dup() as duplicate:
+            calls, duplicate_calls = Calls(), Calls()
+            loop.add_reader(left, calls)
+            loop.add_reader(duplicate, duplicate_calls)
+            right.send(b"x")
+            run(support.wait_until(lambda: calls and duplicate_calls))
+            loop.remove_reader(left)
+            count = len(duplicate_calls)
+            run(support.wait_until(lambda: len(duplicate_calls) > count))
+            loop.remove_reader(duplicate)
+
+    def test_closed_and_reused_by_an_earlier_callback_of_the_same_iteration(self, loop, run):
+        """Both are ready; the first closes the second, whose number a new socket gets at once.
+
+        Nothing may reach the new socket's reader that was meant for the old one.
+        """
+        for _ in range(20):
+            first, second = socket.socketpair(), socket.socketpair()
+            new = []
+            old_calls = Calls()
+
+            def swap(first=first, second=second, new=new):
+                loop.remove_reader(first[0])
+                number = second[0].fileno()
+                loop.remove_reader(number)
+                second[0].close()
+                new.extend(socket.socketpair())
+                assert number in (new[0].fileno(), new[1].fileno())
+                for sock in new:
+                    loop.add_reader(sock, new.append, "called by mistake")
+
+            for pair, callback in ((first, swap), (second, old_calls)):
+                pair[1].send(b"x")
+                loop.add_reader(pair[0], callback)
+            support.turn(loop, 5)
+            if len(old_calls):
+                # The order of ready descriptors is the kernel's: this round proves nothing.
+                assert new
+            assert len(new) == 2
+            for sock in new:
+                loop.remove_reader(sock)
+            for sock in (*first, *second, *new):
+                sock.close()
+
+    def test_storm(self, loop, run):
+        """Descriptors are opened, closed and reused at random, by readers and by transports.
+
+        uvloop once sent one connection's answer to another one in such weather. Every message
+        carries the identity of its connection; each end checks what it gets.
+        """
+        chance = random.Random(645)
+        failures = []
+        finished = []
+
+        class Echo(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+
+            def data_received(self, data):
+                self.transport.write(data)
+                if chance.random() < 0.2:
+                    self.transport.close()
+
+        async def through_transport(number):
+            left, right = socket.socketpair()
+            right.setblocking(False)
+            transport, _ = await loop.connect_accepted_socket(Echo, left)
+            message = b"<%d>" % number
+            await loop.sock_sendall(right, message)
+            got = await loop.sock_recv(right, 100)
+            if got != message:
+                failures.append((message, got))
+            if chance.random() < 0.5:
+                transport.abort()
+            else:
+                transport.close()
+            right.close()
+
+        async def through_reader(number):
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            right.setblocking(False)
+            message = b"<%d>" % number
+            done = loop.create_future()
+
+            def read():
+                got = left.recv(100)
+                if got != message:
+                    failures.append((message, got))
+                loop.remove_reader(left)
+                left.close()
+                done.set_result(None)
+
+            loop.add_reader(left, read)
+            if chance.random() < 0.3:
+                await asyncio.sleep(0)
+            right.send(message)
+            await done
+            right.close()
+
+        async def cancelled_receive(number):
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            task = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(chance.randrange(3))
+            if chance.random() < 0.5:
+                right.send(b"<%d>" % number)
+            task.cancel()
+            got = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(got, bytes) and got != b"<%d>" % number:
+                failures.append((number, got))
+            left.close()
+            right.close()
+
+        async def worker(first):
+            for number in range(first, first + 150):
+                kind = chance.choice([through_transport, through_reader, cancelled_receive])
+                await kind(number)
+            finished.append(first)
+
+        async def main():
+            await asyncio.gather(*(worker(1000 * number) for number in range(10)))
+            await support.turns(5)
+
+        run(main())
+        assert not failures
+        assert len(finished) == 10

@@ -1,0 +1,525 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Futures, tasks and asynchronous generators as the loop makes, runs and winds them down.
+
+Futures and tasks are the standard library's own; what is tested is the loop's part in them: the
+factories and their keywords in each version, what is scheduled when, and what the loop reports.
+"""
+
+import asyncio
+import contextvars
+import gc
+import inspect
+import sys
+
+import pytest
+import support
+
+variable = contextvars.ContextVar("variable", default="outer")
+
+factory_gets_every_keyword = (
+    "kwargs" in inspect.signature(asyncio.BaseEventLoop.create_task).parameters
+)
+
+
+class TestFutures:
+    def test_create_future(self, loop):
+        future = loop.create_future()
+        assert isinstance(future, asyncio.Future)
+        assert future.get_loop() is loop
+        assert not future.done()
+        future.cancel()
+
+    def test_done_callbacks_run_in_the_next_iteration_in_order(self, loop):
+        order = []
+        future = loop.create_future()
+        for number in range(5):
+            future.add_done_callback(lambda _, n=number: order.append(n))
+        future.set_result(None)
+        assert not order
+        support.turn(loop)
+        assert order == [0, 1, 2, 3, 4]
+
+    def test_done_callbacks_get_their_context(self, loop):
+        context = contextvars.copy_context()
+        context.run(variable.set, "the callback's")
+        seen = []
+        future = loop.create_future()
+        future.add_done_callback(lambda _: seen.append(variable.get()), context=context)
+        future.set_result(None)
+        support.turn(loop)
+        assert seen == ["the callback's"]
+
+    def test_an_exception_that_nobody_asks_for_is_reported(self, loop, reported):
+        future = loop.create_future()
+        future.set_exception(LookupError("as expected"))
+        del future
+        gc.collect()
+        context = reported.pop(LookupError)
+        assert "never retrieved" in context["message"]
+
+    def test_a_failing_done_callback_is_reported(self, loop, reported):
+        def fail(_):
+            raise LookupError
+
+        future = loop.create_future()
+        future.add_done_callback(fail)
+        future.set_result(None)
+        support.turn(loop)
+        reported.pop(LookupError)
+
+    def test_wrap_future(self, loop, run):
+        async def main():
+            import concurrent.futures
+
+            source = concurrent.futures.Future()
+            wrapped = asyncio.wrap_future(source)
+            loop.call_later(0.001, source.set_result, "result")
+            return await wrapped
+
+        assert run(main()) == "result"
+
+
+class TestTasks:
+    def test_create_task(self, loop, run):
+        async def main():
+            return asyncio.current_task()
+
+        task = loop.create_task(main())
+        assert isinstance(task, asyncio.Task)
+        assert task.get_loop() is loop
+        assert run(task) is task
+
+    def test_starts_in_the_next_iteration(self, loop):
+        order = []
+
+        async def main():
+            order.append("task")
+
+        loop.call_soon(lambda: (loop.create_task(main()), order.append("created")))
+        support.turn(loop)
+        assert order == ["created"]
+        support.turn(loop, 2)
+        assert order == ["created", "task"]
+
+    def test_tasks_start_in_the_order_of_their_creation(self, loop, run):
+        order = []
+
+        async def step(number):
+            for _ in range(3):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        async def main():
+            await asyncio.gather(*(step(number) for number in range(100)))
+
+        run(main())
+        assert order == list(range(100)) * 3
+
+    def test_name(self, loop, run):
+        task = loop.create_task(asyncio.sleep(0), name="a name")
+        assert task.get_name() == "a name"
+        run(task)
+        task = loop.create_task(asyncio.sleep(0))
+        assert task.get_name().startswith("Task-")
+        run(task)
+
+    def test_context(self, loop, run):
+        async def change():
+            variable.set("set in the task")
+
+        context = contextvars.copy_context()
+        run(loop.create_task(change(), context=context))
+        assert context[variable] == "set in the task"
+        run(loop.create_task(change()))
+        assert variable.get() == "outer"
+
+    @pytest.mark.parametrize("thing", [None, 42, print, [1]])
+    def test_not_a_coroutine(self, loop, thing):
+        with pytest.raises(TypeError, match="a coroutine was expected"):
+            loop.create_task(thing)
+
+    def test_unknown_keywords(self, loop):
+        coro = asyncio.sleep(0)
+        with pytest.raises(TypeError):
+            loop.create_task(coro, flavour="unknown")
+        coro.close()
+
+    @support.needs_eager_start
+    def test_eager_start(self, loop, run):
+        order = []
+
+        async def step():
+            order.append("step")
+            await asyncio.sleep(0)
+            order.append("resumed")
+
+        async def main():
+            task = loop.create_task(step(), eager_start=True, name="eager")
+            order.append("created")
+            assert task.get_name() == "eager"
+            await task
+            lazy = loop.create_task(step(), eager_start=False)
+            order.append("created")
+            await lazy
+
+        run(main())
+        assert order == ["step", "created", "resumed", "created", "step", "resumed"]
+
+    def test_all_tasks_and_current_task(self, loop, run):
+        async def main():
+            me = asyncio.current_task()
+            other = asyncio.ensure_future(asyncio.sleep(1000))
+            assert asyncio.all_tasks() == {me, other}
+            assert asyncio.all_tasks(loop) == {me, other}
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+
+        run(main())
+        assert asyncio.all_tasks(loop) == set()
+        assert asyncio.current_task(loop) is None
+
+    def test_a_lost_failure_is_reported(self, loop, reported):
+        async def fail():
+            raise LookupError
+
+        task = loop.create_task(fail())
+        support.turn(loop, 3)
+        del task
+        gc.collect()
+        context = reported.pop(LookupError)
+        assert "never retrieved" in context["message"]
+
+    def test_a_destroyed_pending_task_is_reported(self, loop, reported):
+        async def wait():
+            await loop.create_future()
+
+        task = loop.create_task(wait())
+        support.turn(loop, 2)
+        del task
+        gc.collect()
+        assert "destroyed but it is pending" in reported.pop()["message"]
+        # The report had revived it; 3.14 lists it among the loop's tasks until it is gone again.
+        gc.collect()
+
+    def test_cancellation(self, loop, run):
+        order = []
+
+        async def child():
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                order.append("cancelled")
+                raise
+
+        async def main():
+            task = loop.create_task(child())
+            await asyncio.sleep(0)
+            task.cancel("a reason")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+
+        run(main())
+        assert order == ["cancelled"]
+
+    def test_task_group(self, run):
+        done = []
+
+        async def step(number):
+            await asyncio.sleep(number / 1000)
+            done.append(number)
+
+        async def fail():
+            await asyncio.sleep(0.001)
+            raise LookupError
+
+        async def failing_group():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(1000))
+                group.create_task(fail())
+
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                for number in (3, 1, 2):
+                    group.create_task(step(number))
+            with pytest.raises(ExceptionGroup) as info:
+                await failing_group()
+            assert isinstance(info.value.exceptions[0], LookupError)
+
+        run(main())
+        assert done == [1, 2, 3]
+
+    def test_queue_lock_event_and_condition(self, loop, run):
+        async def main():
+            queue = asyncio.Queue(2)
+            lock = asyncio.Lock()
+            finished = asyncio.Event()
+            got = []
+
+            async def produce():
+                for number in range(100):
+                    await queue.put(number)
+                finished.set()
+
+            async def consume():
+                while len(got) < 100:
+                    number = await queue.get()
+                    async with lock:
+                        got.append(number)
+                        await asyncio.sleep(0)
+
+            await asyncio.gather(produce(), consume())
+            await finished.wait()
+            return got
+
+        assert run(main()) == list(range(100))
+
+    def test_as_completed_shield_and_wait(self, run):
+        async def main():
+            order = [
+                await first
+                for first in asyncio.as_completed(
+                    [asyncio.sleep(delay, delay) for delay in (0.02, 0.001)]
+                )
+            ]
+            assert order == [0.001, 0.02]
+            inner = asyncio.ensure_future(asyncio.sleep(0.005, "inner"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(inner), 0.001)
+            assert await inner == "inner"
+            tasks = {asyncio.ensure_future(asyncio.sleep(delay)) for delay in (0, 1000)}
+            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(done), len(pending)) == (1, 1)
+            pending.pop().cancel()
+
+        run(main())
+
+
+class TestTaskFactories:
+    def test_get_and_set(self, loop):
+        assert loop.get_task_factory() is None
+
+        def factory(loop, coro, **kwargs):
+            return asyncio.Task(coro, loop=loop, **kwargs)
+
+        loop.set_task_factory(factory)
+        assert loop.get_task_factory() is factory
+        loop.set_task_factory(None)
+        assert loop.get_task_factory() is None
+
+    @pytest.mark.parametrize("factory", ["text", 42])
+    def test_not_callable(self, loop, factory):
+        with pytest.raises(TypeError):
+            loop.set_task_factory(factory)
+
+    def test_is_called_with_the_loop_and_the_coroutine(self, loop, run):
+        class MyTask(asyncio.Task):
+            pass
+
+        calls = []
+
+        def factory(*args, **kwargs):
+            calls.append(args)
+            return MyTask(args[1], loop=args[0], **kwargs)
+
+        loop.set_task_factory(factory)
+        coro = asyncio.sleep(0, "result")
+        task = loop.create_task(coro)
+        assert calls == [(loop, coro)]
+        assert type(task) is MyTask
+        assert run(task) == "result"
+        loop.set_task_factory(None)
+
+    def test_gets_the_context_only_if_there_is_one(self, loop, run):
+        seen = []
+
+        def factory(loop, coro, **kwargs):
+            # CPython 3.13.3 began to pass every keyword on, None included.
+            seen.append({key: value for key, value in kwargs.items() if value is not None})
+            return asyncio.Task(coro, loop=loop, **kwargs)
+
+        loop.set_task_factory(factory)
+        context = contextvars.copy_context()
+        run(loop.create_task(asyncio.sleep(0)))
+        run(loop.create_task(asyncio.sleep(0), context=context))
+        assert seen == [{}, {"context": context}]
+        loop.set_task_factory(None)
+
+    def test_the_name_reaches_the_task(self, loop, run):
+        loop.set_task_factory(lambda loop, coro, **kw: asyncio.Task(coro, loop=loop, **kw))
+        task = loop.create_task(asyncio.sleep(0), name="a name")
+        assert task.get_name() == "a name"
+        run(task)
+        loop.set_task_factory(None)
+
+    @pytest.mark.skipif(
+        not factory_gets_every_keyword, reason="the factory gets all keywords since CPython 3.13.3"
+    )
+    def test_gets_every_keyword(self, loop, run):
+        seen = []
+
+        def factory(loop, coro, **kwargs):
+            seen.append(kwargs.pop("flavour"))
+            return asyncio.Task(coro, loop=loop, **kwargs)
+
+        loop.set_task_factory(factory)
+        run(loop.create_task(asyncio.sleep(0), flavour="known to the factory"))
+        assert seen == ["known to the factory"]
+        loop.set_task_factory(None)
+
+    def test_applies_to_ensure_future_gather_and_groups(self, loop, run):
+        created = []
+
+        def factory(loop, coro, **kwargs):
+            task = asyncio.Task(coro, loop=loop, **kwargs)
+            created.append(task)
+            return task
+
+        async def main():
+            await asyncio.ensure_future(asyncio.sleep(0))
+            await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(0))
+
+        loop.set_task_factory(factory)
+        run(main())
+        loop.set_task_factory(None)
+        assert len(created) == 5
+
+    @support.needs_eager_tasks
+    def test_eager(self, loop, run):
+        order = []
+
+        async def immediate():
+            order.append("immediate")
+            return "result"
+
+        async def blocking():
+            order.append("blocking")
+            await asyncio.sleep(0)
+            order.append("resumed")
+
+        async def main():
+            task = asyncio.create_task(immediate(), name="a name")
+            assert order == ["immediate"]
+            assert task.done()
+            assert task.get_name() == "a name"
+            assert await task == "result"
+            task = asyncio.create_task(blocking())
+            assert order == ["immediate", "blocking"]
+            assert not task.done()
+            await task
+            assert order == ["immediate", "blocking", "resumed"]
+
+        loop.set_task_factory(asyncio.eager_task_factory)
+        run(main())
+        loop.set_task_factory(None)
+
+    @support.needs_eager_tasks
+    def test_eager_with_an_own_task_class(self, loop, run):
+        class MyTask(asyncio.Task):
+            pass
+
+        async def main():
+            task = asyncio.create_task(asyncio.sleep(0))
+            assert type(task) is MyTask
+            await task
+
+        loop.set_task_factory(asyncio.create_eager_task_factory(MyTask))
+        run(main())
+        loop.set_task_factory(None)
+
+
+class TestAsyncGenerators:
+    def test_shutdown_closes_those_still_open(self, loop, run):
+        order = []
+
+        async def generate():
+            try:
+                yield 1
+                yield 2
+            finally:
+                await asyncio.sleep(0)
+                order.append("closed")
+
+        async def main():
+            generator = generate()
+            await generator.__anext__()
+            return generator
+
+        generator = run(main())
+        assert not order
+        run(loop.shutdown_asyncgens())
+        assert order == ["closed"]
+        del generator
+
+    def test_an_abandoned_generator_is_closed_by_the_loop(self, loop, run):
+        order = []
+
+        async def generate():
+            try:
+                yield 1
+                yield 2
+            finally:
+                await asyncio.sleep(0)
+                order.append("closed")
+
+        async def main():
+            async for _ in generate():
+                break
+            gc.collect()
+            await support.wait_until(lambda: order)
+
+        run(main())
+        assert order == ["closed"]
+
+    def test_an_error_while_closing_is_reported(self, loop, run, reported):
+        async def generate():
+            try:
+                yield 1
+            finally:
+                raise LookupError("as expected")
+
+        async def main():
+            generator = generate()
+            await generator.__anext__()
+            return generator
+
+        generator = run(main())
+        run(loop.shutdown_asyncgens())
+        context = reported.pop(LookupError)
+        assert context["asyncgen"] is generator
+
+    def test_the_hooks_are_there_only_while_the_loop_runs(self, loop, run):
+        def firstiter(generator):
+            pass
+
+        before = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=firstiter)
+        try:
+
+            async def main():
+                assert sys.get_asyncgen_hooks().firstiter != firstiter
+                assert sys.get_asyncgen_hooks().finalizer is not None
+
+            run(main())
+            assert sys.get_asyncgen_hooks().firstiter is firstiter
+            loop.call_soon(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_forever()
+            assert sys.get_asyncgen_hooks().firstiter is firstiter
+        finally:
+            sys.set_asyncgen_hooks(*before)
+
+    def test_a_generator_begun_after_shutdown_warns(self, loop, run):
+        async def generate():
+            yield 1
+
+        async def main():
+            async for _ in generate():
+                pass
+
+        run(loop.shutdown_asyncgens())
+        with pytest.warns(ResourceWarning, match="asynchronous generator"):
+            run(main())

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Nothing that the loop makes keeps a cycle of the user's objects alive.
+
+Programs keep handles in the very objects whose methods the handles call, and those objects in the
+context in which they were made: a request with its time-out is such a knot. asyncio's handles are
+visible to the garbage collector, which unties it; whatever a loop uses instead must do no worse,
+when the callback has run, has failed, was cancelled, or was still waiting as the loop closed.
+"""
+
+import asyncio
+import contextvars
+import gc
+import weakref
+
+import pytest
+import support
+
+current_request = contextvars.ContextVar("current_request", default=None)
+
+
+class Request:
+    """An object that keeps the handle of its own method."""
+
+    def __init__(self):
+        self.handle = None
+
+    def work(self, *args):
+        pass
+
+    def fail(self, *args):
+        raise LookupError
+
+    def cancel(self, *args):
+        self.handle.cancel()
+
+
+def assert_collected(reference):
+    gc.collect()
+    assert reference() is None, f"kept alive by {gc.get_referrers(reference())}"
+
+
+SCHEDULE = {
+    "call_soon": lambda loop, *call: loop.call_soon(*call),
+    "call_soon with many arguments": lambda loop, *call: loop.call_soon(*call, *range(10)),
+    "call_soon_threadsafe": lambda loop, *call: loop.call_soon_threadsafe(*call),
+    "call_later": lambda loop, *call: loop.call_later(0, *call),
+    "call_at": lambda loop, *call: loop.call_at(0, *call),
+}
+
+
+@pytest.fixture(params=SCHEDULE.values(), ids=SCHEDULE)
+def schedule(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["normal mode", "debug mode"])
+def any_loop(request, loop):
+    loop.set_debug(request.param)
+    return loop
+
+
+class TestHandles:
+    @pytest.fixture(autouse=True)
+    def collector_is_off(self):
+        """So that each cycle is collected where the test expects it, or not at all."""
+        gc.disable()
+        yield
+        gc.enable()
+
+    def test_of_a_callback_that_has_run(self, any_loop, schedule):
+        request = Request()
+        request.handle = schedule(any_loop, request.work, request)
+        support.turn(any_loop, 2)
+        reference = weakref.ref(request)
+        del request
+        assert_collected(reference)
+
+    def test_of_a_callback_that_failed(self, any_loop, schedule, reported):
+        request = Request()
+        request.handle = schedule(any_loop, request.fail, request)
+        support.turn(any_loop, 2)
+        reported.pop(LookupError)
+        reference = weakref.ref(request)
+        del request
+        assert_collected(reference)
+
+    def test_of_a_callback_that_was_cancelled(self, any_loop, schedule):
+        request = Request()
+        request.handle = schedule(any_loop, request.work, request)
+        request.handle.cancel()
+        support.turn(any_loop, 2)
+        reference = weakref.ref(request)
+        del request
+        assert_collected(reference)
+
+    def test_of_a_callback_that_cancelled_itself(self, any_loop, schedule):
+        request = Request()
+        request.handle = schedule(any_loop, request.cancel, request)
+        support.turn(any_loop, 2)
+        reference = weakref.ref(request)
+        del request
+        assert_collected(reference)
+
+    def test_of_a_callback_that_still_waited_when_the_loop_closed(self, loop_factory, schedule):
+        loop = loop_factory()
+        request = Request()
+        request.handle = schedule(loop, request.work, request)
+        loop.close()
+        reference = weakref.ref(request)
+        del request
+        assert_collected(reference)
+
+    @pytest.mark.parametrize("end", ["run", "fail", "cancel", "close"])
+    def test_in_the_context_that_they_keep(self, loop_factory, schedule, end):
+        """The handle keeps a copy of the context, the context the request, which the handle."""
+        loop = loop_factory()
+        loop.set_exception_handler(lambda loop, context: None)
+        request = Request()
+        context = contextvars.copy_context()
+        context.run(current_request.set, request)
+        callback = request.fail if end == "fail" else request.work
+        request.handle = context.run(schedule, loop, callback)
+        if end == "cancel":
+            request.handle.cancel()
+        if end != "close":
+            support.turn(loop, 2)
+        loop.close()
+        reference = weakref.ref(request)
+        del request, context, callback
+        assert_collected(reference)
+
+    def test_kept_by_the_loop_itself(self, loop_kind, schedule):
+        def make():
+            loop = support.new_loop(loop_kind)
+            loop.kept = [schedule(loop, print, loop) for _ in range(2)]
+            loop.kept[0].cancel()
+            loop.close()
+            return weakref.ref(loop)
+
+        assert_collected(make())
+
+    def test_kept_by_the_exception_handler(self, loop_kind):
+        def make():
+            loop = support.new_loop(loop_kind)
+            request = Request()
+            request.handle = loop.call_soon(request.work)
+            loop.set_exception_handler(request.work)
+            support.turn(loop)
+            loop.close()
+            return weakref.ref(loop)
+
+        assert_collected(make())
+
+
+class TestOthers:
+    @pytest.mark.parametrize("side", ["reader", "writer"])
+    def test_readers_and_writers(self, loop, socketpair, side):
+        left, _ = socketpair
+        for end in ("removed", "replaced"):
+            request = Request()
+            request.loop = loop
+            getattr(loop, f"add_{side}")(left, request.work, request)
+            support.turn(loop, 2)
+            if end == "removed":
+                getattr(loop, f"remove_{side}")(left)
+            else:
+                getattr(loop, f"add_{side}")(left, print)
+                getattr(loop, f"remove_{side}")(left)
+            reference = weakref.ref(request)
+            del request
+            assert_collected(reference)
+
+    def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, loop_kind):
+        """Abandoned without being closed: collected, with asyncio's warnings, all the same."""
+        code = """
+        import gc, weakref
+        warnings.simplefilter("ignore")
+        def make():
+            loop = new_loop()
+            loop.set_exception_handler(lambda loop, context: None)
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            task = loop.create_task(loop.sock_recv(left, 10))
+            loop.call_later(1000, print, loop)
+            loop.add_reader(right, print, loop)
+            turn(loop, 3)
+            return weakref.ref(loop)
+        reference = make()
+        gc.collect()
+        gc.collect()
+        assert reference() is None
+        """
+        support.run_python(loop_kind, code)
+
+    def test_results_of_awaited_socket_operations(self, loop, run, socketpair):
+        left, right = socketpair
+        request = Request()
+
+        async def work(request):
+            request.task = asyncio.current_task()
+            request.data = await loop.sock_recv(left, 10)
+            await loop.sock_sendall(left, request.data)
+
+        task = loop.create_task(work(request))
+        support.turn(loop, 3)
+        right.send(b"data")
+        run(task)
+        reference = weakref.ref(request)
+        del request, task
+        assert_collected(reference)
+
+    def test_a_cancelled_socket_operation(self, loop, socketpair):
+        left, _ = socketpair
+        request = Request()
+        reference = weakref.ref(request)
+
+        async def work(request):
+            request.task = asyncio.current_task()
+            await loop.sock_recv(left, 10)
+
+        task = loop.create_task(work(request))
+        support.turn(loop, 3)
+        task.cancel()
+        support.turn(loop, 3)
+        del request, task
+        assert_collected(reference)
+
+    def test_a_thousand_requests_leave_nothing(self, loop):
+        """The whole knot, as a server ties it, counted."""
+        alive = weakref.WeakSet()
+
+        def serve(number):
+            request = Request()
+            alive.add(request)
+            current_request.set(request)
+            request.handle = loop.call_later(0.001 * (number % 2), request.work, request)
+            request.soon = loop.call_soon(request.work)
+            if number % 2:
+                request.handle.cancel()
+
+        for number in range(1000):
+            loop.call_soon(serve, number)
+        loop.call_later(0.05, loop.stop)
+        loop.run_forever()
+        gc.collect()
+        assert len(alive) == 0

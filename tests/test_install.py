@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ways to make a program run on mgloop: run(), new_event_loop(), install(), the policy.
+
+Each program is a fresh interpreter with every warning an error, because install() promises that
+none reaches its user on any version, and because what it installs is global.
+"""
+
+import asyncio
+import importlib.metadata
+import inspect
+
+import pytest
+import support
+
+# 3.14 renamed the class itself, and warns where the public name is looked up.
+has_policies = pytest.mark.skipif(
+    not any(hasattr(asyncio.events, p + "AbstractEventLoopPolicy") for p in ("", "_")),
+    reason="this version has no policies any more",
+)
+policies_are_not_deprecated = pytest.mark.skipif(
+    hasattr(asyncio.events, "_set_event_loop_policy"),
+    reason="asyncio's own functions for policies warn since CPython 3.14",
+)
+
+
+def strict(code):
+    """Run `code`, with mgloop imported, in an interpreter that makes errors of warnings."""
+    return support.run_python("mgloop", "import mgloop\n" + inspect.cleandoc(code), "-W", "error")
+
+
+class TestInstall:
+    def test_asyncio_run_and_new_event_loop(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            mgloop.install()
+            assert asyncio.run(main()) is mgloop.Loop
+            loop = asyncio.new_event_loop()
+            assert type(loop) is mgloop.Loop
+            loop.close()
+            with asyncio.Runner() as runner:
+                assert runner.run(main()) is mgloop.Loop
+            """
+        )
+
+    def test_uninstall(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            mgloop.install()
+            mgloop.uninstall()
+            assert asyncio.run(main()) is not mgloop.Loop
+            mgloop.install()
+            assert asyncio.run(main()) is mgloop.Loop
+            """
+        )
+
+    def test_twice_and_uninstall_without_install(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            mgloop.uninstall()
+            assert asyncio.run(main()) is not mgloop.Loop
+            mgloop.install()
+            mgloop.install()
+            assert asyncio.run(main()) is mgloop.Loop
+            mgloop.uninstall()
+            mgloop.uninstall()
+            assert asyncio.run(main()) is not mgloop.Loop
+            """
+        )
+
+    def test_import_alone_changes_nothing(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            assert asyncio.run(main()) is not mgloop.Loop
+            """
+        )
+
+    def test_a_loop_that_is_there_stays_as_it_is(self):
+        strict(
+            """
+            loop = asyncio.new_event_loop()
+            mgloop.install()
+            assert type(loop) is not mgloop.Loop
+            assert loop.run_until_complete(asyncio.sleep(0.001, "works")) == "works"
+            loop.close()
+            """
+        )
+
+    def test_debug_and_threads(self):
+        strict(
+            """
+            async def main():
+                loop = asyncio.get_running_loop()
+                return type(loop), loop.get_debug()
+
+            mgloop.install()
+            assert asyncio.run(main(), debug=True) == (mgloop.Loop, True)
+            got = []
+            thread = threading.Thread(target=lambda: got.append(asyncio.run(main())))
+            thread.start()
+            thread.join()
+            assert got == [(mgloop.Loop, False)]
+            """
+        )
+
+    def test_unittest(self):
+        strict(
+            """
+            import unittest
+
+            class Test(unittest.IsolatedAsyncioTestCase):
+                async def test_loop(self):
+                    await asyncio.sleep(0.001)
+                    self.assertIs(type(asyncio.get_running_loop()), mgloop.Loop)
+
+            mgloop.install()
+            suite = unittest.defaultTestLoader.loadTestsFromTestCase(Test)
+            result = unittest.TextTestRunner().run(suite)
+            assert result.wasSuccessful() and result.testsRun == 1
+            """
+        )
+
+
+class TestPolicy:
+    @has_policies
+    def test_is_a_policy(self):
+        strict(
+            """
+            policy = mgloop.EventLoopPolicy()
+            warnings.simplefilter("ignore")
+            assert isinstance(policy, asyncio.AbstractEventLoopPolicy)
+            loop = policy.new_event_loop()
+            assert type(loop) is mgloop.Loop
+            policy.set_event_loop(loop)
+            assert policy.get_event_loop() is loop
+            policy.set_event_loop(None)
+            loop.close()
+            """
+        )
+
+    @has_policies
+    @policies_are_not_deprecated
+    def test_set_by_asyncios_own_function(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            asyncio.set_event_loop_policy(mgloop.EventLoopPolicy())
+            assert isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
+            assert asyncio.run(main()) is mgloop.Loop
+            asyncio.set_event_loop_policy(None)
+            assert asyncio.run(main()) is not mgloop.Loop
+            """
+        )
+
+    @has_policies
+    @policies_are_not_deprecated
+    def test_install_sets_it(self):
+        strict(
+            """
+            mgloop.install()
+            assert isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
+            mgloop.uninstall()
+            assert not isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
+            """
+        )
+
+
+class TestRun:
+    def test_result_and_loop(self):
+        strict(
+            """
+            async def main():
+                await asyncio.sleep(0.001)
+                assert type(asyncio.get_running_loop()) is mgloop.Loop
+                return "result"
+
+            assert mgloop.run(main()) == "result"
+            assert mgloop.run(main()) == "result"
+            """
+        )
+
+    def test_exceptions(self):
+        strict(
+            """
+            async def main():
+                raise LookupError("as expected")
+
+            try:
+                mgloop.run(main())
+            except LookupError as exc:
+                assert str(exc) == "as expected"
+            else:
+                raise AssertionError("no exception")
+            """
+        )
+
+    def test_debug(self):
+        strict(
+            """
+            async def main():
+                return asyncio.get_running_loop().get_debug()
+
+            assert mgloop.run(main()) is False
+            assert mgloop.run(main(), debug=True) is True
+            assert mgloop.run(main(), debug=False) is False
+            """
+        )
+
+    def test_keywords_for_the_loop(self):
+        strict(
+            """
+            async def main():
+                try:
+                    asyncio.get_running_loop().call_soon_threadsafe(print)
+                except RuntimeError as exc:
+                    return "enable_wakeup" in str(exc)
+
+            assert mgloop.run(main(), enable_wakeup=False) is True
+            assert mgloop.run(main(), enable_wakeup=True) is None
+            coro = main()
+            try:
+                mgloop.run(coro, flavour="unknown")
+            except TypeError:
+                coro.close()
+            else:
+                raise AssertionError("an unknown keyword was taken")
+            """
+        )
+
+    def test_winds_everything_down(self):
+        strict(
+            """
+            order = []
+
+            async def background():
+                try:
+                    await asyncio.sleep(1000)
+                finally:
+                    order.append("task")
+
+            async def generate():
+                try:
+                    yield 1
+                finally:
+                    order.append("generator")
+
+            async def main():
+                global loop, generator, task
+                loop = asyncio.get_running_loop()
+                task = asyncio.create_task(background())
+                generator = generate()
+                await generator.__anext__()
+                loop.run_in_executor(None, lambda: (time.sleep(0.02), order.append("thread")))
+                await asyncio.sleep(0)
+
+            mgloop.run(main())
+            assert loop.is_closed()
+            assert sorted(order) == ["generator", "task", "thread"], order
+            """
+        )
+
+    def test_inside_a_running_loop(self):
+        strict(
+            """
+            async def inner():
+                pass
+
+            async def main():
+                try:
+                    mgloop.run(inner())
+                except RuntimeError as exc:
+                    return "running event loop" in str(exc)
+
+            assert mgloop.run(main()) is True
+            assert asyncio.run(main()) is True
+            """
+        )
+
+    def test_not_a_coroutine(self):
+        strict(
+            """
+            for thing in (None, 42, print):
+                try:
+                    mgloop.run(thing)
+                except (TypeError, ValueError):
+                    pass
+                else:
+                    raise AssertionError("taken")
+            """
+        )
+
+    def test_leaves_no_current_loop_behind(self):
+        strict(
+            """
+            async def main():
+                pass
+
+            mgloop.run(main())
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                pass
+            else:
+                raise AssertionError("still a running loop")
+            """
+        )
+
+
+class TestNewEventLoop:
+    def test_as_the_factory_of_a_runner(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            with asyncio.Runner(loop_factory=mgloop.new_event_loop) as runner:
+                assert runner.run(main()) is mgloop.Loop
+                assert type(runner.get_loop()) is mgloop.Loop
+            """
+        )
+
+    @support.needs_run_loop_factory
+    def test_as_the_factory_of_run(self):
+        strict(
+            """
+            async def main():
+                return type(asyncio.get_running_loop())
+
+            assert asyncio.run(main(), loop_factory=mgloop.new_event_loop) is mgloop.Loop
+            """
+        )
+
+    def test_the_class_and_its_subclasses(self):
+        strict(
+            """
+            class MyLoop(mgloop.Loop):
+                def __init__(self):
+                    super().__init__()
+                    self.mine = True
+
+                def call_soon(self, callback, *args, context=None):
+                    self.counted = getattr(self, "counted", 0) + 1
+                    return super().call_soon(callback, *args, context=context)
+
+            loop = mgloop.Loop()
+            assert isinstance(loop, asyncio.AbstractEventLoop)
+            assert isinstance(loop, asyncio.BaseEventLoop)
+            loop.close()
+            loop = MyLoop()
+            assert loop.mine
+            got = []
+            loop.call_soon(got.append, "called")
+            loop.run_until_complete(asyncio.sleep(0))
+            assert got == ["called"]
+            assert loop.counted >= 1
+            loop.close()
+            """
+        )
+
+    def test_a_subclass_may_watch_run_forever_and_run_until_complete(self):
+        strict(
+            """
+            class MyLoop(mgloop.Loop):
+                def run_forever(self):
+                    runs.append("forever")
+                    super().run_forever()
+
+            runs = []
+            loop = MyLoop()
+            loop.run_until_complete(asyncio.sleep(0))
+            assert runs == ["forever"]
+            loop.close()
+            """
+        )
+
+    def test_arguments(self):
+        strict(
+            """
+            for call in (
+                lambda: mgloop.new_event_loop(True),
+                lambda: mgloop.new_event_loop(flavour="unknown"),
+                lambda: mgloop.Loop(True),
+            ):
+                try:
+                    call()
+                except TypeError:
+                    pass
+                else:
+                    raise AssertionError("taken")
+            """
+        )
+
+
+class TestPackage:
+    def test_version(self):
+        import mgloop
+
+        assert mgloop.__version__ == importlib.metadata.version("mgloop")
+
+    def test_public_names(self):
+        import mgloop
+
+        for name in ("install", "uninstall", "run", "new_event_loop", "Loop"):
+            assert name in mgloop.__all__
+        for name in mgloop.__all__:
+            assert getattr(mgloop, name) is not None
+
+    def test_every_method_of_the_abstract_loop_is_there(self):
+        import mgloop
+
+        for name, method in vars(asyncio.AbstractEventLoop).items():
+            if not name.startswith("_") and inspect.isfunction(method):
+                assert getattr(mgloop.Loop, name) is not method, f"{name} is not implemented"
+
+    def test_public_functions_have_docstrings(self):
+        import mgloop
+
+        for name in ("install", "uninstall", "run", "new_event_loop", "Loop", "EventLoopPolicy"):
+            assert inspect.getdoc(getattr(mgloop, name)), name

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""connect_read_pipe() and connect_write_pipe(): pipes, FIFOs, terminals, sockets, devices.
+
+What can be polled can be a pipe; regular files are refused.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import tty
+
+import pytest
+import support
+from peers import Recorder, assert_idle, on_loop
+
+#: More than a pipe holds.
+MESSAGE = support.pattern(1_000_000)
+
+
+@pytest.fixture
+def pipe():
+    """The two ends of a pipe as unbuffered binary files; the test may close either."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb", 0) as reader, os.fdopen(write_end, "wb", 0) as writer:
+        yield reader, writer
+
+
+@pytest.fixture
+def terminal():
+    """The two ends of a pseudo-terminal in raw mode as unbuffered binary files."""
+    parent, child = os.openpty()
+    tty.setraw(child)
+    with os.fdopen(parent, "r+b", 0) as ours, os.fdopen(child, "r+b", 0) as theirs:
+        yield ours, theirs
+
+
+class PipeRecorder(Recorder):
+    """A Recorder that also stands for the protocol of a writing end, which receives nothing."""
+
+
+async def read_end(loop, file, recorder=None):
+    recorder = recorder or PipeRecorder(loop)
+    transport, protocol = await loop.connect_read_pipe(lambda: recorder, file)
+    assert protocol is recorder
+    return transport, recorder
+
+
+async def write_end(loop, file):
+    recorder = PipeRecorder(loop)
+    transport, protocol = await loop.connect_write_pipe(lambda: recorder, file)
+    assert protocol is recorder
+    return transport, recorder
+
+
+async def read_fd(fd, count):
+    """Read `count` bytes from a non-blocking descriptor, or as many as come before its end."""
+    data = bytearray()
+    while len(data) < count:
+        try:
+            chunk = os.read(fd, 65536)
+        except BlockingIOError:
+            await asyncio.sleep(0.001)
+            continue
+        if not chunk:
+            break
+        data += chunk
+    return bytes(data)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_read(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await read_end(loop, reader)
+    assert isinstance(transport, asyncio.ReadTransport)
+    assert transport.get_extra_info("pipe") is reader
+    assert transport.get_protocol() is protocol
+    assert not os.get_blocking(reader.fileno())
+    writer.write(b"hello")
+    assert await protocol.got(5) == b"hello"
+    writer.close()
+    assert await protocol.lost is None
+    await support.turns(2)
+    assert reader.closed
+    assert protocol.events == ["made", "data", "eof", "lost"]
+
+
+@on_loop
+async def test_read_much(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await read_end(loop, reader)
+
+    def write():
+        view = memoryview(MESSAGE)
+        while view:
+            view = view[writer.write(view) :]
+        writer.close()
+
+    with support.in_thread(write):
+        assert await protocol.lost is None
+    assert protocol.received == MESSAGE
+    transport.close()
+
+
+@on_loop
+async def test_pause_and_resume_reading(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await read_end(loop, reader)
+    assert transport.is_reading()
+    transport.pause_reading()
+    transport.pause_reading()
+    assert not transport.is_reading()
+    writer.write(b"waiting")
+    writer.close()
+    await asyncio.sleep(0.03)
+    assert protocol.received == b""
+    transport.resume_reading()
+    transport.resume_reading()
+    assert await protocol.lost is None
+    assert protocol.received == b"waiting"
+
+
+@on_loop
+async def test_pausing_in_data_received_holds_the_rest_back(loop, pipe):
+    class Sipping(PipeRecorder):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.pause_reading()
+            self.loop.call_later(0.001, self.transport.resume_reading)
+
+    reader, writer = pipe
+    _, protocol = await read_end(loop, reader, Sipping(loop))
+    os.set_blocking(writer.fileno(), False)
+    view = memoryview(MESSAGE)
+    while view:
+        view = view[writer.write(view) or 0 :]
+        await asyncio.sleep(0)
+    writer.close()
+    assert await protocol.lost is None
+    assert protocol.received == MESSAGE
+
+
+@on_loop
+async def test_close_the_reading_end(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await read_end(loop, reader)
+    writer.write(b"unread")
+    transport.close()
+    transport.close()
+    assert transport.is_closing()
+    assert protocol.events == ["made"]
+    assert await protocol.lost is None
+    await support.turns(2)
+    assert reader.closed
+    assert protocol.events == ["made", "lost"]
+    with pytest.raises(BrokenPipeError):
+        writer.write(b"x")
+
+
+@on_loop
+async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
+    class OopsError(Exception):
+        pass
+
+    class Failing(PipeRecorder):
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            raise OopsError
+
+    reader, writer = pipe
+    _, protocol = await read_end(loop, reader, Failing(loop))
+    writer.close()
+    await protocol.lost
+    await support.turns(2)
+    reported.pop(OopsError)
+    assert reader.closed
+
+
+@on_loop
+async def test_an_idle_pipe_costs_nothing(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await read_end(loop, reader)
+    _, writing_protocol = await write_end(loop, writer)
+    await assert_idle()
+    transport.close()
+    await protocol.lost
+    await writing_protocol.lost
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_write(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    assert isinstance(transport, asyncio.WriteTransport)
+    assert transport.get_extra_info("pipe") is writer
+    assert transport.can_write_eof()
+    transport.write(b"one ")
+    transport.write(bytearray(b"two "))
+    transport.write(memoryview(b"three "))
+    transport.write(b"")
+    transport.writelines([b"four ", bytearray(b"five")])
+    transport.write_eof()
+    assert transport.is_closing()
+    assert await protocol.lost is None
+    assert reader.read() == b"one two three four five"
+    await support.turns(2)
+    assert writer.closed
+
+
+@on_loop
+async def test_write_much(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    os.set_blocking(reader.fileno(), False)
+    transport.write(MESSAGE)
+    assert protocol.paused
+    size = transport.get_write_buffer_size()
+    assert 0 < size < len(MESSAGE)
+    transport.write(b"end")
+    assert transport.get_write_buffer_size() == size + 3
+    assert await read_fd(reader.fileno(), len(MESSAGE) + 3) == MESSAGE + b"end"
+    await support.wait_until(lambda: not protocol.paused)
+    assert transport.get_write_buffer_size() == 0
+    transport.close()
+    assert await protocol.lost is None
+    assert protocol.events == ["made", "pause", "resume", "lost"]
+
+
+@on_loop
+async def test_a_mutable_buffer_may_change_after_the_call(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    os.set_blocking(reader.fileno(), False)
+    buffer = bytearray(MESSAGE)
+    transport.write(buffer)
+    buffer[:] = bytes(len(buffer))
+    buffer.clear()
+    assert await read_fd(reader.fileno(), len(MESSAGE)) == MESSAGE
+    transport.close()
+    await protocol.lost
+
+
+@pytest.mark.parametrize("end", ["close", "write_eof"])
+@on_loop
+async def test_close_flushes(loop, pipe, end):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    os.set_blocking(reader.fileno(), False)
+    transport.write(MESSAGE)
+    getattr(transport, end)()
+    assert transport.is_closing()
+    await support.turns(3)
+    assert not protocol.lost.done()
+    assert await read_fd(reader.fileno(), len(MESSAGE) + 1) == MESSAGE
+    assert await protocol.lost is None
+
+
+@on_loop
+async def test_abort_drops(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    transport.write(MESSAGE)
+    transport.abort()
+    assert "lost" not in protocol.events
+    assert await protocol.lost is None
+    os.set_blocking(reader.fileno(), False)
+    assert len(await read_fd(reader.fileno(), len(MESSAGE))) < len(MESSAGE)
+
+
+@on_loop
+async def test_the_reader_goes_away(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    reader.close()
+    exc = await protocol.lost
+    assert exc is None or isinstance(exc, BrokenPipeError)
+    transport.write(b"dropped")
+    assert protocol.events == ["made", "lost"]
+
+
+@on_loop
+async def test_the_reader_goes_away_with_data_pending(loop, pipe):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    transport.write(MESSAGE)
+    reader.close()
+    assert isinstance(await protocol.lost, BrokenPipeError)
+
+
+@on_loop
+async def test_write_after_close_is_dropped_with_a_warning(loop, pipe, caplog):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    transport.close()
+    with caplog.at_level(logging.WARNING, logger="asyncio"):
+        for _ in range(10):
+            transport.write(b"late")
+    assert any("pipe closed by peer or os.write" in message for message in caplog.messages)
+    assert await protocol.lost is None
+    assert reader.read() == b""
+
+
+@pytest.mark.parametrize("data", ["text", None, 5])
+@on_loop
+async def test_write_refuses_what_is_not_bytes(loop, pipe, data):
+    reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    with pytest.raises((TypeError, AssertionError)):
+        transport.write(data)
+    transport.write(b"unharmed")
+    transport.close()
+    await protocol.lost
+    assert reader.read() == b"unharmed"
+
+
+# --- both ends -----------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_both_ends_of_a_pipe(loop, pipe):
+    reader, writer = pipe
+    _, received = await read_end(loop, reader)
+    transport, _ = await write_end(loop, writer)
+    transport.write(MESSAGE)
+    transport.close()
+    assert await received.lost is None
+    assert received.received == MESSAGE
+
+
+@on_loop
+async def test_streams_over_a_pipe(loop, pipe):
+    reader, writer = pipe
+    stream = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), reader)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.streams.FlowControlMixin(), writer
+    )
+    output = asyncio.StreamWriter(transport, protocol, None, loop)
+    for number in range(2000):
+        output.write(b"line %d\n" % number)
+        await output.drain()
+        assert await stream.readline() == b"line %d\n" % number
+    transport.close()
+    assert await stream.read() == b""
+    await support.turns(3)
+
+
+# --- what else is a pipe -------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_fifo(loop, tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    reader = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
+    writer = os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb", 0)
+    _, received = await read_end(loop, reader)
+    transport, protocol = await write_end(loop, writer)
+    transport.write(MESSAGE)
+    transport.close()
+    await protocol.lost
+    assert await received.lost is None
+    assert received.received == MESSAGE
+
+
+@on_loop
+async def test_a_terminal(loop, terminal):
+    ours, theirs = terminal
+    _, protocol = await read_end(loop, ours)
+    writing, writing_protocol = await write_end(loop, theirs)
+    writing.write(b"hello")
+    assert await protocol.got(5) == b"hello"
+    writing.close()
+    assert await writing_protocol.lost is None
+    exc = await protocol.lost
+    # When the last process closes a terminal, Linux tells its other end EIO.
+    assert isinstance(exc, OSError)
+    assert exc.errno == errno.EIO
+
+
+@on_loop
+async def test_both_directions_of_a_terminal(loop, terminal):
+    ours, theirs = terminal
+    second = os.fdopen(os.dup(ours.fileno()), "wb", 0)
+    reading, protocol = await read_end(loop, ours)
+    writing, writing_protocol = await write_end(loop, second)
+    for number in range(20):
+        writing.write(b"%02d" % number)
+        assert theirs.read(2) == b"%02d" % number
+        theirs.write(b"%02d" % number)
+        assert (await protocol.got(2 * number + 2))[-2:] == b"%02d" % number
+    for transport in (writing, reading):
+        transport.close()
+    await protocol.lost
+    await writing_protocol.lost
+
+
+@on_loop
+async def test_sockets(loop, socketpair):
+    ours, theirs = socketpair
+    _, received = await read_end(loop, ours)
+    transport, protocol = await write_end(loop, theirs)
+    transport.write(MESSAGE)
+    transport.close()
+    await protocol.lost
+    assert await received.lost is None
+    assert received.received == MESSAGE
+
+
+@on_loop
+async def test_a_character_device_can_be_written(loop):
+    """/dev/null is always ready, and epoll does not know it."""
+    transport, protocol = await write_end(
+        loop, os.fdopen(os.open("/dev/null", os.O_WRONLY), "wb", 0)
+    )
+    for _ in range(100):
+        transport.write(bytes(100_000))
+    assert transport.get_write_buffer_size() == 0
+    transport.close()
+    assert await protocol.lost is None
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+@on_loop
+async def test_a_regular_file_is_refused(loop, tmp_path, direction):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    connect = getattr(loop, f"connect_{direction}_pipe")
+    with path.open("r+b", 0) as file:
+        with pytest.raises(ValueError, match=r"transport is (only )?for"):
+            await connect(asyncio.Protocol, file)

@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Scheduling callbacks: order, handles, context, and exceptions that leave an iteration.
+
+Timers as such are in test_timers.py, calls from other threads in test_threads.py, running,
+stopping and closing in test_running.py. Nothing that was scheduled may be lost, whether the loop
+is stopped, interrupted or left by an exception.
+"""
+
+import asyncio
+import contextvars
+import gc
+import weakref
+
+import pytest
+import support
+
+variable = contextvars.ContextVar("variable", default="outer")
+
+needs_get_context = pytest.mark.skipif(
+    not hasattr(asyncio.Handle, "get_context"), reason="Handle.get_context came with CPython 3.12"
+)
+
+
+class TestCallSoon:
+    def test_callbacks_run_in_the_order_of_the_calls(self, loop):
+        order = []
+        for number in range(1000):
+            loop.call_soon(order.append, number)
+        support.turn(loop)
+        assert order == list(range(1000))
+
+    @pytest.mark.parametrize("count", range(9))
+    def test_positional_arguments_arrive(self, loop, count):
+        got = []
+        loop.call_soon(lambda *args: got.append(args), *range(count))
+        support.turn(loop)
+        assert got == [tuple(range(count))]
+
+    def test_callbacks_scheduled_by_callbacks_run_in_the_next_iteration(self, loop):
+        order = []
+
+        def first():
+            order.append("first")
+            loop.call_soon(order.append, "scheduled by first")
+
+        loop.call_soon(first)
+        loop.call_soon(order.append, "second")
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert order == ["first", "second"]
+        support.turn(loop)
+        assert order == ["first", "second", "scheduled by first"]
+
+    def test_an_endless_chain_does_not_starve_descriptors_or_timers(self, loop, socketpair):
+        left, right = socketpair
+        seen = []
+
+        def again():
+            if len(seen) < 2:
+                loop.call_soon(again)
+            else:
+                loop.stop()
+
+        def readable():
+            seen.append("readable")
+            loop.remove_reader(left)
+
+        loop.add_reader(left, readable)
+        loop.call_later(0.01, seen.append, "timer")
+        right.send(b"x")
+        loop.call_soon(again)
+        loop.run_forever()
+        assert sorted(seen) == ["readable", "timer"]
+
+    def test_many_handles_survive_the_growth_of_the_queue(self, loop):
+        order = []
+
+        def burst(start):
+            for number in range(start, start + 5000):
+                loop.call_soon(order.append, number)
+
+        for round_number in range(4):
+            burst(round_number * 10000)
+            loop.call_soon(burst, round_number * 10000 + 5000)
+            support.turn(loop, 2)
+        assert order == list(range(40000))
+
+    def test_returns_a_handle(self, loop):
+        handle = loop.call_soon(print)
+        assert isinstance(handle, asyncio.Handle)
+        assert not isinstance(handle, asyncio.TimerHandle)
+        assert not handle.cancelled()
+        assert "print" in repr(handle)
+        handle.cancel()
+
+    def test_every_parameter_has_its_name(self, loop):
+        calls = support.Calls()
+        now = loop.time()
+        loop.call_soon(callback=calls)
+        loop.call_soon_threadsafe(callback=calls)
+        loop.call_later(delay=0, callback=calls)
+        loop.call_later(0, callback=calls)
+        loop.call_at(when=now, callback=calls)
+        loop.call_at(now, callback=calls, context=None)
+        support.turn(loop, 2)
+        assert calls.args == [()] * 6
+        with pytest.raises(TypeError):
+            loop.call_soon(print, callback=print)
+        with pytest.raises(TypeError):
+            loop.call_later(0, print, delay=0)
+        with pytest.raises(TypeError):
+            loop.call_at(when=now)
+
+    def test_unknown_keywords(self, loop):
+        with pytest.raises(TypeError):
+            loop.call_soon(print, flavour="unknown")
+        with pytest.raises(TypeError):
+            loop.call_soon()
+
+    def test_bound_methods_and_builtins_and_callable_objects_run(self, loop):
+        class Callable:
+            def __init__(self):
+                self.calls = []
+
+            def __call__(self, *args):
+                self.calls.append(("call", args))
+
+            def method(self, *args):
+                self.calls.append(("method", args))
+
+        subject = Callable()
+        loop.call_soon(subject, 1)
+        loop.call_soon(subject.method, 2)
+        loop.call_soon(subject.calls.append, 3)
+        support.turn(loop)
+        assert subject.calls == [("call", (1,)), ("method", (2,)), 3]
+
+    def test_arguments_are_released_once_the_callback_has_run(self, loop):
+        class Token:
+            pass
+
+        token = Token()
+        alive = weakref.ref(token)
+        handle = loop.call_soon(lambda _: None, token)
+        del token
+        assert alive() is not None
+        support.turn(loop)
+        gc.collect()
+        if support.kind_of(loop) == "mgloop":
+            # asyncio's handle keeps them as long as it lives.
+            assert alive() is None
+        del handle
+        gc.collect()
+        assert alive() is None
+
+    def test_what_is_left_when_the_loop_closes_is_released(self, loop_factory):
+        class Token:
+            pass
+
+        loop = loop_factory()
+        token = Token()
+        alive = weakref.ref(token)
+        loop.call_soon(print, token)
+        loop.call_later(1000, print, token)
+        del token
+        loop.close()
+        gc.collect()
+        assert alive() is None
+
+    def test_exceptions_go_to_the_handler_and_the_rest_runs(self, loop, reported):
+        order = []
+
+        def fail():
+            raise LookupError("as expected")
+
+        handle = loop.call_soon(fail)
+        loop.call_soon(order.append, "after")
+        support.turn(loop)
+        assert order == ["after"]
+        context = reported.pop(LookupError)
+        assert context["handle"] is handle
+        assert "fail" in context["message"]
+        assert isinstance(context["handle"], asyncio.Handle)
+
+    @pytest.mark.parametrize("exception", [asyncio.CancelledError, GeneratorExit])
+    def test_other_base_exceptions_go_to_the_handler_too(self, loop, reported, exception):
+        def fail():
+            raise exception
+
+        loop.call_soon(fail)
+        support.turn(loop)
+        reported.pop(exception)
+
+
+class TestInterruption:
+    """SystemExit and KeyboardInterrupt leave run_forever at once, and nothing is lost."""
+
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_leaves_run_forever_and_the_rest_runs_later(self, loop, exception):
+        order = []
+
+        def leave():
+            order.append("leave")
+            loop.call_soon(order.append, "scheduled before leaving")
+            raise exception
+
+        loop.call_soon(order.append, "before")
+        loop.call_soon(leave)
+        loop.call_soon(order.append, "after")
+        with pytest.raises(exception):
+            loop.run_forever()
+        assert order == ["before", "leave"]
+        assert not loop.is_running()
+        support.turn(loop, 2)
+        assert order == ["before", "leave", "after", "scheduled before leaving"]
+
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_timers_due_in_the_same_iteration_are_kept(self, loop, exception):
+        order = []
+
+        def leave():
+            raise exception
+
+        now = loop.time()
+        loop.call_at(now, order.append, "first")
+        loop.call_at(now, leave)
+        loop.call_at(now, order.append, "last")
+        with pytest.raises(exception):
+            loop.run_forever()
+        support.turn(loop, 2)
+        assert order == ["first", "last"]
+
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_descriptors_ready_in_the_same_iteration_are_kept(self, loop, exception):
+        order = []
+        with support.nonblocking_socketpair() as one, support.nonblocking_socketpair() as two:
+
+            def on_ready(pair, name):
+                loop.remove_reader(pair[0])
+                order.append(name)
+                if len(order) == 1:
+                    raise exception
+
+            for pair, name in ((one, "one"), (two, "two")):
+                pair[1].send(b"x")
+                loop.add_reader(pair[0], on_ready, pair, name)
+            with pytest.raises(exception):
+                loop.run_forever()
+            assert len(order) == 1
+            support.turn(loop, 2)
+            assert sorted(order) == ["one", "two"]
+
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_out_of_a_task_through_run_until_complete(self, loop, run, exception):
+        async def leave():
+            await asyncio.sleep(0)
+            raise exception
+
+        with pytest.raises(exception):
+            run(leave())
+        assert not loop.is_running()
+        run(asyncio.sleep(0))
+
+    def test_the_loop_is_usable_afterwards(self, loop, run):
+        def leave():
+            raise KeyboardInterrupt
+
+        for _ in range(3):
+            loop.call_soon(leave)
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_forever()
+            assert run(asyncio.sleep(0.001, "well")) == "well"
+
+
+class TestHandles:
+    def test_cancelled_before_the_run(self, loop):
+        order = []
+        handle = loop.call_soon(order.append, "cancelled")
+        loop.call_soon(order.append, "kept")
+        handle.cancel()
+        assert handle.cancelled()
+        assert "cancelled" in repr(handle)
+        support.turn(loop)
+        assert order == ["kept"]
+
+    def test_cancelled_twice_and_after_the_run(self, loop):
+        order = []
+        handle = loop.call_soon(order.append, "ran")
+        support.turn(loop)
+        handle.cancel()
+        handle.cancel()
+        assert handle.cancelled()
+        assert order == ["ran"]
+
+    def test_cancelled_by_an_earlier_callback_of_the_same_iteration(self, loop):
+        order = []
+        handles = []
+        loop.call_soon(lambda: handles[0].cancel())
+        handles.append(loop.call_soon(order.append, "cancelled"))
+        loop.call_soon(order.append, "kept")
+        support.turn(loop)
+        assert order == ["kept"]
+
+    def test_a_callback_that_cancels_itself(self, loop, reported):
+        order = []
+        handles = []
+
+        def cancel_itself(*args):
+            handles[0].cancel()
+            handles.clear()
+            gc.collect()
+            order.append(args)
+
+        handles.append(loop.call_soon(cancel_itself, bytearray(10), object))
+        support.turn(loop)
+        assert order == [(bytearray(10), object)]
+
+    def test_a_callback_that_cancels_itself_and_then_fails(self, loop, reported):
+        handles = []
+
+        def fail():
+            handles.pop().cancel()
+            raise LookupError
+
+        handles.append(loop.call_soon(fail))
+        support.turn(loop)
+        reported.pop(LookupError)
+
+    def test_cancel_releases_callback_and_arguments_at_once(self, loop):
+        class Token:
+            def method(self):
+                pass
+
+        token = Token()
+        alive = weakref.ref(token)
+        handle = loop.call_soon(token.method, token)
+        del token
+        handle.cancel()
+        gc.collect()
+        assert alive() is None
+
+    def test_a_destructor_may_use_the_loop(self, loop):
+        order = []
+
+        class Token:
+            def __del__(self):
+                loop.call_soon(order.append, "scheduled by the destructor")
+
+        loop.call_soon(lambda _: None, Token())
+        loop.call_soon(lambda _: None, Token()).cancel()
+        support.turn(loop, 3)
+        gc.collect()
+        support.turn(loop)
+        assert order == ["scheduled by the destructor"] * 2
+
+    def test_handles_are_hashable_and_differ(self, loop):
+        handles = {loop.call_soon(print) for _ in range(10)}
+        assert len(handles) == 10
+        for handle in handles:
+            handle.cancel()
+
+    def test_weak_references(self, loop):
+        for handle in (loop.call_soon(print), loop.call_later(1, print)):
+            assert weakref.ref(handle)() is handle
+            handle.cancel()
+
+    @needs_get_context
+    def test_get_context(self, loop):
+        context = contextvars.copy_context()
+        handle = loop.call_soon(print, context=context)
+        assert handle.get_context() is context
+        handle.cancel()
+        timer = loop.call_later(1, print, context=context)
+        assert timer.get_context() is context
+        timer.cancel()
+
+
+class TestContext:
+    def test_a_callback_runs_in_a_copy_of_the_callers_context(self, loop):
+        seen = []
+
+        def look_and_change():
+            seen.append(variable.get())
+            variable.set("changed by the callback")
+
+        token = variable.set("set by the caller")
+        try:
+            loop.call_soon(look_and_change)
+            loop.call_later(0, look_and_change)
+            loop.call_soon_threadsafe(look_and_change)
+        finally:
+            variable.reset(token)
+        support.turn(loop, 2)
+        assert seen == ["set by the caller"] * 3
+        assert variable.get() == "outer"
+
+    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
+    def test_an_explicit_context_is_used_itself(self, loop, method):
+        context = contextvars.copy_context()
+        args = (0,) if method == "call_later" else ()
+        getattr(loop, method)(*args, variable.set, "set inside", context=context)
+        support.turn(loop, 2)
+        assert context[variable] == "set inside"
+        assert variable.get() == "outer"
+
+    def test_context_none_means_a_copy(self, loop):
+        seen = []
+        loop.call_soon(lambda: seen.append(variable.get()), context=None)
+        support.turn(loop)
+        assert seen == ["outer"]
+
+    def test_the_context_is_left_when_the_callback_fails(self, loop, reported):
+        context = contextvars.copy_context()
+
+        def fail():
+            variable.set("set inside")
+            raise LookupError
+
+        loop.call_soon(fail, context=context)
+        support.turn(loop)
+        reported.pop(LookupError)
+        # A context that was not left cannot be entered again.
+        assert context.run(variable.get) == "set inside"
+        assert variable.get() == "outer"
+
+    def test_the_context_is_left_when_the_callback_interrupts(self, loop):
+        context = contextvars.copy_context()
+
+        def leave():
+            raise KeyboardInterrupt
+
+        loop.call_soon(leave, context=context)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        context.run(variable.get)
+
+    def test_a_context_that_is_already_entered_is_an_error_of_that_callback(
+        self, loop, reported, caplog
+    ):
+        context = contextvars.copy_context()
+        order = []
+
+        def inside():
+            loop.call_soon(order.append, "never", context=context)
+            loop.call_soon(order.append, "kept")
+            support.turn(loop)
+
+        context.run(inside)
+        assert order == ["kept"]
+        # Since 3.12 asyncio tries to run the handler in that context too, and logs that.
+        contexts = reported.pop_all()
+        assert contexts or "cannot enter context" in caplog.text
+
+    def test_add_reader_keeps_the_callers_context(self, loop, socketpair):
+        left, right = socketpair
+        seen = []
+        token = variable.set("set by the caller")
+        try:
+            loop.add_reader(left, lambda: seen.append(variable.get()))
+        finally:
+            variable.reset(token)
+        right.send(b"x")
+        support.turn(loop, 2)
+        loop.remove_reader(left)
+        assert set(seen) == {"set by the caller"}

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""loop.sendfile() and loop.sock_sendfile(): the system call, the fall-back, and over TLS."""
+
+import asyncio
+import io
+import socket
+
+import pytest
+import support
+from peers import (
+    Recorder,
+    connected_pair,
+    on_loop,
+    raw_connection,
+    read_all,
+    read_exactly,
+    reset,
+)
+
+CONTENT = support.pattern(3_000_000)
+
+
+@pytest.fixture(scope="session")
+def file_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sendfile") / "file"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def file(file_path):
+    """A regular file of 3 MB, open for reading in binary mode."""
+    with file_path.open("rb") as opened:
+        yield opened
+
+
+#: Offset, count, and what they select.
+parts = pytest.mark.parametrize(
+    ("offset", "count", "part"),
+    [
+        (0, None, CONTENT),
+        (1000, None, CONTENT[1000:]),
+        (0, 1000, CONTENT[:1000]),
+        (1234, 2_000_000, CONTENT[1234:2_001_234]),
+        (2_999_999, None, CONTENT[-1:]),
+        (2_999_999, 10, CONTENT[-1:]),
+        (3_000_000, None, b""),
+        (5_000_000, 10, b""),
+    ],
+)
+
+
+# --- loop.sendfile -------------------------------------------------------------------------------
+
+
+@parts
+@on_loop
+async def test_a_part_of_a_file(loop, file, offset, count, part):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, peer):
+        reading = loop.create_task(read_exactly(loop, peer, len(part)))
+        assert await loop.sendfile(transport, file, offset, count) == len(part)
+        assert await reading == part
+        if part:
+            assert file.tell() == offset + len(part)
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+@on_loop
+async def test_among_writes(loop, file, fallback):
+    """In order, with what was written before and after, though the socket is full at first."""
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        before = support.pattern(500_000)
+        transport.write(before)
+        assert transport.get_write_buffer_size() > 0
+        reading = loop.create_task(read_all(loop, peer))
+        assert await loop.sendfile(transport, file, fallback=fallback) == len(CONTENT)
+        transport.write(b"after")
+        transport.write_eof()
+        assert await reading == before + CONTENT + b"after"
+
+
+@on_loop
+async def test_nothing_can_be_written_meanwhile(loop, file):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        sending = loop.create_task(loop.sendfile(transport, file, fallback=False))
+        await support.turns(5)
+        assert not sending.done()
+        with pytest.raises(RuntimeError, match="sendfile is in progress"):
+            transport.write(b"in between")
+        with pytest.raises(RuntimeError, match="sendfile is in progress"):
+            transport.writelines([b"in", b"between"])
+        assert await read_exactly(loop, peer, len(CONTENT)) == CONTENT
+        assert await sending == len(CONTENT)
+        transport.write(b"after")
+        assert await read_exactly(loop, peer, 5) == b"after"
+
+
+@on_loop
+async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        peer.send(b"question")
+        sending = loop.create_task(loop.sendfile(transport, file))
+        assert await read_exactly(loop, peer, len(CONTENT)) == CONTENT
+        await sending
+        assert await protocol.got(8) == b"question"
+        assert transport.is_reading()
+
+
+@parts
+@on_loop
+async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part):
+    file = io.BytesIO(CONTENT)
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, peer):
+        reading = loop.create_task(read_exactly(loop, peer, len(part)))
+        assert await loop.sendfile(transport, file, offset, count) == len(part)
+        assert await reading == part
+        assert transport.get_protocol() is protocol
+
+
+@on_loop
+async def test_without_fall_back_such_a_file_is_refused(loop):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, _):
+        with pytest.raises(asyncio.SendfileNotAvailableError):
+            await loop.sendfile(transport, io.BytesIO(b"content"), fallback=False)
+        assert not transport.is_closing()
+
+
+@on_loop
+async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
+    client, server = Recorder(loop), Recorder(loop)
+    contexts = {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+    async with connected_pair(loop, client, server, **contexts) as (_, theirs):
+        with pytest.raises(RuntimeError, match="fallback is disabled"):
+            await loop.sendfile(theirs, file, fallback=False)
+        assert await loop.sendfile(theirs, file, 1000, 2_000_000) == 2_000_000
+        assert await client.got(2_000_000) == CONTENT[1000:2_001_000]
+        theirs.write(b"after")
+        assert (await client.got(2_000_005))[-5:] == b"after"
+        assert theirs.get_protocol() is server
+
+
+@on_loop
+async def test_over_unix_sockets(loop, socketpair, file):
+    ours, peer = socketpair
+    protocol = Recorder(loop)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
+    reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
+    assert await loop.sendfile(transport, file, fallback=False) == len(CONTENT)
+    assert await reading == CONTENT
+    transport.close()
+    await protocol.lost
+
+
+@on_loop
+async def test_an_empty_file(loop, tmp_path):
+    path = tmp_path / "empty"
+    path.touch()
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, _):
+        with path.open("rb") as file:
+            assert await loop.sendfile(transport, file) == 0
+
+
+@on_loop
+async def test_the_peer_goes_away(loop, file):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        sending = loop.create_task(loop.sendfile(transport, file))
+        await read_exactly(loop, peer, 100_000)
+        reset(peer)
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(sending, support.PATIENCE)
+        assert 100_000 <= file.tell() < len(CONTENT)
+        transport.abort()
+
+
+@on_loop
+async def test_cancelled(loop, file):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        sending = loop.create_task(loop.sendfile(transport, file))
+        await read_exactly(loop, peer, 100_000)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        transport.abort()
+        await protocol.lost
+
+
+@on_loop
+async def test_a_closing_transport_is_refused(loop, file):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, _):
+        transport.close()
+        with pytest.raises(RuntimeError, match="Transport is closing"):
+            await loop.sendfile(transport, file)
+        await protocol.lost
+
+
+@on_loop
+async def test_a_transport_of_another_kind_is_refused(loop, file):
+    class Other(asyncio.Transport):
+        def is_closing(self):
+            return False
+
+    with pytest.raises(RuntimeError, match="sendfile is not supported for transport"):
+        await loop.sendfile(Other(), file)
+
+
+# --- loop.sock_sendfile --------------------------------------------------------------------------
+
+
+@parts
+@on_loop
+async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
+    ours, peer = tcp_pair
+    reading = loop.create_task(read_exactly(loop, peer, len(part)))
+    assert await loop.sock_sendfile(ours, file, offset, count) == len(part)
+    assert await reading == part
+    if part:
+        assert file.tell() == offset + len(part)
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+@on_loop
+async def test_sock_whole_file(loop, tcp_pair, file, fallback):
+    ours, peer = tcp_pair
+    reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
+    assert await loop.sock_sendfile(ours, file, fallback=fallback) == len(CONTENT)
+    assert await reading == CONTENT
+    # The descriptor is free for other use again.
+    await loop.sock_sendall(ours, b"after")
+    assert await loop.sock_recv(peer, 10) == b"after"
+
+
+@parts
+@on_loop
+async def test_sock_fall_back(loop, tcp_pair, offset, count, part):
+    ours, peer = tcp_pair
+    reading = loop.create_task(read_exactly(loop, peer, len(part)))
+    assert await loop.sock_sendfile(ours, io.BytesIO(CONTENT), offset, count) == len(part)
+    assert await reading == part
+
+
+@on_loop
+async def test_sock_without_fall_back(loop, tcp_pair):
+    ours, _ = tcp_pair
+    with pytest.raises(asyncio.SendfileNotAvailableError):
+        await loop.sock_sendfile(ours, io.BytesIO(b"content"), fallback=False)
+
+
+@on_loop
+async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
+    ours, peer = tcp_pair
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    sending = loop.create_task(loop.sock_sendfile(ours, file))
+    await read_exactly(loop, peer, 100_000)
+    reset(peer)
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(sending, support.PATIENCE)
+
+
+@on_loop
+async def test_sock_cancelled(loop, tcp_pair, file):
+    ours, peer = tcp_pair
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    sending = loop.create_task(loop.sock_sendfile(ours, file))
+    await read_exactly(loop, peer, 100_000)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    await support.turns(3)
+    # Nothing of it is left: the socket can be written by other means.
+    received = 100_000 + len(support.drain(peer))
+    support.drain(peer)
+    assert received < len(CONTENT)
+    await loop.sock_sendall(ours, b"after")
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "exception", "message"),
+    [
+        (-1, None, ValueError, "offset must be a non-negative integer"),
+        (1.5, None, TypeError, "offset must be a non-negative integer"),
+        (0, 0, ValueError, "count must be a positive integer"),
+        (0, -1, ValueError, "count must be a positive integer"),
+        (0, 1.5, TypeError, "count must be a positive integer"),
+    ],
+)
+@on_loop
+async def test_sock_refuses_offsets_and_counts(
+    loop, tcp_pair, file, offset, count, exception, message
+):
+    ours, _ = tcp_pair
+    with pytest.raises(exception, match=message):
+        await loop.sock_sendfile(ours, file, offset, count)
+
+
+@on_loop
+async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
+    ours, _ = tcp_pair
+    with file_path.open("r") as text:
+        with pytest.raises(ValueError, match="binary mode"):
+            await loop.sock_sendfile(ours, text)
+    with socket.socket(type=socket.SOCK_DGRAM) as datagram, file_path.open("rb") as file:
+        datagram.setblocking(False)
+        with pytest.raises(ValueError, match="only SOCK_STREAM"):
+            await loop.sock_sendfile(datagram, file)
+
+
+@on_loop
+async def test_sock_blocking_in_debug_mode(loop, tcp_pair, file):
+    loop.set_debug(True)
+    ours, _ = tcp_pair
+    ours.setblocking(True)
+    with pytest.raises(ValueError, match="the socket must be non-blocking"):
+        await loop.sock_sendfile(ours, file)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The sock_* methods with bad input, and over the many lives of one descriptor number.
+
+The user keeps the socket: closes it when it likes, gives its number away, duplicates it, uses it
+from two tasks or with two loops. What the loop knows of a number must not outlive the socket.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+
+import pytest
+import support
+
+
+@pytest.fixture
+def udp_pair():
+    """Two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
+    ):
+        for sock in (one, two):
+            sock.bind(("127.0.0.1", 0))
+            sock.setblocking(False)
+        yield one, two
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("data", ["text", None, 42, [1, 2]])
+    def test_sending_what_is_not_bytes(self, loop, run, socketpair, udp_pair, data):
+        with pytest.raises(TypeError):
+            run(loop.sock_sendall(socketpair[0], data))
+        with pytest.raises(TypeError):
+            run(loop.sock_sendto(udp_pair[0], data, udp_pair[1].getsockname()))
+
+    @pytest.mark.parametrize("buffer", [b"read-only", memoryview(b"read-only"), "text", None, 42])
+    def test_receiving_into_what_is_not_writable(self, loop, run, socketpair, buffer):
+        left, right = socketpair
+        right.send(b"kept")
+        with pytest.raises(TypeError):
+            run(loop.sock_recv_into(left, buffer))
+        with pytest.raises(TypeError):
+            run(loop.sock_recvfrom_into(left, buffer))
+        assert run(loop.sock_recv(left, 10)) == b"kept"
+
+    @pytest.mark.parametrize("count", ["10", None, 1.5])
+    def test_a_count_of_the_wrong_type(self, loop, run, socketpair, count):
+        with pytest.raises(TypeError):
+            run(loop.sock_recv(socketpair[0], count))
+        with pytest.raises(TypeError):
+            run(loop.sock_recvfrom(socketpair[0], count))
+
+    def test_a_negative_count(self, loop, run, socketpair):
+        with pytest.raises(ValueError):
+            run(loop.sock_recv(socketpair[0], -1))
+        with pytest.raises(ValueError):
+            run(loop.sock_recvfrom(socketpair[0], -1))
+
+    def test_an_impossible_count(self, loop, run, socketpair):
+        with pytest.raises((MemoryError, OverflowError)):
+            run(loop.sock_recv(socketpair[0], 2**63 - 1))
+        with pytest.raises((MemoryError, OverflowError)):
+            run(loop.sock_recv(socketpair[0], 2**70))
+
+    def test_a_released_memoryview(self, loop, run, socketpair):
+        left, right = socketpair
+        right.send(b"kept")
+        view = memoryview(bytearray(10))
+        view.release()
+        with pytest.raises(TypeError):
+            run(loop.sock_recv_into(left, view))
+        with pytest.raises(ValueError):
+            run(loop.sock_sendall(left, view))
+        assert run(loop.sock_recv(left, 10)) == b"kept"
+
+    def test_a_memoryview_released_while_waiting(self, loop, run, socketpair):
+        left, right = socketpair
+
+        async def main():
+            view = memoryview(bytearray(10))
+            receiving = loop.create_task(loop.sock_recv_into(left, view))
+            await support.turns(3)
+            view.release()
+            right.send(b"kept")
+            with pytest.raises(TypeError):
+                await receiving
+            assert await loop.sock_recv(left, 10) == b"kept"
+
+        run(main())
+
+    def test_a_bytearray_resized_while_waiting(self, loop, run, socketpair):
+        left, right = socketpair
+
+        async def main():
+            buffer = bytearray(10)
+            receiving = loop.create_task(loop.sock_recv_into(left, buffer))
+            await support.turns(3)
+            del buffer[5:]
+            right.send(b"0123456789")
+            assert await receiving == 5
+            assert buffer == b"01234"
+            assert await loop.sock_recv(left, 10) == b"56789"
+
+        run(main())
+
+    @pytest.mark.parametrize("thing", [None, 42, "text", object()])
+    def test_not_a_socket(self, loop, run, thing):
+        with pytest.raises((AttributeError, TypeError)):
+            run(loop.sock_recv(thing, 1))
+        with pytest.raises((AttributeError, TypeError)):
+            run(loop.sock_sendall(thing, b"x"))
+        with pytest.raises((AttributeError, TypeError)):
+            run(loop.sock_accept(thing))
+
+    def test_a_closed_socket(self, loop, run):
+        sock = socket.socket()
+        sock.close()
+        for operation in (
+            loop.sock_recv(sock, 1),
+            loop.sock_recv_into(sock, bytearray(1)),
+            loop.sock_recvfrom(sock, 1),
+            loop.sock_recvfrom_into(sock, bytearray(1)),
+            loop.sock_sendall(sock, b"x"),
+            loop.sock_sendto(sock, b"x", ("127.0.0.1", 9)),
+            loop.sock_connect(sock, ("127.0.0.1", 9)),
+            loop.sock_accept(sock),
+        ):
+            with pytest.raises(OSError) as info:
+                run(operation)
+            assert info.value.errno == errno.EBADF
+
+    def test_a_socket_that_a_transport_owns(self, loop, run, tcp_pair):
+        client, _ = tcp_pair
+
+        async def main():
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=client)
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                await loop.sock_recv(client, 10)
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                await loop.sock_recv_into(client, bytearray(10))
+            transport.close()
+            await support.turns(5)
+
+        run(main())
+
+
+class TestLives:
+    """One number, many sockets: what was known of the former must not apply to the latter."""
+
+    def test_closed_after_a_wait_and_used_again(self, loop, run):
+        """The kernel forgets the registration with close(); the loop must not trust its memory."""
+
+        async def main():
+            numbers = set()
+            for life in range(30):
+                left, right = socket.socketpair()
+                left.setblocking(False)
+                numbers.add(left.fileno())
+                receiving = loop.create_task(loop.sock_recv(left, 100))
+                await support.turns(3)
+                right.send(b"life %d" % life)
+                assert await receiving == b"life %d" % life
+                left.close()
+                right.close()
+            assert len(numbers) < 5
+
+        run(main())
+
+    def test_closed_while_another_task_waits(self, loop, run):
+        """The wait goes on (asyncio's behaviour), can be cancelled, and the number is free."""
+
+        async def main():
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            receiving = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(3)
+            left.close()
+            right.close()
+            await asyncio.sleep(0.002)
+            receiving.cancel()
+            with pytest.raises((asyncio.CancelledError, OSError)):
+                await receiving
+            with support.nonblocking_socketpair() as (new, peer):
+                receiving = loop.create_task(loop.sock_recv(new, 100))
+                await support.turns(3)
+                peer.send(b"new life")
+                assert await receiving == b"new life"
+
+        run(main())
+
+    @pytest.mark.parametrize("operation", ["recv", "sendall"])
+    def test_a_duplicate_keeps_the_registration_alive(self, loop, run, operation):
+        """Events of the duplicate arrive under the old number, which is someone else's by now."""
+
+        async def main():
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            number = left.fileno()
+            duplicate = left.dup()
+            if operation == "recv":
+                waiting = loop.create_task(loop.sock_recv(left, 100))
+            else:
+                waiting = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+            await support.turns(3)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with support.nonblocking_socketpair() as (new, peer):
+                left.close()
+                os.dup2(new.fileno(), number)
+                reused = socket.socket(fileno=number)
+                receiving = loop.create_task(loop.sock_recv(reused, 100))
+                await support.turns(3)
+                right.send(b"for the duplicate")
+                right.setblocking(False)
+                support.drain(right)
+                await asyncio.sleep(0.005)
+                assert not receiving.done()
+                peer.send(b"for the new one")
+                assert await receiving == b"for the new one"
+                assert await loop.sock_recv(duplicate, 100) == b"for the duplicate"
+                reused.close()
+            duplicate.close()
+            right.close()
+
+        run(main())
+
+    def test_detached(self, loop, run):
+        async def main():
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            right.send(b"first")
+            assert await loop.sock_recv(left, 100) == b"first"
+            again = socket.socket(fileno=left.detach())
+            receiving = loop.create_task(loop.sock_recv(again, 100))
+            await support.turns(3)
+            right.send(b"second")
+            assert await receiving == b"second"
+            again.close()
+            right.close()
+
+        run(main())
+
+    def test_one_socket_two_loops(self, loop, run, loop_factory, socketpair):
+        left, right = socketpair
+        other = loop_factory()
+        for number in range(3):
+            for each in (loop, other):
+                each.call_later(0.002, right.send, b"%d" % number)
+                assert each.run_until_complete(each.sock_recv(left, 100)) == b"%d" % number
+        other.close()
+
+    def test_sock_methods_and_readers_in_turns(self, loop, run, socketpair):
+        left, right = socketpair
+        got = []
+
+        async def main():
+            for number in range(10):
+                loop.add_reader(left, lambda: got.append(left.recv(100)))
+                right.send(b"reader %d" % number)
+                await support.wait_until(lambda: got)
+                assert got.pop() == b"reader %d" % number
+                loop.remove_reader(left)
+                receiving = loop.create_task(loop.sock_recv(left, 100))
+                await support.turns(2)
+                right.send(b"method %d" % number)
+                assert await receiving == b"method %d" % number
+
+        run(main())
+
+    def test_sock_methods_then_a_transport(self, loop, run, tcp_pair):
+        """What websocket and proxy libraries do: greet by hand, then hand the socket over."""
+        client, server = tcp_pair
+
+        async def main():
+            greeting = loop.create_task(loop.sock_recv(client, 100))
+            await support.turns(3)
+            server.send(b"greeting")
+            assert await greeting == b"greeting"
+            await loop.sock_sendall(client, b"answer")
+            assert server.recv(100) == b"answer"
+            transport, protocol = await loop.create_connection(
+                lambda: support.RecordingProtocol(loop), sock=client
+            )
+            server.send(b"to the transport")
+            assert await protocol.received(16) == b"to the transport"
+            transport.close()
+            await protocol.lost
+
+        run(main())
+
+    def test_pending_operations_when_the_loop_closes(self, loop_factory):
+        loop = loop_factory()
+        with support.nonblocking_socketpair() as (left, right):
+            support.fill(right)
+            receiving = loop.create_task(loop.sock_recv(right, 100))
+            sending = loop.create_task(loop.sock_sendall(right, b"x"))
+            support.turn(loop, 3)
+            for task in (receiving, sending):
+                task.cancel()
+            support.turn(loop, 3)
+            loop.close()
+            assert receiving.cancelled()
+            assert sending.cancelled()
+            assert left.fileno() != -1

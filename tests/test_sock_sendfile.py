@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""sock_sendfile: by the kernel where it can, by reading and writing where it cannot."""
+
+import asyncio
+import io
+import socket
+
+import pytest
+import support
+
+
+@pytest.fixture
+def udp_pair():
+    """Two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
+    ):
+        for sock in (one, two):
+            sock.bind(("127.0.0.1", 0))
+            sock.setblocking(False)
+        yield one, two
+
+
+class TestSendfile:
+    @pytest.fixture
+    def data(self):
+        return support.pattern(1_000_000)
+
+    @pytest.fixture
+    def file(self, tmp_path, data):
+        path = tmp_path / "data"
+        path.write_bytes(data)
+        with open(path, "rb") as file:
+            yield file
+
+    @staticmethod
+    async def receive(loop, sock):
+        got = bytearray()
+        while chunk := await loop.sock_recv(sock, 1 << 16):
+            got += chunk
+        return got
+
+    def test_whole_file(self, loop, run, tcp_pair, file, data):
+        client, server = tcp_pair
+
+        async def main():
+            receiving = loop.create_task(self.receive(loop, server))
+            assert await loop.sock_sendfile(client, file) == len(data)
+            client.shutdown(socket.SHUT_WR)
+            assert await receiving == data
+            assert file.tell() == len(data)
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("offset", "count", "sent"),
+        [(1000, None, 999_000), (0, 5000, 5000), (500_000, 100, 100), (999_999, 10, 1)],
+    )
+    def test_a_part(self, loop, run, tcp_pair, file, data, offset, count, sent):
+        client, server = tcp_pair
+
+        async def main():
+            receiving = loop.create_task(self.receive(loop, server))
+            assert await loop.sock_sendfile(client, file, offset, count) == sent
+            client.shutdown(socket.SHUT_WR)
+            assert await receiving == data[offset : offset + sent]
+            assert file.tell() == offset + sent
+
+        run(main())
+
+    def test_an_empty_file(self, loop, run, tcp_pair, tmp_path):
+        (tmp_path / "empty").touch()
+        with open(tmp_path / "empty", "rb") as file:
+            assert run(loop.sock_sendfile(tcp_pair[0], file)) == 0
+
+    def test_what_has_no_descriptor_falls_back(self, loop, run, tcp_pair, data):
+        client, server = tcp_pair
+
+        async def main():
+            receiving = loop.create_task(self.receive(loop, server))
+            assert await loop.sock_sendfile(client, io.BytesIO(data)) == len(data)
+            client.shutdown(socket.SHUT_WR)
+            assert await receiving == data
+
+        run(main())
+
+    def test_no_fall_back(self, loop, run, tcp_pair, data):
+        with pytest.raises(asyncio.SendfileNotAvailableError):
+            run(loop.sock_sendfile(tcp_pair[0], io.BytesIO(data), fallback=False))
+
+    def test_a_peer_that_goes_meanwhile(self, loop, run, tcp_pair, tmp_path):
+        client, server = tcp_pair
+        with open(tmp_path / "large", "w+b") as file:
+            file.truncate(64 * 1024 * 1024)
+            loop.call_later(0.01, support.reset, server)
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                run(loop.sock_sendfile(client, file))
+
+    def test_cancelled(self, loop, run, tcp_pair, tmp_path):
+        client, _ = tcp_pair
+
+        async def main():
+            with open(tmp_path / "large", "w+b") as file:
+                file.truncate(64 * 1024 * 1024)
+                sending = loop.create_task(loop.sock_sendfile(client, file))
+                await asyncio.sleep(0.01)
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("arguments", "exception"),
+        [
+            ((0, 0), ValueError),
+            ((0, -1), ValueError),
+            ((-1, None), ValueError),
+            ((0, "1"), TypeError),
+            (("0", None), TypeError),
+            ((1.5, None), TypeError),
+        ],
+    )
+    def test_bad_arguments(self, loop, run, tcp_pair, file, arguments, exception):
+        with pytest.raises(exception):
+            run(loop.sock_sendfile(tcp_pair[0], file, *arguments))
+
+    def test_a_text_file(self, loop, run, tcp_pair):
+        with open(__file__, encoding="utf-8") as file:
+            with pytest.raises(ValueError, match="binary mode"):
+                run(loop.sock_sendfile(tcp_pair[0], file))
+
+    def test_a_datagram_socket(self, loop, run, udp_pair, file):
+        with pytest.raises(ValueError, match="SOCK_STREAM"):
+            run(loop.sock_sendfile(udp_pair[0], file))

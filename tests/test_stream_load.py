@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Stream transports under load: no byte lost or moved, nobody forgotten, nobody starved."""
+
+import asyncio
+import hashlib
+import resource
+import socket
+
+import pytest
+import support
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from peers import (
+    BufferedRecorder,
+    Echo,
+    Recorder,
+    connected_pair,
+    on_loop,
+    open_server,
+    port_of,
+    raw_connection,
+    read_all,
+    read_exactly,
+)
+
+BURST = 1500
+
+#: Sizes around every threshold at which a loop may change how it reads or writes.
+sizes = st.one_of(
+    st.integers(1, 64),
+    st.integers(4090, 4100),
+    st.integers(16_000, 70_000),
+    st.integers(250_000, 300_000),
+)
+
+
+@st.composite
+def conversations(draw):
+    """What to write: a list of (sizes of the pieces, gathered or one by one, pause afterwards)."""
+    step = st.tuples(st.lists(sizes, min_size=1, max_size=6), st.booleans(), st.integers(0, 3))
+    return draw(st.lists(step, min_size=1, max_size=8))
+
+
+@settings(
+    max_examples=40,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    conversation=conversations(),
+    buffer=st.sampled_from([None, 1000, 65_536, 300_000]),
+    kind=st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
+    """Sizes, gathering, pauses, buffer type and buffer size at random: what comes back is equal."""
+
+    class EchoBack:
+        def _took(self, data):
+            super()._took(data)
+            self.transport.write(bytes(data))
+
+    class EchoProtocol(EchoBack, Recorder):
+        pass
+
+    class EchoBuffered(EchoBack, BufferedRecorder):
+        pass
+
+    async def main():
+        server = EchoProtocol(loop) if buffer is None else EchoBuffered(loop, size=buffer)
+        client = Recorder(loop)
+        sent = bytearray()
+        async with connected_pair(loop, client, server) as (ours, _):
+            number = 0
+            for pieces, gather, turns in conversation:
+                blocks = []
+                for size in pieces:
+                    number += 1
+                    blocks.append(hashlib.sha256(b"%d" % number).digest() * (size // 32 + 1))
+                    blocks[-1] = blocks[-1][:size]
+                    sent += blocks[-1]
+                # Mutable buffers are given away for good: what asyncio keeps is a view of them.
+                if gather:
+                    ours.writelines([kind(block) for block in blocks])
+                else:
+                    for block in blocks:
+                        ours.write(kind(block))
+                await support.turns(turns)
+            ours.write(b".")
+            sent += b"."
+            assert await client.got(len(sent)) == sent
+
+    loop.run_until_complete(main())
+
+
+@on_loop
+async def test_bulk_both_ways_over_many_connections(loop):
+    """Ten connections, 3 MB each way on each, all at the same time."""
+    message = support.pattern(3_000_000)
+    async with open_server(loop, Echo) as server:
+
+        async def talk(number):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+            mine = message[number:]
+
+            async def send():
+                for start in range(0, len(mine), 50_000 + number):
+                    writer.write(mine[start : start + 50_000 + number])
+                    await writer.drain()
+
+            sending = asyncio.ensure_future(send())
+            assert await reader.readexactly(len(mine)) == mine
+            await sending
+            writer.close()
+            await writer.wait_closed()
+
+        await asyncio.gather(*(talk(number) for number in range(10)))
+
+
+@pytest.fixture
+def many_descriptors():
+    """Room for the burst: the soft limit on descriptors is raised while the test lasts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * BURST + 200
+    if hard < needed:
+        pytest.skip(f"needs {needed} descriptors, the hard limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@on_loop
+async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors):
+    """1,500 clients connect, and speak, before the loop accepts the first."""
+    async with open_server(loop, Echo, backlog=2 * BURST) as server:
+        address = ("127.0.0.1", port_of(server))
+        clients = [socket.socket() for _ in range(BURST)]
+        try:
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(address)
+
+            async def talk(number, client):
+                message = b"client %6d" % number
+                await loop.sock_sendall(client, message)
+                assert await read_exactly(loop, client, len(message)) == message
+                client.shutdown(socket.SHUT_WR)
+                assert await read_all(loop, client) == b""
+
+            await asyncio.gather(*(talk(*pair) for pair in enumerate(clients)))
+        finally:
+            for client in clients:
+                client.close()
+
+
+@pytest.mark.parametrize("buffered", [False, True], ids=["Protocol", "BufferedProtocol"])
+@on_loop
+async def test_a_firehose_starves_nobody(loop, buffered):
+    """A socket that is readable again after every read: the others must get their turn.
+
+    Whoever reads until there is nothing more never returns, since each delivery refills the socket.
+    """
+    refills = 0
+
+    class Firehose:
+        def _took(self, data):
+            nonlocal refills
+            refills += 1
+            assert refills < 200_000, "nobody else got a turn"
+            if not done.is_set():
+                support.fill(peer)
+
+    class FirehoseProtocol(Firehose, Recorder):
+        pass
+
+    class FirehoseBuffered(Firehose, BufferedRecorder):
+        pass
+
+    done = asyncio.Event()
+    protocol = FirehoseBuffered(loop, size=65_536) if buffered else FirehoseProtocol(loop)
+    async with raw_connection(loop, protocol) as (_, peer), open_server(loop, Echo) as server:
+        support.fill(peer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        for number in range(50):
+            writer.write(b"%4d" % number)
+            assert await reader.readexactly(4) == b"%4d" % number
+        done.set()
+        assert refills
+        writer.close()
+        await writer.wait_closed()
+
+
+@on_loop
+async def test_a_firehose_being_written_starves_nobody(loop):
+    """The same for writing: a peer that takes whatever it is given."""
+    message = bytes(20_000_000)
+    drinker, source = Recorder(loop), Recorder(loop)
+    async with (
+        connected_pair(loop, drinker, source) as (_, transport),
+        open_server(loop, Echo) as server,
+    ):
+        transport.write(message)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        for _ in range(20):
+            writer.write(b"ping")
+            assert await reader.readexactly(4) == b"ping"
+        writer.close()
+        await writer.wait_closed()
+        await drinker.got(len(message))
+
+
+@on_loop
+async def test_everybody_talks_to_everybody_in_small_pieces(loop):
+    """200 connections exchange 20 messages each in step: the write-at-end-of-turn path."""
+
+    class Upper(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            for piece in data.split(b" "):
+                self.transport.write(piece.upper())
+
+    async with open_server(loop, Upper, backlog=300) as server:
+        clients = [Recorder(loop) for _ in range(200)]
+        for client in clients:
+            await loop.create_connection(lambda client=client: client, "127.0.0.1", port_of(server))
+        for step in range(1, 21):
+            for number, client in enumerate(clients):
+                client.transport.write(b"a b c %04d" % number)
+            for number, client in enumerate(clients):
+                assert await client.got(7 * step) == b"ABC%04d" % number * step
+        for client in clients:
+            client.transport.close()
+        await asyncio.gather(*(client.lost for client in clients))

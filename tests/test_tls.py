@@ -1,0 +1,638 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""TLS over the loop's transports, client and server.
+
+The handshake and the ways it fails, data and flow control, the four ways a TLS connection ends,
+and what a transport says about its encryption.  Upgrading a plain connection is in
+test_start_tls.py.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+
+import pytest
+import support
+from peers import (
+    BufferedRecorder,
+    Echo,
+    Recorder,
+    connected_pair,
+    on_loop,
+    open_server,
+    port_of,
+    read_all,
+    reset,
+    skip_on_asyncio,
+)
+
+
+class LendingRecorder(BufferedRecorder):
+    """Lends its buffer as a memoryview: see test_a_bytearray_is_filled_beyond_one_record."""
+
+    def get_buffer(self, sizehint):
+        return memoryview(super().get_buffer(sizehint))
+
+
+either_protocol = pytest.mark.parametrize(
+    "recorder", [Recorder, LendingRecorder], ids=["Protocol", "BufferedProtocol"]
+)
+
+
+@pytest.fixture
+def contexts(client_ssl_context, server_ssl_context):
+    """Keyword arguments for connected_pair()."""
+    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+
+
+class BlockingPeer:
+    """A client that speaks TLS from a thread, step by step, over a blocking ssl.SSLSocket.
+
+    The steps are functions that take the socket; `after` holds the thread back until it is set.
+    """
+
+    def __init__(self, context, port, *steps):
+        self.context = context
+        self.port = port
+        self.steps = steps
+        self.may_end = threading.Event()
+
+    def run(self):
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=support.PATIENCE)
+        with self.context.wrap_socket(sock, server_hostname="localhost") as tls:
+            for step in self.steps:
+                step(tls)
+            assert self.may_end.wait(support.PATIENCE)
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+@either_protocol
+@on_loop
+async def test_there_and_back(loop, contexts, recorder):
+    client, server = Recorder(loop), recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        ours.write(b"question")
+        assert await server.got(8) == b"question"
+        theirs.writelines([b"an", b"swer", bytearray(b"!")])
+        assert await client.got(7) == b"answer!"
+        ours.close()
+        assert await client.lost is None
+        assert await server.lost is None
+    assert client.events == ["made", "data", "eof", "lost"]
+    assert server.events == ["made", "data", "eof", "lost"]
+
+
+@either_protocol
+@on_loop
+async def test_large_messages_both_ways(loop, contexts, recorder):
+    message = support.pattern(4_000_000)
+    client, server = recorder(loop), recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        ours.write(message)
+        theirs.write(message)
+        assert await server.got(len(message)) == message
+        assert await client.got(len(message)) == message
+
+
+@on_loop
+async def test_messages_of_every_size(loop, contexts):
+    client, server = Recorder(loop), LendingRecorder(loop, size=5000)
+    sizes = [1, 2, 100, 16_383, 16_384, 16_385, 70_000, 300_000, 3]
+    message = b""
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        for size in sizes * 3:
+            piece = support.pattern(size)
+            ours.write(piece)
+            theirs.write(piece)
+            message += piece
+            await support.turns(size % 3)
+        assert await server.got(len(message)) == message
+        assert await client.got(len(message)) == message
+
+
+@on_loop
+async def test_a_bytearray_is_filled_beyond_one_record(loop, loop_kind, contexts):
+    skip_on_asyncio(loop_kind, "slices the lent bytearray, and so decrypts into a copy of it")
+    client, server = Recorder(loop), BufferedRecorder(loop, size=1000)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        for number in range(100):
+            ours.write(b"%03d" % number)
+        assert await server.got(300) == b"".join(b"%03d" % number for number in range(100))
+
+
+@on_loop
+async def test_many_connections(loop, contexts):
+    async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
+
+        async def talk(number):
+            reader, writer = await asyncio.open_connection(
+                "localhost", port_of(server), ssl=contexts["client_ssl"]
+            )
+            message = b"%d" % number * 1000
+            writer.write(message)
+            assert await reader.readexactly(len(message)) == message
+            writer.close()
+            await writer.wait_closed()
+
+        await asyncio.gather(*(talk(number) for number in range(30)))
+
+
+@on_loop
+async def test_connect_accepted_socket(loop, tcp_pair, contexts):
+    ours, peer = tcp_pair
+    client, server = Recorder(loop), Recorder(loop)
+    await asyncio.gather(
+        loop.connect_accepted_socket(lambda: server, peer, ssl=contexts["server_ssl"]),
+        loop.create_connection(
+            lambda: client, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
+        ),
+    )
+    client.transport.write(b"hello")
+    assert await server.got(5) == b"hello"
+    client.transport.close()
+    assert await client.lost is None
+    assert await server.lost is None
+
+
+@pytest.mark.parametrize("data", ["text", None, 1, [b"x"]])
+@on_loop
+async def test_write_refuses_what_is_not_bytes(loop, contexts, data):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        with pytest.raises(TypeError):
+            ours.write(data)
+        ours.write(b"")
+        ours.write(b"unharmed")
+        assert await server.got(8) == b"unharmed"
+
+
+@on_loop
+async def test_there_is_no_half_close(loop, contexts, caplog):
+    client, server = Recorder(loop), Recorder(loop, keep_open=True)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        assert not ours.can_write_eof()
+        with pytest.raises(NotImplementedError):
+            ours.write_eof()
+        with caplog.at_level(logging.WARNING, logger="asyncio"):
+            ours.close()
+            assert await server.lost is None
+        assert any("no effect when using ssl" in message for message in caplog.messages)
+
+
+# --- flow control --------------------------------------------------------------------------------
+
+
+@either_protocol
+@on_loop
+async def test_pause_reading(loop, contexts, recorder):
+    message = support.pattern(1_000_000)
+    client, server = Recorder(loop), recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        assert theirs.is_reading()
+        theirs.pause_reading()
+        assert not theirs.is_reading()
+        ours.write(message)
+        await asyncio.sleep(0.05)
+        assert server.received == b""
+        theirs.resume_reading()
+        assert await server.got(len(message)) == message
+
+
+@either_protocol
+@on_loop
+async def test_pause_in_every_data_received(loop, contexts, recorder):
+    class Sipping(recorder):
+        def _took(self, data):
+            super()._took(data)
+            self.transport.pause_reading()
+            self.loop.call_soon(self.transport.resume_reading)
+
+    message = support.pattern(1_000_000)
+    client, server = Recorder(loop), Sipping(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        ours.write(message)
+        assert await server.got(len(message)) == message
+
+
+@on_loop
+async def test_pause_and_resume_writing(loop, contexts):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        ours.set_write_buffer_limits(high=50_000)
+        low, high = ours.get_write_buffer_limits()
+        assert 0 <= low <= high == 50_000
+        theirs.pause_reading()
+        total = 0
+        while not client.paused:
+            ours.write(bytes(100_000))
+            total += 100_000
+            assert total < 100_000_000
+            await support.turns(1)
+        assert ours.get_write_buffer_size() > 50_000
+        theirs.resume_reading()
+        await support.wait_until(lambda: not client.paused)
+        await server.got(total)
+
+
+@on_loop
+async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(loop, contexts):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        theirs.pause_reading()
+        ours.write(bytes(20_000_000))
+        await asyncio.sleep(0.2)
+        fired = []
+        for delay in range(5):
+            loop.call_later(delay / 100, fired.append, delay)
+        await asyncio.sleep(0.1)
+        assert fired == list(range(5))
+        theirs.resume_reading()
+        await server.got(20_000_000)
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_close_flushes(loop, contexts):
+    message = support.pattern(3_000_000)
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        ours.write(message)
+        ours.close()
+        assert ours.is_closing()
+        assert "lost" not in client.events
+        assert await server.got(len(message)) == message
+        assert await client.lost is None
+        assert await server.lost is None
+
+
+@on_loop
+async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplog):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        ours.close()
+        with caplog.at_level(logging.WARNING, logger="asyncio"):
+            for _ in range(10):
+                ours.write(b"late")
+        assert "SSL connection is closed" in caplog.messages
+        assert await server.lost is None
+        assert server.received == b""
+
+
+@on_loop
+async def test_abort(loop, contexts):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        theirs.pause_reading()
+        ours.write(bytes(20_000_000))
+        ours.abort()
+        assert ours.is_closing()
+        assert "lost" not in client.events
+        assert await client.lost is None
+        theirs.resume_reading()
+        await server.lost
+        assert len(server.received) < 20_000_000
+
+
+@on_loop
+async def test_the_peer_says_goodbye(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        peer = BlockingPeer(
+            contexts["client_ssl"],
+            port_of(listener),
+            lambda tls: tls.sendall(b"hello"),
+            lambda tls: tls.unwrap(),
+        )
+        with support.in_thread(peer.run):
+            assert await server.lost is None
+            peer.may_end.set()
+    assert server.received == b"hello"
+    assert server.events == ["made", "data", "eof", "lost"]
+
+
+@on_loop
+async def test_the_peer_leaves_without_goodbye(loop, contexts):
+    """An end of stream without close_notify: what came before is delivered, then it ends."""
+
+    class Greeting(Recorder):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.write(b"!")
+
+    server = Greeting(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        peer = BlockingPeer(
+            contexts["client_ssl"],
+            port_of(listener),
+            # With anything unread in the socket, closing it would reset the connection.
+            lambda tls: tls.recv(1),
+            lambda tls: tls.sendall(b"hello"),
+            lambda tls: socket.socket(fileno=tls.detach()).close(),
+        )
+        peer.may_end.set()
+        with support.in_thread(peer.run):
+            assert await server.lost is None
+    assert server.received == b"hello"
+    assert server.events == ["made", "data", "eof", "lost"]
+
+
+@on_loop
+async def test_the_peer_resets(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        peer = BlockingPeer(
+            contexts["client_ssl"],
+            port_of(listener),
+            lambda tls: reset(socket.socket(fileno=tls.detach())),
+        )
+        peer.may_end.set()
+        with support.in_thread(peer.run):
+            assert isinstance(await server.lost, ConnectionResetError)
+    assert server.events == ["made", "lost"]
+
+
+@on_loop
+async def test_a_goodbye_that_is_not_answered(loop, contexts):
+    """The peer never reads: the shutdown timeout ends what would wait for ever."""
+    server = Recorder(loop)
+    async with open_server(
+        loop, lambda: server, ssl=contexts["server_ssl"], ssl_shutdown_timeout=0.1
+    ) as listener:
+        peer = BlockingPeer(
+            contexts["client_ssl"], port_of(listener), lambda tls: tls.sendall(b"hello")
+        )
+        with support.in_thread(peer.run):
+            await server.got(5)
+            server.transport.close()
+            assert isinstance(await server.lost, TimeoutError)
+            peer.may_end.set()
+
+
+@pytest.mark.parametrize("method", ["data_received", "eof_received"])
+@on_loop
+async def test_a_callback_that_raises_is_reported(loop, contexts, reported, method):
+    class OopsError(Exception):
+        pass
+
+    def fail(*args):
+        raise OopsError
+
+    client, server = Recorder(loop), Recorder(loop)
+    setattr(server, method, fail)
+    async with connected_pair(loop, client, server, **contexts) as (ours, _):
+        ours.write(b"x")
+        ours.close()
+        await server.lost
+        reported.pop(OopsError)
+
+
+# --- the handshake -------------------------------------------------------------------------------
+
+
+async def connect(loop, server, context, host="127.0.0.1", **kwargs):
+    kwargs.setdefault("server_hostname", "localhost")
+    return await loop.create_connection(
+        asyncio.Protocol, host, port_of(server), ssl=context, **kwargs
+    )
+
+
+@on_loop
+async def test_a_certificate_that_is_not_trusted(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        before = support.open_fds()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await connect(loop, listener, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        await asyncio.sleep(0.05)
+        assert server.events == []
+        assert not support.fds_opened_since(before)
+
+
+@on_loop
+async def test_a_certificate_for_another_host(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        with pytest.raises(ssl.SSLCertVerificationError, match=r"mismatch|doesn't match"):
+            await connect(
+                loop, listener, contexts["client_ssl"], server_hostname="elsewhere.example"
+            )
+        await asyncio.sleep(0.05)
+    assert server.events == []
+
+
+@on_loop
+async def test_a_failed_handshake_is_reported_by_the_server_in_debug_mode(loop, contexts, reported):
+    loop.set_debug(True)
+    async with open_server(loop, asyncio.Protocol, ssl=contexts["server_ssl"]) as listener:
+        with pytest.raises(ssl.SSLError):
+            await connect(loop, listener, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        await support.wait_until(lambda: reported.contexts)
+    context = reported.pop(OSError)
+    assert "incoming connection" in context["message"]
+    reported.pop_all()
+
+
+@on_loop
+async def test_the_host_is_the_default_server_name(loop, contexts):
+    async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
+        for host in ("localhost", "127.0.0.1"):
+            transport, _ = await connect(
+                loop, server, contexts["client_ssl"], host, server_hostname=None
+            )
+            transport.close()
+
+
+@on_loop
+async def test_an_empty_server_name_switches_the_check_off(loop, contexts):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
+        transport, _ = await connect(loop, server, context, server_hostname="")
+        assert transport.get_extra_info("ssl_object").server_hostname is None
+        transport.close()
+
+
+@on_loop
+async def test_a_server_that_never_answers_the_handshake(loop, contexts):
+    with support.listening_socket() as listener:
+        before = support.open_fds()
+        with pytest.raises(ConnectionAbortedError, match="SSL handshake is taking longer"):
+            await loop.create_connection(
+                asyncio.Protocol,
+                *listener.getsockname(),
+                ssl=contexts["client_ssl"],
+                server_hostname="localhost",
+                ssl_handshake_timeout=0.1,
+            )
+        await support.turns(5)
+        assert not support.fds_opened_since(before)
+
+
+@on_loop
+async def test_a_client_that_never_starts_the_handshake(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(
+        loop, lambda: server, ssl=contexts["server_ssl"], ssl_handshake_timeout=0.1
+    ) as listener:
+        with socket.create_connection(("127.0.0.1", port_of(listener))) as sock:
+            sock.setblocking(False)
+            assert await read_all(loop, sock) == b""
+    assert server.events == []
+
+
+@on_loop
+async def test_a_client_that_speaks_something_else(loop, contexts):
+    server = Recorder(loop)
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+        with socket.create_connection(("127.0.0.1", port_of(listener))) as sock:
+            sock.setblocking(False)
+            sock.send(b"GET / HTTP/1.0\r\n\r\n")
+            # Perhaps an alert, then the end.
+            try:
+                await read_all(loop, sock)
+            except ConnectionResetError:
+                pass
+    assert server.events == []
+
+
+@pytest.mark.parametrize(
+    ("end", "exception"),
+    [
+        (lambda sock: sock.close(), ConnectionResetError),
+        (reset, ConnectionResetError),
+        (lambda sock: sock.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ssl.SSLError),
+    ],
+    ids=["close", "reset", "garbage"],
+)
+@on_loop
+async def test_a_server_that_gives_up_during_the_handshake(
+    loop, tcp_pair, contexts, end, exception
+):
+    ours, peer = tcp_pair
+    task = loop.create_task(
+        loop.create_connection(
+            asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
+        )
+    )
+    assert await loop.sock_recv(peer, 65536)
+    end(peer)
+    with pytest.raises(exception):
+        await asyncio.wait_for(task, support.PATIENCE)
+    await support.turns(5)
+    assert ours.fileno() == -1
+
+
+@on_loop
+async def test_a_cancelled_handshake_leaves_nothing_behind(loop, tcp_pair, contexts):
+    ours, peer = tcp_pair
+    task = loop.create_task(
+        loop.create_connection(
+            asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
+        )
+    )
+    assert await loop.sock_recv(peer, 65536)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await support.turns(5)
+    assert ours.fileno() == -1
+
+
+@pytest.mark.parametrize("name", ["ssl_handshake_timeout", "ssl_shutdown_timeout"])
+@pytest.mark.parametrize("value", [0, -1])
+@on_loop
+async def test_timeouts_must_be_positive(loop, tcp_pair, contexts, name, value):
+    ours, _ = tcp_pair
+    with pytest.raises(ValueError, match=f"{name} should be a positive number"):
+        await loop.connect_accepted_socket(
+            asyncio.Protocol, ours, ssl=contexts["server_ssl"], **{name: value}
+        )
+
+
+# --- what a transport says about its encryption --------------------------------------------------
+
+
+@on_loop
+async def test_extra_info(loop, contexts):
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        for transport, name in ((ours, "client_ssl"), (theirs, "server_ssl")):
+            assert isinstance(transport, asyncio.Transport)
+            assert transport.get_extra_info("sslcontext") is contexts[name]
+            ssl_object = transport.get_extra_info("ssl_object")
+            assert isinstance(ssl_object, ssl.SSLObject)
+            assert ssl_object.version() == "TLSv1.3"
+            assert transport.get_extra_info("cipher") == ssl_object.cipher()
+            assert transport.get_extra_info("compression", 5) is None
+            assert isinstance(transport.get_extra_info("socket"), asyncio.trsock.TransportSocket)
+            assert transport.get_extra_info("nothing", 5) == 5
+        names = ours.get_extra_info("peercert")["subjectAltName"]
+        assert ("DNS", "localhost") in names
+        assert theirs.get_extra_info("peercert") in (None, {})
+        assert ours.get_extra_info("peername") == theirs.get_extra_info("sockname")
+        assert ours.get_protocol() is client
+
+
+@on_loop
+async def test_client_certificates(loop, contexts, certificate_authority):
+    certificate_authority.configure_trust(contexts["server_ssl"])
+    contexts["server_ssl"].verify_mode = ssl.CERT_REQUIRED
+    certificate_authority.issue_cert("me@client.example").configure_cert(contexts["client_ssl"])
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (_, theirs):
+        names = theirs.get_extra_info("peercert")["subjectAltName"]
+        assert ("email", "me@client.example") in names
+
+
+@on_loop
+async def test_alpn(loop, contexts):
+    contexts["client_ssl"].set_alpn_protocols(["h2", "http/1.1"])
+    contexts["server_ssl"].set_alpn_protocols(["http/1.1"])
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as transports:
+        for transport in transports:
+            ssl_object = transport.get_extra_info("ssl_object")
+            assert ssl_object.selected_alpn_protocol() == "http/1.1"
+
+
+@on_loop
+async def test_sni(loop, contexts, certificate_authority):
+    """The server chooses its certificate by the name that the client asks for."""
+    asked = []
+    other = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate_authority.issue_cert("other.example").configure_cert(other)
+
+    def choose(ssl_object, name, context):
+        asked.append(name)
+        if name == "other.example":
+            ssl_object.context = other
+
+    contexts["server_ssl"].sni_callback = choose
+    async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
+        for name in ("localhost", "other.example"):
+            transport, _ = await connect(loop, server, contexts["client_ssl"], server_hostname=name)
+            names = transport.get_extra_info("peercert")["subjectAltName"]
+            assert ("DNS", name) in names
+            transport.close()
+    assert asked == ["localhost", "other.example"]
+
+
+@on_loop
+async def test_tls_1_2(loop, contexts):
+    contexts["client_ssl"].maximum_version = ssl.TLSVersion.TLSv1_2
+    message = support.pattern(500_000)
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        assert ours.get_extra_info("ssl_object").version() == "TLSv1.2"
+        ours.write(message)
+        theirs.write(message)
+        assert await server.got(len(message)) == message
+        assert await client.got(len(message)) == message
+        theirs.close()
+        assert await client.lost is None

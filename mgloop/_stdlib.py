@@ -18,7 +18,6 @@ from asyncio import (
     format_helpers,
     futures,
     selector_events,
-    sslproto,
     transports,
     trsock,
     unix_events,
@@ -31,7 +30,6 @@ SelectorLoop: Any = selector_events.BaseSelectorEventLoop
 UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 
 # --- Borrowed classes.
-SSLProtocol: Any = sslproto.SSLProtocol
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport Watcher
+from mgloop._ssl cimport SSLProtocol
 from mgloop._transport cimport Address, SocketTransport
 
 
@@ -17,6 +18,7 @@ cdef extern from "writequeue.h":
 
 cdef class Stream(SocketTransport):
     cdef object empty_waiter
+    cdef SSLProtocol tls        # the protocol, if it is our own TLS, else None
     cdef mgl_queue queue
     cdef uint32_t hint          # how much the next read may bring
     cdef bint buffered          # the protocol is a BufferedProtocol
@@ -27,6 +29,7 @@ cdef class Stream(SocketTransport):
     cdef int read(self, uint32_t events) except -1
     cdef object receive(self, Py_ssize_t *asked)
     cdef Py_ssize_t receive_into(self, Py_ssize_t *asked) except -2
+    cdef Py_ssize_t receive_tls(self, Py_ssize_t *asked) except -2
     cdef int on_read_error(self, int error) except -1
     cdef int on_eof(self) except -1
     cdef int send_queue(self) except -1

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from asyncio.trsock import TransportSocket
 from typing import Any
 
 from typing_extensions import disjoint_base
 
 from ._loop import Watcher
+
+# isinstance() says that its subclasses are asyncio's transports, through `__class__`; their layout
+# forbids inheriting from them.
 
 @disjoint_base
 class SocketTransport(Watcher):
@@ -21,7 +23,3 @@ class SocketTransport(Watcher):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
     def get_protocol(self) -> asyncio.BaseProtocol: ...
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
-    def _force_close(self, exc: BaseException | None) -> None: ...
-    def _fatal_error(
-        self, exc: BaseException, message: str = "Fatal error on transport"
-    ) -> None: ...

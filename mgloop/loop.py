@@ -23,10 +23,13 @@ from .process import ProcessMixin
 from .resolve import ResolveMixin
 from .sendfile import sock_sendfile_native_impl
 from .signals import SignalsMixin
+from .tls import TlsMixin
 from .unix import UnixMixin
 
 
-class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asyncio.BaseEventLoop):
+class Loop(
+    SockCore, SignalsMixin, TlsMixin, UnixMixin, ProcessMixin, ResolveMixin, asyncio.BaseEventLoop
+):
     """An asyncio event loop on Mongoose's poll loop.
 
     enable_wakeup: whether other threads may wake the loop (call_soon_threadsafe(), executors).
@@ -84,21 +87,6 @@ class Loop(SockCore, SignalsMixin, UnixMixin, ProcessMixin, ResolveMixin, asynci
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
         return Stream(self, sock, protocol, waiter, extra, server)
-
-    def _make_ssl_transport(
-        self, rawsock: socket.socket, protocol: Any, sslcontext: Any, waiter: Any = None, *,
-        server_side: bool = False, server_hostname: str | None = None, extra: Any = None,
-        server: Any = None, ssl_handshake_timeout: float | None = None,
-        ssl_shutdown_timeout: float | None = None,
-    ) -> Any:  # fmt: skip
-        self._ensure_fd_no_transport(rawsock)
-        ssl_protocol = _stdlib.SSLProtocol(
-            self, protocol, sslcontext, waiter, server_side, server_hostname,
-            ssl_handshake_timeout=ssl_handshake_timeout,
-            ssl_shutdown_timeout=ssl_shutdown_timeout,
-        )  # fmt: skip
-        Stream(self, rawsock, ssl_protocol, None, extra, server)
-        return ssl_protocol._app_transport
 
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,

@@ -4,6 +4,11 @@
 A pidfd becomes readable when its process ends, so that neither a SIGCHLD handler nor a thread per
 child is needed, and no other code's children are reaped. Where pidfd_open() is not to be had (a
 kernel before 5.3, a sandbox, no descriptor left) a thread waits instead.
+
+Python, because it runs per process: nearly all of the time goes into starting that.
+
+Lifetime: the loop owns the pidfd of each child that it waits for, and closes it when the child has
+ended or when the loop is closed first. The children themselves belong to their transports.
 """
 
 from __future__ import annotations
@@ -18,6 +23,19 @@ from . import _stdlib
 
 class ProcessMixin:
     """The hook by which BaseEventLoop starts subprocesses."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pidfds: set[int] = set()
+
+    def close(self) -> None:
+        """Forget the children that still run: nobody is left to be told of their end."""
+        loop: Any = self
+        while self._pidfds:
+            pidfd = self._pidfds.pop()
+            loop._remove_reader(pidfd)
+            os.close(pidfd)
+        super().close()  # type: ignore[misc]
 
     async def _make_subprocess_transport(
         self,
@@ -37,7 +55,11 @@ class ProcessMixin:
             loop, protocol, args, shell, stdin, stdout, stderr, bufsize,
             waiter=waiter, extra=extra, **kwargs,
         )  # fmt: skip
-        self._watch_child(transport)
+        try:
+            self._watch_child(transport)
+        except BaseException:
+            transport.close()
+            raise
         try:
             await waiter
         except (SystemExit, KeyboardInterrupt):
@@ -52,19 +74,24 @@ class ProcessMixin:
         """Have transport._process_exited() called once the child has ended."""
         loop: Any = self
         pid = transport.get_pid()
+        pidfd = -1
         try:
             pidfd = os.pidfd_open(pid)
+            loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
         except OSError:
+            if pidfd >= 0:
+                os.close(pidfd)
             threading.Thread(
                 target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",
                 daemon=True,
             ).start()  # fmt: skip
-            return
-        loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
+        else:
+            self._pidfds.add(pidfd)
 
     def _child_exited(self, pidfd: int, pid: int, transport: Any) -> None:
         loop: Any = self
         loop._remove_reader(pidfd)
+        self._pidfds.discard(pidfd)
         os.close(pidfd)
         transport._process_exited(_reap(pid))
 

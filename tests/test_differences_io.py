@@ -339,6 +339,24 @@ class TestTransports:
         if loop_kind == "asyncio":
             reported.pop(BufferError)
 
+    def test_native_code_does_not_go_through_a_replaced_method(self, loop, loop_kind, socketpair):
+        left, _right = socketpair
+        seen = []
+
+        def call_soon(callback, *args, context=None):
+            seen.append(getattr(callback, "__name__", None))
+            return type(loop).call_soon(loop, callback, *args, context=context)
+
+        async def main():
+            async with connected(left):
+                loop.call_soon = call_soon
+                loop.call_soon(support.Calls())
+            del loop.call_soon
+
+        loop.run_until_complete(main())
+        assert None in seen  # Python code sees the replacement
+        assert ("_call_connection_lost" in seen) is side(loop_kind, asyncio=True, mgloop=False)
+
     def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, run, socketpair):
         left, right = socketpair
 

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: GPL-2.0-only
+import asyncio
+from socket import socket
+from typing import Any, final
+
+from ._transport import SocketTransport
+
+@final
+class Datagram(SocketTransport):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket,
+        protocol: asyncio.BaseProtocol,
+        address: Any = None,
+        waiter: asyncio.Future[Any] | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> None: ...
+    def sendto(self, data: bytes | bytearray | memoryview, addr: Any = None) -> None: ...

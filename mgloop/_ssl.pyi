@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol as _StdProtocol
+from asyncio.sslproto import _SSLProtocolTransport
+from typing import Any, final
+
+# At run time neither is a subclass, but isinstance() says so: `__class__` answers for the base.
+
+@final
+class SSLTransport(_SSLProtocolTransport): ...
+
+@final
+class SSLProtocol(_StdProtocol):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        app_protocol: asyncio.BaseProtocol,
+        sslcontext: ssl.SSLContext | None,
+        waiter: asyncio.Future[Any] | None,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        call_connection_made: bool = True,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> None: ...
+    def _get_app_transport(self) -> SSLTransport: ...

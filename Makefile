@@ -53,6 +53,9 @@ types: build $(VENV)/.group-types
 	$(BIN)/mypy
 	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
+# Tests of the tools around the loop, which the memory checks have nothing to say about.
+ABOUT_TOOLS = --ignore=tests/test_build.py --ignore-glob='tests/test_bench*' --ignore=tests/conformance
+
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
 # or the sanitizer would see Python's arenas instead of the objects in them. The libraries are preloaded because the
 # interpreter itself is not built with them.
@@ -62,10 +65,10 @@ ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-na
 asan:
 	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
-	$(ASAN) $(VENV)-asan/bin/pytest -m "not slow" -o timeout=240 $(PYTEST_ARGS)
+	$(ASAN) $(VENV)-asan/bin/pytest -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
 debug: build $(VENV)/.group-test
-	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest -m "not slow" $(ABOUT_TOOLS) $(PYTEST_ARGS)
 
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)

@@ -8,6 +8,9 @@ from typing import Any, final
 # At run time neither is a subclass, but isinstance() says so: `__class__` answers for the base.
 
 @final
+class LoopBuffers: ...
+
+@final
 class SSLTransport(_SSLProtocolTransport): ...
 
 @final
@@ -24,4 +27,6 @@ class SSLProtocol(_StdProtocol):
         ssl_handshake_timeout: float | None = None,
         ssl_shutdown_timeout: float | None = None,
     ) -> None: ...
+    @property
+    def _incoming(self) -> ssl.MemoryBIO: ...
     def _get_app_transport(self) -> SSLTransport: ...

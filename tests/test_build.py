@@ -301,7 +301,7 @@ def test_build_shows_what_the_fetching_says(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_source_distribution_builds_without_a_network(repository, genuine, tmp_path):
     pytest.importorskip("mesonpy", reason="needs meson-python")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

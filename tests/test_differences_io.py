@@ -11,6 +11,7 @@ import gc
 import inspect
 import os
 import socket
+import ssl
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -528,3 +529,114 @@ class TestDatagrams:
 
         run(main())
         assert order[0] == b""
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+class Client:
+    """A TLS client over a plain socket, which shows the records that arrive."""
+
+    def __init__(self, loop, sock, context):
+        self.loop, self.sock = loop, sock
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.arrived = bytearray()
+
+    async def flush(self, prefix=b""):
+        await self.loop.sock_sendall(self.sock, prefix + self.outgoing.read())
+
+    async def until_done(self, step):
+        """``step()`` when it no longer wants to read."""
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                await self.flush()
+                data = await self.loop.sock_recv(self.sock, 65536)
+                assert data, "the server has closed the connection"
+                self.arrived += data
+                self.incoming.write(data)
+            else:
+                await self.flush()
+                return result
+
+    def records(self):
+        """The content types of the records that arrived since the last call."""
+        types, data = [], self.arrived
+        while data:
+            types.append(data[0])
+            del data[: 5 + int.from_bytes(data[3:5], "big")]
+        return types
+
+
+class TestTls:
+    def test_small_writes_in_data_received_make_one_record(
+        self, loop, loop_kind, run, server_ssl_context, client_ssl_context
+    ):
+        application_data = 23
+
+        class Answering(Events):
+            def data_received(self, data):
+                for piece in (b"one", b"two", b"three"):
+                    self.transport.write(piece)
+                super().data_received(data)
+
+        async def main():
+            protocols = []
+
+            def factory():
+                protocols.append(Answering())
+                return protocols[-1]
+
+            # Of 1.2, since from 1.3 on all records look alike.
+            client_ssl_context.maximum_version = ssl.TLSVersion.TLSv1_2
+            server = await loop.create_server(factory, "127.0.0.1", 0, ssl=server_ssl_context)
+            with socket.create_connection(server.sockets[0].getsockname()) as sock:
+                sock.setblocking(False)
+                client = Client(loop, sock, client_ssl_context)
+                await client.until_done(client.tls.do_handshake)
+                client.records()
+                client.tls.write(b"x")
+                await client.flush()
+                answer = b""
+                while len(answer) < len(b"onetwothree"):
+                    answer += await client.until_done(lambda: client.tls.read(100))
+                assert answer == b"onetwothree"
+                count = client.records().count(application_data)
+            await protocols[0].lost
+            server.close()
+            await server.wait_closed()
+            return count
+
+        assert run(main()) == side(loop_kind, asyncio=3, mgloop=1)
+
+    @pytest.mark.mgloop_only
+    def test_start_tls_takes_what_a_stream_has_read_too_far(
+        self, loop, run, server_ssl_context, client_ssl_context
+    ):
+        async def serve(reader, writer):
+            assert await reader.readline() == b"go\n"
+            await writer.start_tls(server_ssl_context)
+            writer.write(await reader.readline())
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+        async def main():
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()) as sock:
+                sock.setblocking(False)
+                client = Client(loop, sock, client_ssl_context)
+                with pytest.raises(ssl.SSLWantReadError):
+                    client.tls.do_handshake()
+                # The request and the first message of the handshake in one piece.
+                await client.flush(prefix=b"go\n")
+                await client.until_done(client.tls.do_handshake)
+                client.tls.write(b"hello\n")
+                await client.flush()
+                assert await client.until_done(lambda: client.tls.read(100)) == b"hello\n"
+            server.close()
+            await server.wait_closed()
+
+        run(main())

@@ -143,6 +143,7 @@ static int wait_for_events(mgl_poll *poll) {
         poll->score = poll->score > 2 ? poll->score - 2 : 0;
     }
     poll->zero_polls = 0;
+    poll->woken = false; /* one wake-up too many is harmless; one believed sent and lost is not */
     poll->waiting = true;
     state = PyEval_SaveThread();
     n = wait_blocking(epoll_fd, events, timeout_ns);

@@ -47,9 +47,7 @@ def probe(config):
             version = importlib.metadata.version(module)
     if module == "asyncio":
         version = sys.version.split()[0]
-    # Where an editable installation by meson-python would rebuild itself, were it not told not to.
-    editable = [str(f._build_path) for f in sys.meta_path if hasattr(f, "_build_path")]
-    tell(version=str(version or "unknown"), editable=editable)
+    tell(version=str(version or "unknown"))
 
 
 async def _nothing():

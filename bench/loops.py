@@ -101,20 +101,10 @@ def probe(loop: Loop) -> tuple[Loop | None, str]:
         if line.startswith("{"):
             answer = json.loads(line)
             if "version" in answer:
-                _freeze(answer["editable"])
                 return replace(loop, version=answer["version"]), ""
             return None, answer.get("error", "unknown reason")
     last = done.stderr.strip().splitlines()
     return None, last[-1] if last else f"exit status {done.returncode}"
-
-
-def _freeze(builds: Sequence[str]) -> None:
-    """Keep editable installations as they are now: every child would look for changed sources and
-    rebuild, so that the rounds of one run could measure different code."""
-    skipped = os.environ.get("MESONPY_EDITABLE_SKIP", "").split(os.pathsep)
-    os.environ["MESONPY_EDITABLE_SKIP"] = os.pathsep.join(
-        dict.fromkeys(path for path in [*skipped, *builds] if path)
-    )
 
 
 def available(names: Sequence[str]) -> tuple[list[Loop], dict[str, str]]:

@@ -262,10 +262,10 @@ cdef class LoopCore:
             else:
                 timeout = <int64_t>MAX_WAIT_SECONDS * 1000000000
         n = mgl_poll_run(self.poll, timeout, self.now_ns)
-        if n < 0:
-            if n != -EINTR:
-                raise_errno(-n)
-            PyErr_CheckSignals()
+        if n < 0 and n != -EINTR:
+            raise_errno(-n)
+        # Not only after EINTR: a loop may turn for long without running a line of Python.
+        PyErr_CheckSignals()
         if self.timers.len > 0:
             self.collect_timers()
         count = mgl_ring_len(&self.ready)

@@ -14,13 +14,21 @@ poll loop while it waits, and by nothing once its future is done.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from asyncio import SendfileNotAvailableError
 from typing import Any
 
+from . import _stdlib
+
 # Bytes per step. A reader on another processor that keeps up would otherwise let one system call
 # send the whole file, and the loop would stand still for as long.
 MAX_PIECE = 4 * 1024 * 1024
+
+# Up to 3.13 a transfer that sent nothing leaves the file's position alone.
+_MOVES_ALWAYS = (
+    "total_sent" not in inspect.signature(_stdlib.UnixLoop._sock_sendfile_update_filepos).parameters
+)
 
 
 class Transfer:
@@ -106,7 +114,7 @@ class Transfer:
             if self.sock.fileno() == self.registered:
                 self.loop.remove_writer(self.registered)
             self.registered = None
-        if self.sent > 0:
+        if self.sent > 0 or _MOVES_ALWAYS:
             os.lseek(self.file, self.offset, os.SEEK_SET)
 
 
@@ -115,6 +123,4 @@ def sock_sendfile_native_impl(
     count: int | None, blocksize: int, total_sent: int,
 ) -> None:  # fmt: skip
     """In place of the method of the same name of asyncio's loops, with the same arguments."""
-    Transfer(
-        self, fut, registered_fd, sock, fileno, offset, count, blocksize, total_sent
-    ).step()
+    Transfer(self, fut, registered_fd, sock, fileno, offset, count, blocksize, total_sent).step()

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Child processes where something runs out or ends too early: descriptors, the loop, the caller.
+
+Whatever happens, no descriptor and no zombie may be left. What children are for is in
+test_subprocess.py.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import threading
+import warnings
+
+import pytest
+import support
+from peers import on_loop
+from test_subprocess import PIPE, child_watcher, exit_code
+
+__all__ = ["child_watcher"]  # a fixture
+
+
+@on_loop
+async def test_a_hundred_megabytes_both_ways(loop):
+    """`cat`, whose output has to be read while its input is still being written."""
+    data = os.urandom(1 << 20) * 100
+    process = await asyncio.create_subprocess_exec("cat", stdin=PIPE, stdout=PIPE)
+    out, _ = await process.communicate(data)
+    assert out == data
+    assert process.returncode == 0
+
+
+def test_too_few_descriptors(loop_kind):
+    """With 0, 1, 2 ... descriptors left it either works or raises EMFILE, and leaves nothing."""
+    out, err = support.run_python(
+        loop_kind,
+        """
+        import errno, resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+        async def start():
+            process = await asyncio.create_subprocess_exec("true", stdin=-1, stdout=-1, stderr=-1)
+            await process.communicate()
+            return process.returncode
+
+        async def main():
+            assert await start() == 0
+            await asyncio.sleep(0.01)
+            descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+            # The last one is that of the listing itself.
+            held = descriptors[:-1]
+            outcomes = []
+            for spare in range(12):
+                # Fill the gaps, so that exactly `spare` numbers are free below the limit.
+                filler = []
+                while (fd := os.dup(0)) < held[-1]:
+                    filler.append(fd)
+                os.close(fd)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1 + spare, hard))
+                try:
+                    outcomes.append(await start())
+                except OSError as exc:
+                    assert exc.errno == errno.EMFILE, exc
+                    outcomes.append("EMFILE")
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                    for fd in filler:
+                        os.close(fd)
+                await asyncio.sleep(0.01)
+                after = sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]
+                assert after == held, (spare, held, after)
+                try:
+                    pid, _ = os.waitpid(-1, os.WNOHANG)
+                    raise AssertionError(f"a child is left: {pid}")
+                except ChildProcessError:
+                    pass
+            print(outcomes)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(main())
+        """,
+    )
+    outcomes = eval(out)
+    assert set(outcomes) == {"EMFILE", 0}, err
+    # Nothing in between: once it works, it works with more.
+    assert outcomes == sorted(outcomes, key=lambda outcome: outcome == 0)
+
+
+@pytest.mark.mgloop_only
+@pytest.mark.parametrize("failure", [OSError, PermissionError])
+@on_loop
+async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
+    def refused(pid, flags=0):
+        raise failure
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    threads = threading.active_count()
+    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x; exit 3", stdin=PIPE)
+    assert threading.active_count() == threads + 1
+    process.stdin.write(b"go\n")
+    assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 3
+    await support.wait_until(lambda: threading.active_count() == threads)
+
+
+@pytest.mark.mgloop_only
+def test_the_loop_is_closed_while_a_child_runs(loop_factory):
+    before = support.open_fds()
+    loop = loop_factory()
+    process = loop.run_until_complete(asyncio.create_subprocess_exec("sleep", "1000"))
+    loop.close()
+    assert not support.fds_opened_since(before)
+    os.kill(process.pid, 0)  # it lives on
+    pid = process.pid
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del process
+        gc.collect()
+    # asyncio's transport and subprocess.Popen: nothing of mgloop's own.
+    messages = sorted(str(warning.message) for warning in caught)
+    assert len(messages) == 2, messages
+    assert messages[0] == f"subprocess {pid} is still running"
+    assert messages[1].startswith("unclosed transport <_UnixSubprocessTransport")
+    # Collecting its transport has killed it, as with asyncio; it only has to be reaped, unless
+    # the destructor of Popen was late enough to do so.
+    with contextlib.suppress(ChildProcessError):
+        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+
+
+@on_loop
+async def test_cancelled_while_being_started(loop):
+    """The child is killed and reaped before the cancellation is passed on."""
+    await exit_code("true")
+    before = support.open_fds()
+    for turns in range(4):
+        task = loop.create_task(
+            asyncio.create_subprocess_exec("sleep", "1000", stdin=PIPE, stdout=PIPE)
+        )
+        await support.turns(turns)
+        if task.done():
+            task.result().kill()
+            await task.result().wait()
+            continue
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await support.turns(5)
+    assert not support.fds_opened_since(before)
+
+
+@pytest.mark.parametrize("action", ["kill", "terminate", "signal"])
+@on_loop
+async def test_signals_at_each_stage(loop, action):
+    """To a child that has ended but is not waited for yet: nothing. To one that is: an error."""
+    act = {
+        "kill": lambda process: process.kill(),
+        "terminate": lambda process: process.terminate(),
+        "signal": lambda process: process.send_signal(signal.SIGUSR1),
+    }[action]
+    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x", stdin=PIPE)
+    process.stdin.write(b"go\n")
+    # The loop is not given a chance to notice. (Before 3.12 asyncio has a thread that may.)
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    act(process)
+    assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 0
+    await support.turns(3)
+    with pytest.raises(ProcessLookupError):
+        act(process)
+
+
+@on_loop
+async def test_a_program_that_cannot_be_executed(loop, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("not a program")
+    await exit_code("true")
+    before = support.open_fds()
+    cases = [(tmp_path / "absent", FileNotFoundError), (text, PermissionError)]
+    for program, expected in cases:
+        with pytest.raises(expected):
+            await asyncio.create_subprocess_exec(str(program), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    text.chmod(0o755)
+    with pytest.raises(OSError, match="Exec format error"):
+        await asyncio.create_subprocess_exec(str(text), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    with pytest.raises(FileNotFoundError):
+        await asyncio.create_subprocess_exec("true", cwd=tmp_path / "absent")
+    await support.turns(3)
+    assert not support.fds_opened_since(before)
+
+
+@on_loop
+async def test_no_warnings_when_everything_is_closed(loop):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            process = await asyncio.create_subprocess_exec("cat", stdin=PIPE, stdout=PIPE)
+            assert await process.communicate(b"x") == (b"x", None)
+        await support.turns(3)
+        del process
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """mgloop: a drop-in asyncio event loop on top of the Mongoose networking library.
 
-    asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
-    mgloop.run(main())                                          # any version
-    mgloop.install(); asyncio.run(main())                       # for code that is not yours
+asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
+mgloop.run(main())                                          # any version
+mgloop.install(); asyncio.run(main())                       # for code that is not yours
 """
 
 from __future__ import annotations

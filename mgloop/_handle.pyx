@@ -9,8 +9,10 @@ through a `__class__` property, since the layouts of C types cannot be inherited
 
 Lifetime: a handle owns its callback, arguments and context. Running it moves the first two out, so
 that a callback which cancels its own handle cannot free what it is running on. A handle that has
-run or was cancelled refers to nothing any more, whoever holds it. (Those of add_reader() and add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a quarter of
-call_soon()): the loop clears those still queued when it is closed.
+run or was cancelled refers to nothing any more, whoever holds it. (Those of add_reader() and
+add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a
+quarter of call_soon()): the loop shows the collector what those still queued refer to, and clears
+them when it is closed.
 
 Everything here needs the GIL; cancel() may be called from any thread.
 """

@@ -21,7 +21,7 @@ T = TypeVar("T")
 # 3.14 renamed these when it deprecated them.
 _set_policy: Any = getattr(events, "_set_event_loop_policy", None) or events.set_event_loop_policy
 _DefaultPolicy: Any = (
-    getattr(unix_events, "_DefaultEventLoopPolicy", None) or unix_events.DefaultEventLoopPolicy
+    getattr(unix_events, "_DefaultEventLoopPolicy", None) or unix_events.DefaultEventLoopPolicy  # type: ignore[attr-defined,unused-ignore]
 )
 
 

@@ -308,7 +308,7 @@ cdef class FdCore(LoopCore):
 
     @property
     def _selector(self):
-        """What is watched, as asyncio's selector would show it; for looking only. None once closed."""
+        """What is watched, as asyncio's selector would show it; None once closed."""
         return None if self._closed else SelectorView(self)
 
     def _interest(self, int fd):

@@ -67,7 +67,7 @@ cdef class LoopCore:
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
-    cdef public bint _time_patched
+    cdef bint time_patched      # time() is somebody else's
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle

@@ -46,7 +46,7 @@ cdef class WritePipe(Pipe):
     cdef mgl_queue queue
     cdef Py_ssize_t high
     cdef Py_ssize_t low
-    cdef unsigned int conn_lost # writes that came too late
+    cdef unsigned int conn_lost  # writes that came too late
     cdef bint blocked           # the kernel's buffer is full: the poll loop will tell
     cdef bint protocol_paused   # pause_writing() was called
 

@@ -275,7 +275,7 @@ cdef class ReadPipe(Pipe):
         self.end(None)
 
     cdef object receive(self):
-        """The next bytes; b"" at the end; None if there are none now or the transport has failed."""
+        """The next bytes; b"" at the end; None if there are none now or it has failed."""
         cdef PyObject *data = NULL
         cdef ssize_t n
         cdef uint32_t hint = self.hint
@@ -441,8 +441,8 @@ cdef class WritePipe(Pipe):
     cdef int send_queue(self) except -1:
         """Send until the queue is empty, the pipe is full, or it is the others' turn."""
         cdef ssize_t sent
-        cdef int turn
-        for turn in range(MAX_WRITES):
+        cdef int _turn
+        for _turn in range(MAX_WRITES):
             sent = self.write_queued()
             if sent < 0:
                 if errno == EAGAIN or errno == EINTR:

@@ -35,9 +35,9 @@ UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ign
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]
 UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
 
+
 class StreamTransport(transports._FlowControlMixin, transports.Transport):  # type: ignore[misc,name-defined]
     """What a native stream transport says it is; asyncio's sendfile() insists on the mix-in."""
-
 
 
 class DatagramTransport(transports._FlowControlMixin, transports.DatagramTransport):  # type: ignore[misc,name-defined]
@@ -64,9 +64,12 @@ SERVER_KNOWS_CLIENTS: bool = (
     len(inspect.signature(base_events.Server._attach).parameters) == 2  # type: ignore[attr-defined]
 )
 
-_FORMAT_TAKES_DEBUG = "debug" in inspect.signature(
-    format_helpers._format_callback_source  # type: ignore[attr-defined]
-).parameters
+_FORMAT_TAKES_DEBUG = (
+    "debug"
+    in inspect.signature(
+        format_helpers._format_callback_source  # type: ignore[attr-defined]
+    ).parameters
+)
 
 
 def format_callback(callback: Any, args: Any, debug: bool) -> str:
@@ -123,4 +126,4 @@ def fileno(fd: Any) -> int:
 
 def is_finalizing() -> bool:
     """sys.is_finalizing(), asked where asyncio's signal code asks it."""
-    return bool(unix_events.sys.is_finalizing())
+    return bool(unix_events.sys.is_finalizing())  # type: ignore[attr-defined]

@@ -54,6 +54,6 @@ cdef class Listener(Watcher):
     cdef bint stopped
 
     cdef int accept(self, int fd, Address *peer) except -1
-    cdef int accept_cold(self, int fd) except -1
+    cdef int accept_cold(self, int fd, Address *peer) except -1
     cdef int out_of_resources(self, int error) except -1
     cdef report(self, str message, exc)

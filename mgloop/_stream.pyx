@@ -36,7 +36,9 @@ from mgloop._loop cimport (
     EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher,
 )
 from mgloop._ssl cimport SSLProtocol
-from mgloop._transport cimport Address, SocketTransport, os_error, sockaddr
+from mgloop._transport cimport (
+    Address, SocketTransport, address_tuple, os_error, sockaddr,
+)
 
 import asyncio
 import socket
@@ -61,7 +63,7 @@ cdef extern from *:
     int accept4(int, struct sockaddr *, socklen_t *, int);
 
     static void mgl_prime_malloc(void) {
-        void *volatile block = malloc(4 * 1024 * 1024); /* volatile: or the pair is optimised away */
+        void *volatile block = malloc(4 * 1024 * 1024); /* or it is optimised away */
         free(block);
     }
     """
@@ -171,8 +173,8 @@ cdef class Stream(SocketTransport):
     cdef int read(self, uint32_t events) except -1:
         cdef object data, count
         cdef Py_ssize_t asked = 0, got
-        cdef int turn
-        for turn in range(MAX_READS):
+        cdef int _turn
+        for _turn in range(MAX_READS):
             if self.tls is not None:
                 got = self.receive_tls(&asked)
                 if got < 0:
@@ -217,7 +219,7 @@ cdef class Stream(SocketTransport):
         return self.loop.mark_ready(self, EPOLLIN | events & GONE)
 
     cdef object receive(self, Py_ssize_t *asked):
-        """The next bytes; b"" at the end; None if there are none now or the transport has failed."""
+        """The next bytes; b"" at the end; None if there are none now or it has failed."""
         cdef PyObject *data
         cdef Py_ssize_t n, size
         cdef uint32_t hint = self.hint
@@ -394,10 +396,7 @@ cdef class Stream(SocketTransport):
             return
         for data in list_of_data:
             if not PyBytes_CheckExact(data):
-                if not isinstance(data, (bytes, bytearray, memoryview)):
-                    raise TypeError(
-                        f"data argument must be a bytes-like object, not {type(data).__name__!r}")
-                data = bytes(data)
+                data = bytes(memoryview(data))
             if PyBytes_GET_SIZE(data):
                 chunks.append(data)
                 total += PyBytes_GET_SIZE(data)
@@ -570,8 +569,8 @@ cdef class Listener(Watcher):
     cdef int on_ready(self, uint32_t events) except -1:
         cdef Address peer
         cdef socklen_t size
-        cdef int fd, i
-        for i in range(self.backlog):
+        cdef int fd, _i
+        for _i in range(self.backlog):
             if self.stopped:
                 return 0
             size = sizeof(peer)
@@ -585,7 +584,7 @@ cdef class Listener(Watcher):
                 self.report("socket.accept() failed", os_error(errno))
                 return 0
             if self.sslcontext is not None or self.loop._debug:
-                self.accept_cold(fd)
+                self.accept_cold(fd, &peer)
             else:
                 self.accept(fd, &peer)
         return 0
@@ -637,15 +636,17 @@ cdef class Listener(Watcher):
             stream.report(f"Exception in callback {callback}", exc)
         return 0
 
-    cdef int accept_cold(self, int fd) except -1:
+    cdef int accept_cold(self, int fd, Address *peer) except -1:
         """TLS and debug mode: by way of a task, with a Python socket."""
-        conn = socket.socket(self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+        conn = socket.socket(
+            self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+        peername = "" if self.family == AF_UNIX else address_tuple(peer)
         PyContext_Enter(self.context)
         try:
             if self.loop._debug:
                 logger.debug("%r got a new connection: %r", self.server, conn)
             self.loop.create_task(self.loop._accept_connection(
-                self.protocol_factory, conn, self.sslcontext, self.server,
+                self.protocol_factory, conn, peername, self.sslcontext, self.server,
                 self.handshake_timeout, self.shutdown_timeout))
         finally:
             PyContext_Exit(self.context)

@@ -39,7 +39,7 @@ cdef class SocketTransport(Watcher):
     cdef Py_ssize_t high
     cdef Py_ssize_t low
     cdef uint32_t missed        # events that came while reading was paused
-    cdef unsigned int conn_lost # > 0: connection_lost() is scheduled or done
+    cdef unsigned int conn_lost  # > 0: connection_lost() is scheduled or done
     cdef Address peer           # of an accepted connection, until peername is asked for
     cdef int family
     cdef bint paused

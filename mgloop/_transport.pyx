@@ -18,7 +18,6 @@ through the Python socket that it was given or has made since somebody asked for
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
-from libc.errno cimport errno
 
 from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher
 

@@ -12,7 +12,7 @@ import asyncio
 import socket
 import warnings
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _stdlib
 from ._datagram import Datagram
@@ -26,6 +26,14 @@ from .signals import SignalsMixin
 from .tls import TlsMixin
 from .unix import UnixMixin
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from typing import TypeVar, TypeVarTuple
+
+    _T = TypeVar("_T")
+    _Ts = TypeVarTuple("_Ts")
+
 
 class Loop(
     SockCore, SignalsMixin, TlsMixin, UnixMixin, ProcessMixin, ResolveMixin, asyncio.BaseEventLoop
@@ -38,8 +46,6 @@ class Loop(
 
     _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
     _sock_sendfile_native_impl = sock_sendfile_native_impl
-    _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
-    _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
     sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
     sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
     sock_sendto = _stdlib.SelectorLoop.sock_sendto
@@ -71,6 +77,7 @@ class Loop(
                 f"Closing the loop {self!r} on interpreter shutdown stage, "
                 "skipping signal handlers removal",
                 ResourceWarning,
+                stacklevel=2,
                 source=self,
             )
             self._signal_handlers.clear()
@@ -142,20 +149,17 @@ class Loop(
         sock.close()
 
     async def _accept_connection(
-        self, protocol_factory: Any, conn: socket.socket, sslcontext: Any, server: Any,
-        ssl_handshake_timeout: float | None, ssl_shutdown_timeout: float | None,
+        self, protocol_factory: Any, conn: socket.socket, peername: Any, sslcontext: Any,
+        server: Any, ssl_handshake_timeout: float | None, ssl_shutdown_timeout: float | None,
     ) -> None:  # fmt: skip
         """Serve an accepted connection that the native listener leaves to Python: one with TLS,
         or any in debug mode, where a failure is reported."""
         protocol = transport = None
+        extra = {"peername": peername}
         try:
             try:
-                extra = {"peername": conn.getpeername()}
-            except OSError:
-                extra = {"peername": None}
-            try:
                 protocol = protocol_factory()
-                waiter = self.create_future()
+                waiter: Any = self.create_future()
                 if sslcontext:
                     transport = self._make_ssl_transport(
                         conn, protocol, sslcontext, waiter, server_side=True, extra=extra,
@@ -192,7 +196,9 @@ class Loop(
 
     # ------------------------------------------------------------- executors ----
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts
+    ) -> asyncio.Future[_T]:
         """Run func(*args) in an executor; as asyncio.loop.run_in_executor."""
         if not self._wakeup_enabled:
             raise RuntimeError(

@@ -93,14 +93,18 @@ class ProcessMixin:
         loop._remove_reader(pidfd)
         self._pidfds.discard(pidfd)
         os.close(pidfd)
-        transport._process_exited(_reap(pid))
+        transport._process_exited(_reap(pid, transport))
 
 
-def _reap(pid: int) -> int:
-    """The exit code of a child that has ended; 255, as asyncio has it, if it was reaped before."""
+def _reap(pid: int, transport: Any) -> int:
+    """The exit code of a child that has ended; 255, as asyncio has it, if nobody knows it."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
+        # Reaped before. Up to 3.12 asyncio's own send_signal() may do that, through Popen.poll().
+        code: int | None = transport.get_extra_info("subprocess").returncode
+        if code is not None:
+            return code
         logger.warning(
             "child process pid %d exit status already read: will report returncode 255", pid
         )
@@ -109,7 +113,7 @@ def _reap(pid: int) -> int:
 
 
 def _wait_in_thread(loop: Any, pid: int, transport: Any) -> None:
-    code = _reap(pid)
+    code = _reap(pid, transport)
     if loop.is_closed():
         logger.warning("Loop %r that handles pid %d is closed", loop, pid)
     else:

@@ -24,8 +24,8 @@ class ResolveMixin:
     """getaddrinfo() of the loop."""
 
     async def getaddrinfo(
-        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0,
-        flags: int = 0,
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0,  # noqa: A002
+        proto: int = 0, flags: int = 0,
     ) -> Any:  # fmt: skip
         """As asyncio.loop.getaddrinfo."""
         answer = literal_address(host, port, family, type, proto, flags)

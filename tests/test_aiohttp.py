@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,8 @@ class Server:
     def finish(self):
         """Wait for the end, which must be an orderly one."""
         out, err = self.process.communicate(timeout=support.PATIENCE)
+        # That something was slow is said in debug mode, and is no failure on a busy machine.
+        err = re.sub(r"^Executing .* took [0-9.]+ seconds\n", "", err, flags=re.MULTILINE)
         assert (self.process.returncode, out, err) == (0, "Stopped.\n", "")
 
     def stop(self, signum=signal.SIGTERM):
@@ -188,7 +191,7 @@ async def test_graceful_shutdown_loses_no_response(loop, loop_kind):
     """What was begun before the signal is finished after it; new connections are refused."""
     with running(loop_kind) as server:
         size = 30_000_000
-        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=support.PATIENCE))
+        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=3 * support.PATIENCE))
         async with session:
             may_go_on = asyncio.Event()
             begun = asyncio.Semaphore(0)

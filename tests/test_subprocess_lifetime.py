@@ -152,7 +152,7 @@ async def test_cancelled_while_being_started(loop):
 
 @pytest.mark.parametrize("action", ["kill", "terminate", "signal"])
 @on_loop
-async def test_signals_at_each_stage(loop, action):
+async def test_signals_at_each_stage(loop, loop_kind, action):
     """To a child that has ended but is not waited for yet: nothing. To one that is: an error."""
     act = {
         "kill": lambda process: process.kill(),
@@ -165,7 +165,9 @@ async def test_signals_at_each_stage(loop, action):
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     act(process)
-    assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 0
+    code = await asyncio.wait_for(process.wait(), support.PATIENCE)
+    # Before 3.13 the call asks Popen, which reaps the child, and asyncio does not know the status.
+    assert code == 0 or (loop_kind == "asyncio" and code == 255)
     await support.turns(3)
     with pytest.raises(ProcessLookupError):
         act(process)

@@ -71,6 +71,14 @@ SKIPS: tuple[Skip, ...] = (
         "examines the standard loop's use of a child watcher, gone in 3.14; mgloop needs none",
     ),
     Skip(
+        "test_subprocess.*WatcherTests.test_watcher_implementation",
+        "asks for the class of the child watcher in loop._watcher (3.14); mgloop needs none",
+    ),
+    Skip(
+        "test_subprocess.*WatcherTests.test_pid_not_reaped_before_exit_published",
+        "joins a thread that it takes out of the child watcher's _threads (3.14)",
+    ),
+    Skip(
         "test_unix_events.SelectorEventLoopSignalTests.test_close_on_finalizing",
         "replaces the module sys inside asyncio.unix_events to feign the interpreter's end",
     ),

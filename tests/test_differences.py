@@ -145,15 +145,6 @@ class TestScheduling:
         assert found == side(loop_kind, asyncio=(1, 1), mgloop=(0, 0))
         loop.close()
 
-    def test_a_replaced_clock_does_not_move_timers(self, loop, loop_kind):
-        start = loop.time()
-        loop.time = lambda: start + 10_000
-        timer = loop.call_later(5_000, print)
-        due = timer.when() - start
-        timer.cancel()
-        del loop.time
-        assert (due > 14_000) is side(loop_kind, asyncio=True, mgloop=False)
-
     def test_debug_mode_counts_from_the_next_batch(self, loop, loop_kind, caplog):
         caplog.set_level(logging.WARNING, "asyncio")
         loop.slow_callback_duration = 0

@@ -55,6 +55,20 @@ class TestClock:
         support.turn(loop, 2)
         assert seen[0] >= 0.005 - RESOLUTION
 
+    def test_a_clock_of_ones_own_moves_the_timers(self, loop):
+        """Libraries that make time pass faster in tests replace time(); what is due follows."""
+        now = loop.time()
+        calls = []
+        loop.call_later(1000, calls.append, 1)
+        loop.time = lambda: now + 2000
+        later = loop.call_later(1000, print)
+        assert later.when() == now + 3000
+        later.cancel()
+        support.turn(loop, 2)
+        del loop.time
+        assert calls == [1]
+        assert loop.time() < now + 1000
+
 
 class TestNeverEarly:
     @pytest.mark.parametrize("delay", [0.0, 1e-9, 1e-6, 0.0002, 0.00099, 0.001, 0.0015, 0.02])

@@ -65,10 +65,10 @@ ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-na
 asan:
 	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
-	$(ASAN) $(VENV)-asan/bin/pytest -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
+	$(ASAN) $(VENV)-asan/bin/pytest --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
 debug: build $(VENV)/.group-test
-	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest -m "not slow" $(ABOUT_TOOLS) $(PYTEST_ARGS)
+	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest --loops=mgloop -m "not slow" $(ABOUT_TOOLS) $(PYTEST_ARGS)
 
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)

@@ -28,10 +28,19 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--loops",
+        default=",".join(LOOP_KINDS),
+        help="which loops to test; the memory checks leave asyncio's own out",
+    )
+
+
 def pytest_generate_tests(metafunc):
     if "loop_kind" in metafunc.fixturenames:
         mgloop_only = metafunc.definition.get_closest_marker("mgloop_only")
-        kinds = ("mgloop",) if mgloop_only else LOOP_KINDS
+        wanted = metafunc.config.getoption("loops").split(",")
+        kinds = ("mgloop",) if mgloop_only else [kind for kind in LOOP_KINDS if kind in wanted]
         metafunc.parametrize("loop_kind", kinds, ids=kinds)
 
 

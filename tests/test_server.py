@@ -6,6 +6,7 @@ accept loop that runs out of descriptors, out of luck or out of peers.
 """
 
 import asyncio
+import inspect
 import socket
 
 import pytest
@@ -241,6 +242,10 @@ async def test_closing_the_server_ends_serve_forever(loop):
         await asyncio.wait_for(task, support.PATIENCE)
 
 
+@pytest.mark.skipif(
+    "close_clients" in inspect.getsource(asyncio.Server.serve_forever),
+    reason="the standard library closes the clients since CPython 3.14",
+)
 @on_loop
 async def test_cancelling_serve_forever_keeps_the_clients(loop):
     server, protocol, client = await start(loop)
@@ -255,6 +260,22 @@ async def test_cancelling_serve_forever_keeps_the_clients(loop):
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, support.PATIENCE)
     await finish(server, protocol, client)
+
+
+@pytest.mark.skipif(
+    "close_clients" not in inspect.getsource(asyncio.Server.serve_forever),
+    reason="the standard library keeps the clients before CPython 3.14",
+)
+@on_loop
+async def test_cancelling_serve_forever_closes_the_clients(loop):
+    server, protocol, client = await start(loop)
+    task = loop.create_task(server.serve_forever())
+    await support.turns(3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, support.PATIENCE)
+    assert await protocol.lost is None
+    assert await client.lost is None
 
 
 # --- the listener --------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ async def test_writelines_takes_any_iterable(loop, lines):
 )
 @on_loop
 async def test_writelines_of_nothing(loop, loop_kind, lines):
-    if GATHERS:
+    if GATHERS and "if data" not in WRITELINES:
         skip_on_asyncio(loop_kind, "an empty write waits for ever, or is an AssertionError")
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -146,7 +146,7 @@ async def test_writelines_of_nothing(loop, loop_kind, lines):
         assert await read_all(loop, peer) == b"x"
 
 
-@pytest.mark.parametrize("lines", [[b"good", "bad"], [b"good", None], [b"good", 3], 7])
+@pytest.mark.parametrize("lines", [[b"good", "bad"], [b"good", 3], 7])
 @on_loop
 async def test_writelines_refuses_as_a_whole(loop, lines):
     protocol = Recorder(loop)

@@ -86,6 +86,7 @@ async def test_signals(loop, end, signum):
 async def test_signals_to_a_process_that_has_ended(loop):
     process = await asyncio.create_subprocess_exec("true")
     await process.wait()
+    await support.turns(5)
     for end in (process.kill, process.terminate):
         with pytest.raises(ProcessLookupError):
             end()

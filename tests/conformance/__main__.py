@@ -33,7 +33,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=None,
         metavar="NAME",
-        help="only these suites (--list prints them)",
+        help="only these suites (--list prints them), or modules such as test_events",
     )
     parser.add_argument(
         "-k",
@@ -113,14 +113,15 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(names))
         return 0
     if arguments.suite:
-        unknown = [name for name in arguments.suite if name not in suites.SUITES]
+        wanted = {suite: suites.named(suite) for suite in arguments.suite}
+        unknown = [suite for suite, found in wanted.items() if not found]
         if unknown:
             print(
                 f"no such suite: {', '.join(unknown)}; there are: {', '.join(names)}",
                 file=sys.stderr,
             )
             return 2
-        names = [name for name in names if name in arguments.suite]
+        names = [name for name in names if any(name in found for found in wanted.values())]
 
     try:
         subject = run_over(arguments.loop, names, arguments)

@@ -125,6 +125,11 @@ def available() -> list[str]:
     ]
 
 
+def named(name: str) -> list[str]:
+    """The suites that *name* means: one of ``SUITES``, or all those of a module."""
+    return [suite for suite, (module, _) in SUITES.items() if name in (suite, module)]
+
+
 def _flatten(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
     for item in suite:
         if isinstance(item, unittest.TestSuite):

@@ -97,7 +97,7 @@ def outcomes(results):
 def test_a_sound_loop_passes(run):
     status, output, results = run("broken_loops:Good", "--suite", "server", "runners")
     assert status == 0, output
-    assert outcomes(results)["passed"] > 30
+    assert outcomes(results)["passed"] > 20
     assert "failed" not in outcomes(results)
     assert all(
         result["loops"]
@@ -108,7 +108,11 @@ def test_a_sound_loop_passes(run):
 
 def test_a_failure_is_ours_and_not_the_controls(run):
     status, output, results = run(
-        "broken_loops:NoServers", "--suite", "server", "-k", "TestServer2"
+        "broken_loops:NoServers",
+        "--suite",
+        "server",
+        "-k",
+        "SelectorStartServerTests.test_start_server_1",
     )
     assert status == 1
     assert set(outcomes(results)) == {"failed"}
@@ -160,7 +164,12 @@ def test_the_standard_loop_under_another_name_is_refused(run):
 
 def test_a_loop_of_another_class_is_noticed(run):
     status, output, results = run(
-        "broken_loops:turncoat", "--suite", "server", "--no-control", "-k", "TestServer2"
+        "broken_loops:turncoat",
+        "--suite",
+        "server",
+        "--no-control",
+        "-k",
+        "SelectorStartServerTests.test_start_server_1",
     )
     assert status == 1, output
     assert set(outcomes(results)) == {"failed"}

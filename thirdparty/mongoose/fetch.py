@@ -152,9 +152,9 @@ def locate() -> Path:
         )
         return folder
     if not any((FETCHED / name).exists() for name in SHA256):
-        with tempfile.TemporaryDirectory(prefix="mgloop-mongoose-") as folder:
+        with tempfile.TemporaryDirectory(prefix="mgloop-mongoose-") as scratch:
             try:
-                extract(download(Path(folder)), FETCHED)
+                extract(download(Path(scratch)), FETCHED)
             except OSError as error:
                 raise FetchError(
                     f"cannot write Mongoose's files to {FETCHED} ({error.strerror}). Build from a "

@@ -43,6 +43,7 @@ cdef class Handle:
 
 cdef class TimerHandle(Handle):
     cdef double deadline
+    cdef object given           # the deadline as it was given, unless a float
     cdef Py_ssize_t index       # place in the heap, -1 = not scheduled
     cdef mgl_heap *heap         # the loop's; looked at only while index >= 0
 

@@ -232,7 +232,7 @@ cdef class TimerHandle(Handle):
 
     def when(self):
         """The time it is due, in seconds of loop.time()."""
-        return self.deadline
+        return self.deadline if self.given is None else self.given
 
     def _repr_info(self):
         return events.TimerHandle._repr_info(self)

@@ -668,12 +668,16 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
 
 cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *kwnames) except NULL:
+    cdef PyObject *timer
     if not common_form(nargs, 2, kwnames):
         return by_signature(signatures.call_at, self, args, nargs, kwnames)
     if <object>args[0] is None:
         raise TypeError("when cannot be None")
-    return add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
-                     "call_at")
+    timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
+                      "call_at")
+    if not PyFloat_CheckExact(<object>args[0]):
+        (<TimerHandle>timer).given = <object>args[0]
+    return timer
 
 
 cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t nargs,

@@ -7,7 +7,8 @@ of the bytes:
 
 Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
 pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
-followed by another that would only return EAGAIN, unless the kernel said that the peer is gone.
+followed by another that would only return EAGAIN, unless the kernel said that the peer is gone:
+then the end is read after those have run whom the data has woken.
 After MAX_READS reads the transport goes to the end of the ready queue: others get their turn.
 Small reads go through a scratch buffer and are copied out exactly; large ones into a bytes object
 of the size expected, which is then shrunk.
@@ -214,8 +215,12 @@ cdef class Stream(SocketTransport):
             if self.paused:
                 self.missed |= EPOLLIN | events & GONE
                 return 0
-            if got < asked and not events & GONE:
-                return 0
+            if got < asked:
+                if not events & GONE:
+                    return 0
+                # The end is behind it. Whom the data has woken runs first, as with asyncio, which
+                # reads once per iteration.
+                break
         return self.loop.mark_ready(self, EPOLLIN | events & GONE)
 
     cdef object receive(self, Py_ssize_t *asked):

@@ -62,13 +62,15 @@ class SignalsMixin:
         # kept alive by its own registration.
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
         previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
-        if previous not in (-1, wakeup_fd):
-            signal.set_wakeup_fd(previous)
+        if previous != wakeup_fd:
+            _give_back(previous)
         try:
             super().run_forever()  # type: ignore[misc]
         finally:
-            if previous == -1 and not self._signal_handlers:
-                signal.set_wakeup_fd(-1)
+            if not self._signal_handlers:
+                current = signal.set_wakeup_fd(-1)
+                if current != wakeup_fd:
+                    _give_back(current)
             self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
 
     def _close_signals(self) -> None:
@@ -76,3 +78,12 @@ class SignalsMixin:
             self.remove_signal_handler(sig)
         self._ssock.close()
         self._csock.close()
+
+
+def _give_back(fd: int) -> None:
+    """Install somebody else's wake-up descriptor again, unless it was closed meanwhile."""
+    if fd != -1:
+        try:
+            signal.set_wakeup_fd(fd)
+        except (OSError, ValueError):
+            pass

@@ -111,12 +111,6 @@ class TestScheduling:
             timer.cancel()
         assert calls == ["called"]
 
-    def test_the_times_of_timers_are_floats(self, loop, loop_kind):
-        timer = loop.call_at(10**9, print)
-        assert timer.when() == 10**9
-        assert type(timer.when()) is side(loop_kind, asyncio=int, mgloop=float)
-        timer.cancel()
-
     def test_a_cancelled_timer_leaves_the_heap_at_once(self, loop, loop_kind):
         timer = loop.call_later(3600, print)
         gone = weakref.ref(timer)

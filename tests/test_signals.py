@@ -31,6 +31,16 @@ class TestAddAndRemove:
         assert loop.remove_signal_handler(signal.SIGINT) is True
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
+    def test_no_wakeup_descriptor_is_left_behind(self, loop_factory):
+        """Added in one run and removed in another, as aiohttp's run_app() does."""
+        loop = loop_factory()
+        loop.call_soon(loop.add_signal_handler, signal.SIGUSR1, print)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.call_soon(loop.remove_signal_handler, signal.SIGUSR1)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        assert signal.set_wakeup_fd(-1) == -1
+
     def test_close_removes_all(self, loop_factory):
         loop = loop_factory()
         loop.add_signal_handler(signal.SIGUSR1, print)

@@ -506,6 +506,13 @@ class TestTimerHandle:
         assert handle in {handle}
         handle.cancel()
 
+    def test_the_time_is_the_number_that_was_given(self, loop):
+        whole, fraction = loop.call_at(10**9, print), loop.call_at(1e9, print)
+        assert type(whole.when()) is int
+        assert type(fraction.when()) is float
+        whole.cancel()
+        fraction.cancel()
+
     def test_sorting(self, loop):
         now = loop.time()
         handles = [loop.call_at(now + number, print) for number in (3, 1, 2)]

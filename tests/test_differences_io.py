@@ -238,29 +238,6 @@ class TestTransports:
         run(main())
         assert order.index("callback") == side(loop_kind, asyncio=1, mgloop=4)
 
-    def test_data_and_the_end_arrive_in_one_turn(self, loop, loop_kind, run, tcp_pair):
-        left, right = tcp_pair
-        order = []
-
-        class Ending(Events):
-            def data_received(self, data):
-                order.append("data")
-                loop.call_soon(order.append, "callback")
-
-            def eof_received(self):
-                order.append("end")
-
-        async def main():
-            right.send(b"x")
-            right.close()
-            async with connected(left, Ending):
-                await support.wait_until(lambda: len(order) == 3)
-
-        run(main())
-        assert order == side(
-            loop_kind, asyncio=["data", "callback", "end"], mgloop=["data", "end", "callback"]
-        )
-
     def test_small_writes_leave_at_the_end_of_a_busy_iteration(
         self, loop, loop_kind, run, socketpair
     ):

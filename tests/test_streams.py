@@ -289,3 +289,26 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
     reported.pop(LookupError)
     server.close()
     await server.wait_closed()
+
+
+@on_loop
+async def test_whom_the_data_has_woken_runs_before_the_end(loop, socketpair):
+    """Also when both have come together; aiohttp's WebSocket client relies on it."""
+    left, right = socketpair
+    order = []
+
+    class Ending(asyncio.Protocol):
+        def data_received(self, data):
+            order.append("data")
+            loop.call_soon(order.append, "callback")
+
+        def eof_received(self):
+            order.append("end")
+
+    right.send(b"x")
+    right.close()
+    transport, _ = await loop.create_connection(Ending, sock=left)
+    await support.wait_until(lambda: len(order) == 3)
+    transport.close()
+    await support.turns(3)
+    assert order == ["data", "callback", "end"]

@@ -13,7 +13,6 @@ import sys
 from asyncio import (
     base_events,
     constants,
-    coroutines,
     events,
     format_helpers,
     futures,
@@ -51,9 +50,7 @@ ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 
 # --- Borrowed functions and constants.
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
-ipaddr_info: Any = base_events._ipaddr_info  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
-is_debug_mode: Any = coroutines._is_debug_mode  # type: ignore[attr-defined]
 ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
 LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
 SSL_HANDSHAKE_TIMEOUT: float = constants.SSL_HANDSHAKE_TIMEOUT

@@ -137,6 +137,7 @@ cdef class Datagram(SocketTransport):
     def __init__(self, LoopCore loop, sock, protocol, address=None, waiter=None, dict extra=None):
         self.address = address
         self.queue = deque()
+        self.room_on_demand = True
         self.by_address = sock.family in (AF_INET, AF_INET6)
         self.adopt_socket(loop, sock, protocol, waiter, extra, None)
         self.connected_socket = bool(self.peername)
@@ -301,6 +302,7 @@ cdef class Datagram(SocketTransport):
         data = bytes(data)
         self.queue.append((data, addr))
         self.queued_bytes += PyBytes_GET_SIZE(data) + HEADER
+        self.await_room(True)
         self.pause_protocol()
 
     cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1:
@@ -349,8 +351,10 @@ cdef class Datagram(SocketTransport):
             size = PyBytes_GET_SIZE(data) + HEADER
             self.queued_bytes -= size
         self.resume_protocol()
-        if self.queued_bytes == 0 and self.closing:
-            self.end(None)
+        if self.queued_bytes == 0:
+            self.await_room(False)
+            if self.closing:
+                self.end(None)
         return 0
 
     @property

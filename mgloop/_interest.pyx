@@ -64,7 +64,11 @@ cdef class FdWatch(Watcher):
                 mask |= EPOLLOUT
         elif self.read_waiters is not None or self.write_waiters is not None \
                 or self.sock is not None:
-            mask = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+            mask = EPOLLIN | EPOLLRDHUP | EPOLLET
+            # Not asked for before it matters (SocketTransport.interest() says why), but who has
+            # had to wait for room once may have to again.
+            if self.write_waiters is not None or (self.mask & EPOLLET and self.mask & EPOLLOUT):
+                mask |= EPOLLOUT
         if mask == 0:
             loop.unwatch(self)
             return 0
@@ -107,7 +111,7 @@ cdef class FdWatch(Watcher):
             self.sock = weakref.ref(sock)
         append_waiter(self, waiter, write)
         # Known, edge-triggered, and still ours: the kernel will tell, no system call is needed.
-        if not known or not self.mask & EPOLLET \
+        if not known or not self.mask & EPOLLET or (write and not self.mask & EPOLLOUT) \
                 or self.loop.owner_of(self.fd) is not self:
             try:
                 self.sync()

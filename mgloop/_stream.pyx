@@ -34,7 +34,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, LoopCore, Watcher,
 )
 from mgloop._ssl cimport SSLProtocol
 from mgloop._transport cimport (
@@ -109,7 +109,6 @@ cdef enum:
     DEFER_MAX = 4 * 1024        # longer writes are sent at once
     MAX_IOV = 64                # objects per sendmsg()
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
-    INTEREST = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
 
 # One for the process: it is only used between a recv() and the copy after it, with the GIL held.
 cdef char scratch[SCRATCH]
@@ -136,7 +135,8 @@ cdef class Stream(SocketTransport):
     def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None):
         """For a Python socket, which the transport takes over; accepted connections go through
         Listener. connection_made() is called from the loop, then `waiter` is told."""
-        if sock.family != AF_UNIX:
+        self.room_on_demand = sock.family == AF_UNIX
+        if not self.room_on_demand:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.adopt_socket(loop, sock, protocol, waiter, extra, server)
 
@@ -441,11 +441,13 @@ cdef class Stream(SocketTransport):
                     continue
                 if errno == EAGAIN:
                     self.blocked = True
+                    self.await_room(True)
                     break
                 return self.write_failed(errno)
             mgl_queue_consume(&self.queue, sent)
         self.resume_protocol()
         if self.queue.size == 0:
+            self.await_room(False)
             if self.empty_waiter is not None and not self.empty_waiter.done():
                 self.empty_waiter.set_result(None)
             if self.closing:
@@ -513,8 +515,7 @@ cdef class Stream(SocketTransport):
 
     def _take_back(self):
         if self.fd >= 0 and not self.conn_lost and not self.watched:
-            self.loop.watch(self, self.fd, INTEREST)
-            self.watched = True
+            self.watch_self()
 
     cdef int connection_ended(self) except -1:
         self.tls = None
@@ -617,6 +618,7 @@ cdef class Listener(Watcher):
             return 0
         stream.adopt(self.loop, fd, protocol, context)
         stream.family = self.family
+        stream.room_on_demand = self.family == AF_UNIX
         stream.sockname = self.sockname
         if self.family == AF_UNIX:
             stream.peername = ""

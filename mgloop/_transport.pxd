@@ -47,6 +47,8 @@ cdef class SocketTransport(Watcher):
     cdef bint protocol_paused   # pause_writing() was called
     cdef bint connected         # the protocol is to hear of connection_lost()
     cdef bint watched
+    cdef bint room_on_demand    # EPOLLOUT is asked for while something waits, not always
+    cdef bint awaits_room       # ... and is now
 
     # For the kinds of transport to fill in.
     cdef Py_ssize_t pending(self) noexcept          # bytes not taken by the kernel
@@ -59,6 +61,9 @@ cdef class SocketTransport(Watcher):
                           dict extra, object server) except -1
     cdef int use_protocol(self, object protocol) except -1
     cdef int start(self) except -1
+    cdef uint32_t interest(self) noexcept
+    cdef int watch_self(self) except -1
+    cdef int await_room(self, bint wanted) except -1
     cdef object call(self, object method, PyObject *arg)
     cdef warn_conn_lost(self)
     cdef int pause_protocol(self) except -1

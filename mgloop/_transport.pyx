@@ -61,7 +61,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     DEFAULT_HIGH = 64 * 1024
-    INTEREST = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+    INTEREST = EPOLLIN | EPOLLRDHUP | EPOLLET
 
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
@@ -157,8 +157,29 @@ cdef class SocketTransport(Watcher):
             self.protocol.connection_made(self)
         finally:
             if not self.conn_lost and self.fd >= 0:
-                self.loop.watch(self, self.fd, INTEREST)
-                self.watched = True
+                self.watch_self()
+        return 0
+
+    cdef uint32_t interest(self) noexcept:
+        """TCP tells that there is room only to those who have met EAGAIN: asking for it once and
+        for all costs nothing. UNIX and datagram sockets tell at every message that is taken off,
+        which would wake the loop once more per message: they are asked while it matters."""
+        if self.room_on_demand and not self.awaits_room:
+            return INTEREST
+        return INTEREST | EPOLLOUT
+
+    cdef int watch_self(self) except -1:
+        self.loop.watch(self, self.fd, self.interest())
+        self.watched = True
+        return 0
+
+    cdef int await_room(self, bint wanted) except -1:
+        """After EAGAIN: be told when there is room. When all is sent: no longer."""
+        if not self.room_on_demand or self.awaits_room == wanted:
+            return 0
+        self.awaits_room = wanted
+        if self.watched:
+            self.loop.rearm(self, self.interest())
         return 0
 
     cdef int use_protocol(self, object protocol) except -1:

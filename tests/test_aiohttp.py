@@ -250,6 +250,8 @@ async def refused(loop, server):
             transport, _ = await loop.create_connection(asyncio.Protocol, host, int(port))
         except ConnectionRefusedError:
             return
+        except ConnectionResetError:
+            continue  # it was still in the backlog when the server closed its socket
         transport.close()
         await asyncio.sleep(0.01)
 

@@ -336,13 +336,20 @@ async def test_serve_on_every_interface(loop, host):
 @support.needs_ipv6
 @on_loop
 async def test_an_ipv6_server_leaves_ipv4_alone(loop):
-    async with open_server(loop, Echo, "::") as six:
-        port = port_of(six)
-        assert six.sockets[0].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
-        async with open_server(loop, Echo, "0.0.0.0", port) as four:
-            assert port_of(four) == port
-            await echo_once(loop, host="127.0.0.1", port=port)
-            await echo_once(loop, host="::1", port=port)
+    async with contextlib.AsyncExitStack() as servers:
+        # The port that is free for IPv6 may be anybody's for IPv4: the kernel is asked again then.
+        for attempts_left in reversed(range(10)):
+            six = await servers.enter_async_context(open_server(loop, Echo, "::"))
+            port = port_of(six)
+            assert six.sockets[0].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            try:
+                await servers.enter_async_context(open_server(loop, Echo, "0.0.0.0", port))
+                break
+            except OSError as exc:
+                if exc.errno != errno.EADDRINUSE or not attempts_left:
+                    raise
+        await echo_once(loop, host="127.0.0.1", port=port)
+        await echo_once(loop, host="::1", port=port)
 
 
 @on_loop

@@ -38,7 +38,7 @@ serve: build $(VENV)/.group-serve
 	@$(BIN)/python examples/aiohttp_hello.py $(ARGS)
 
 test: build $(VENV)/.group-test
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/.group-lint
 	$(BIN)/ruff check .
@@ -53,6 +53,9 @@ types: build $(VENV)/.group-types
 	$(BIN)/mypy
 	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
+# A file's tests stay in one process. More processes than this would measure how patient the tests are.
+PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
+
 # Tests of the tools around the loop, which the memory checks have nothing to say about.
 ABOUT_TOOLS = --ignore=tests/test_build.py --ignore-glob='tests/test_bench*' --ignore=tests/conformance
 
@@ -65,10 +68,11 @@ ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-na
 asan:
 	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
-	$(ASAN) $(VENV)-asan/bin/pytest --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
+	$(ASAN) $(VENV)-asan/bin/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
 debug: build $(VENV)/.group-test
-	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest --loops=mgloop -m "not slow" $(ABOUT_TOOLS) $(PYTEST_ARGS)
+	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) \
+		$(PYTEST_ARGS)
 
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)

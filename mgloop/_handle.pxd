@@ -24,9 +24,10 @@ cdef enum:
 
 cdef class Handle:
     cdef PyObject *callback     # NULL once run or cancelled
-    cdef PyObject *context
+    cdef PyObject *context      # a snapshot if `shared`: to be entered by way of a copy
     cdef PyObject *args[1 + MAX_INLINE]
     cdef int nargs              # -1: a tuple in args[1]
+    cdef bint shared
     cdef bint is_cancelled
     cdef bint lasting           # runs more than once: a reader or writer
     cdef object loop
@@ -35,6 +36,7 @@ cdef class Handle:
     cdef object __weakref__
 
     cdef int run(self, bint keep) except -1
+    cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
     cdef void clear(self) noexcept
@@ -55,10 +57,10 @@ cdef class ThreadSafeHandle(Handle):
     cdef object ended               # threading.Event of those who wait for it, or None
 
 
-# `context` NULL = a copy of the current one. All arguments are borrowed.
+# `context` NULL = a copy of the current one, shared through *snapshot. All arguments are borrowed.
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *context)
+                       PyObject *context, PyObject **snapshot)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
-                           Py_ssize_t nargs, PyObject *context)
+                           Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
 cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
-                                  Py_ssize_t nargs, PyObject *context)
+                                  Py_ssize_t nargs, PyObject *context, PyObject **snapshot)

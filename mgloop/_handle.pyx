@@ -12,7 +12,7 @@ that a callback which cancels its own handle cannot free what it is running on. 
 run or was cancelled refers to nothing any more, whoever holds it. (Those of add_reader() and
 add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a
 quarter of call_soon()): the loop shows the collector what those still queued refer to, and clears
-them when it is closed.
+them when it is closed. Handles made in one context share their copy of it (port/snapshot.h).
 
 Everything here needs the GIL; cancel() may be called from any thread.
 """
@@ -21,6 +21,7 @@ cimport cython
 from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF, Py_INCREF
 
+import contextvars
 import threading
 from asyncio import events
 
@@ -28,7 +29,7 @@ from . import _stdlib
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_CopyCurrent() except NULL
+    PyObject *PyContext_Copy(PyObject *context) except NULL
     int PyContext_Enter(PyObject *context)
     int PyContext_Exit(PyObject *context)
     PyObject *PyObject_Vectorcall(PyObject *f, PyObject *const *args, size_t nargs, PyObject *kwn)
@@ -37,6 +38,12 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     unsigned long PyThread_get_thread_ident()
+    Py_ssize_t Py_REFCNT(PyObject *o)
+
+
+cdef extern from "snapshot.h":
+    void *mgl_word(PyObject *o, Py_ssize_t i)
+    PyObject *mgl_snapshot(PyObject **snapshot, Py_ssize_t mapping) except NULL
 
 
 cdef object AsyncioHandle = events.Handle
@@ -103,6 +110,8 @@ cdef class Handle:
             self.nargs = 0
         # A cancel() by the callback itself drops the handle's own.
         loop = self.loop
+        if self.shared:
+            self.own_context()
         context = self.context
         Py_INCREF(<object>context)
         if PyContext_Enter(context) == 0:
@@ -141,6 +150,15 @@ cdef class Handle:
             self.finish()
         return 0
 
+    cdef int own_context(self) except -1:
+        """Have a context that nobody else has, instead of a share in a snapshot."""
+        cdef PyObject *snapshot = self.context
+        self.shared = False
+        if Py_REFCNT(snapshot) > 1:
+            self.context = PyContext_Copy(snapshot)
+            Py_DECREF(<object>snapshot)
+        return 0
+
     cdef int report(self, object loop) except -1:
         """Give the exception now set to the loop's exception handler, or let it through."""
         try:
@@ -174,7 +192,11 @@ cdef class Handle:
 
     def get_context(self):
         """The contextvars.Context that the callback runs in; None once it has run."""
-        return None if self.context is NULL else <object>self.context
+        if self.context is NULL:
+            return None
+        if self.shared:
+            self.own_context()
+        return <object>self.context
 
     def _repr_info(self):
         return events.Handle._repr_info(self)
@@ -313,11 +335,43 @@ cdef class ThreadSafeHandle(Handle):
         return AsyncioThreadSafeHandle
 
 
+# ------------------------------------------------------------------ making them ----
+
+cdef Py_ssize_t find_mapping() except -1:
+    """Which word of a contextvars.Context refers to its mapping: the one that copies have in common
+    and that changes when a variable is set. 0 if that is not true of exactly one."""
+    cdef Py_ssize_t i, found = 0
+    cdef void *before[16]
+    cdef Py_ssize_t words = contextvars.Context.__basicsize__ // sizeof(void *)
+    if words > 16:
+        return 0
+    variable = contextvars.ContextVar("variable")
+    context = contextvars.Context()
+    context.run(variable.set, 1)
+    copy = context.copy()
+    for i in range(words):
+        before[i] = mgl_word(<PyObject *>context, i)
+    context.run(variable.set, 2)
+    later = context.copy()
+    for i in range(2, words):
+        if before[i] is not NULL and mgl_word(<PyObject *>copy, i) is before[i] \
+                and mgl_word(<PyObject *>context, i) is not before[i] \
+                and mgl_word(<PyObject *>context, i) is mgl_word(<PyObject *>later, i):
+            if found:
+                return 0
+            found = i
+    return found
+
+
+cdef Py_ssize_t mapping = find_mapping()
+
+
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
-                     Py_ssize_t nargs, PyObject *context) except -1:
+                     Py_ssize_t nargs, PyObject *context, PyObject **snapshot) except -1:
     cdef Py_ssize_t i
     if context is NULL:
-        h.context = PyContext_CopyCurrent()
+        h.context = mgl_snapshot(snapshot, mapping)
+        h.shared = mapping != 0
     else:
         Py_INCREF(<object>context)
         h.context = context
@@ -339,27 +393,27 @@ cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const 
 
 
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *context):
+                       PyObject *context, PyObject **snapshot):
     cdef Handle h = Handle.__new__(Handle)
-    fill(h, loop, callback, args, nargs, context)
+    fill(h, loop, callback, args, nargs, context, snapshot)
     return h
 
 
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
-                           Py_ssize_t nargs, PyObject *context):
+                           Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
     h.index = -1
     h.deadline = when
-    fill(h, loop, callback, args, nargs, context)
+    fill(h, loop, callback, args, nargs, context, snapshot)
     return h
 
 
 cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
-                                  Py_ssize_t nargs, PyObject *context):
+                                  Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
     cdef Handle h
     if AsyncioThreadSafeHandle is None:
         h = Handle.__new__(Handle)
     else:
         h = ThreadSafeHandle.__new__(ThreadSafeHandle)
-    fill(h, loop, callback, args, nargs, context)
+    fill(h, loop, callback, args, nargs, context, snapshot)
     return h

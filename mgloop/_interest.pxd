@@ -34,5 +34,8 @@ cdef class FdWatch(Watcher):
 
 
 cdef class FdCore(LoopCore):
+    cdef int users_fd(self, object fd) except -1
+    cdef Handle add_interest(self, int fd, object callback, tuple args, bint write)
+    cdef int remove_interest(self, int fd, bint write) except -1
     # The interest in a user's descriptor, or None if there is none and none is to be made.
     cdef FdWatch fd_watch(self, int fd, bint create)

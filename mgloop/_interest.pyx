@@ -14,6 +14,7 @@ thread. Lifetime: the poll loop holds an FdWatch while it is registered.
 cimport cython
 from cpython.object cimport PyObject
 from libc.errno cimport EBADF
+from libc.limits cimport INT_MAX
 from libc.stdint cimport uint32_t
 
 from mgloop._handle cimport Handle
@@ -202,6 +203,12 @@ cdef int watch_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
 
 # ------------------------------------------------------------------ the loop's part ----
 
+cdef inline int fileno_of(object fd) except -1:
+    if type(fd) is int and 0 <= fd <= INT_MAX:
+        return fd
+    return _stdlib.fileno(fd)
+
+
 cdef class FdCore(LoopCore):
     """LoopCore and the methods by which programs watch their own descriptors."""
 
@@ -218,25 +225,29 @@ cdef class FdCore(LoopCore):
         watch.fd = fd
         return watch
 
-    def _ensure_fd_no_transport(self, fd):
-        """Raise RuntimeError if the descriptor belongs to a transport that is not closing."""
-        cdef int fileno = _stdlib.fileno(fd)
+    cdef int users_fd(self, object fd) except -1:
+        """Its number. Raises RuntimeError if it belongs to a transport that is not closing."""
+        cdef int fileno = fileno_of(fd)
         cdef Watcher owner = self.owner_of(fileno)
         if owner is not None and owner.owns_descriptor():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {owner!r}")
         return fileno
 
+    def _ensure_fd_no_transport(self, fd):
+        return self.users_fd(fd)
+
     def _add_reader(self, fd, callback, *args):
-        return self._add_interest(fd, callback, args, False)
+        return self.add_interest(fileno_of(fd), callback, args, False)
 
     def _add_writer(self, fd, callback, *args):
-        return self._add_interest(fd, callback, args, True)
+        return self.add_interest(fileno_of(fd), callback, args, True)
 
-    def _add_interest(self, fd, callback, tuple args, bint write):
+    cdef Handle add_interest(self, int fd, object callback, tuple args, bint write):
         cdef Handle handle, previous
         cdef FdWatch watch
-        self._check_closed()
-        watch = self.fd_watch(_stdlib.fileno(fd), True)
+        if self._closed:
+            self._check_closed()
+        watch = self.fd_watch(fd, True)
         handle = self.make_handle(callback, args, None)
         handle.lasting = True
         previous = watch.writer if write else watch.reader
@@ -257,19 +268,20 @@ cdef class FdCore(LoopCore):
         return handle
 
     def _remove_reader(self, fd):
-        return self._remove_interest(fd, False)
+        return bool(self.remove_interest(fileno_of(fd), False))
 
     def _remove_writer(self, fd):
-        return self._remove_interest(fd, True)
+        return bool(self.remove_interest(fileno_of(fd), True))
 
-    def _remove_interest(self, fd, bint write):
+    cdef int remove_interest(self, int fd, bint write) except -1:
+        """1 if there was any."""
         cdef FdWatch watch
         cdef Handle handle
         if self._closed:
-            return False
-        watch = self.fd_watch(_stdlib.fileno(fd), False)
+            return 0
+        watch = self.fd_watch(fd, False)
         if watch is None:
-            return False
+            return 0
         if write:
             handle = watch.writer
             watch.writer = None
@@ -277,14 +289,14 @@ cdef class FdCore(LoopCore):
             handle = watch.reader
             watch.reader = None
         if handle is None:
-            return False
+            return 0
         try:
             watch.sync()
         except OSError:
             # Closed by the user before it was removed: the kernel has forgotten it already.
             pass
         handle.cancel()
-        return True
+        return 1
 
     def add_reader(self, fd, callback, *args):
         """Call callback(*args) whenever fd is readable; as asyncio.loop.add_reader.
@@ -292,23 +304,19 @@ cdef class FdCore(LoopCore):
         fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
         (PermissionError for a regular file), RuntimeError if a transport owns it.
         """
-        self._ensure_fd_no_transport(fd)
-        self._add_interest(fd, callback, args, False)
+        self.add_interest(self.users_fd(fd), callback, args, False)
 
     def add_writer(self, fd, callback, *args):
         """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
-        self._ensure_fd_no_transport(fd)
-        self._add_interest(fd, callback, args, True)
+        self.add_interest(self.users_fd(fd), callback, args, True)
 
     def remove_reader(self, fd):
         """Stop watching fd for reading. Returns True if it was watched."""
-        self._ensure_fd_no_transport(fd)
-        return self._remove_interest(fd, False)
+        return bool(self.remove_interest(self.users_fd(fd), False))
 
     def remove_writer(self, fd):
         """Stop watching fd for writing. Returns True if it was watched."""
-        self._ensure_fd_no_transport(fd)
-        return self._remove_interest(fd, True)
+        return bool(self.remove_interest(self.users_fd(fd), True))
 
     @property
     def _selector(self):

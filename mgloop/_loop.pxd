@@ -58,6 +58,7 @@ cdef class LoopCore:
     cdef mgl_poll *poll
     cdef mgl_ring ready
     cdef mgl_heap timers
+    cdef PyObject *snapshot     # the context that the handles made last share, or NULL
     cdef mgl_ring flushes
     cdef Py_ssize_t deferred    # bytes that wait for the end of the phase
     cdef int64_t now_ns         # the clock's last reading
@@ -94,6 +95,7 @@ cdef class LoopCore:
     cdef int run_until_stopped(self) except -1
     cdef int iterate(self) except -1
     cdef int run_batch(self, size_t n) except -1
+    cdef void drop_snapshot(self) noexcept
     cdef int run_batch_debug(self, size_t n) except -1
     cdef int collect_timers(self) except -1
     cdef int flush(self) except -1

@@ -25,7 +25,7 @@ called from any thread; it pushes under the GIL and wakes the wait if there is o
 from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.errno cimport EINTR
 from libc.stdint cimport int64_t, uint32_t
 from libc.math cimport ceil
@@ -218,6 +218,7 @@ cdef class LoopCore:
             item = mgl_heap_remove(&self.timers, self.timers.len - 1)
             (<Handle>item).finish()
             Py_DECREF(<object>item)
+        self.drop_snapshot()
         mgl_ring_clear(&self.flushes)
         mgl_ring_clear(&self.ready)
         mgl_heap_clear(&self.timers)
@@ -304,10 +305,17 @@ cdef class LoopCore:
             self.flush()
         return 0
 
+    cdef void drop_snapshot(self) noexcept:
+        cdef PyObject *snapshot = self.snapshot
+        self.snapshot = NULL
+        Py_XDECREF(snapshot)
+
     cdef int run_batch(self, size_t n) except -1:
         cdef PyObject *item
         cdef Watcher watcher
         cdef uint32_t events
+        # The last of those who share it needs no copy then; and it keeps values alive.
+        self.drop_snapshot()
         if self._debug:
             return self.run_batch_debug(n)
         while n > 0:
@@ -472,7 +480,9 @@ cdef class LoopCore:
         if context is not None:
             context_ptr = <PyObject *>context
         h = new_handle(self, <PyObject *>callback, (<PyTupleObject *>args).ob_item, len(args),
-                       context_ptr)
+                       context_ptr, &self.snapshot)
+        if h.shared:
+            h.own_context()     # it may run more than once
         if self._debug:
             h.source_traceback = _stdlib.extract_stack()
         return h
@@ -483,14 +493,14 @@ cdef class LoopCore:
     cdef Handle schedule(self, object callback, object context):
         cdef Handle h
         cdef PyObject *none = NULL
-        h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context)
+        h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context, NULL)
         mgl_ring_push(&self.ready, <PyObject *>h)
         return h
 
     cdef Handle schedule_with(self, object callback, object arg, object context):
         cdef Handle h
         cdef PyObject *arg_ptr = <PyObject *>arg
-        h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context)
+        h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context, NULL)
         mgl_ring_push(&self.ready, <PyObject *>h)
         return h
 
@@ -546,6 +556,8 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_handle(loop.timers.items[i].timer, visit, arg)
+    if rc == 0 and loop.snapshot is not NULL:
+        rc = visit(loop.snapshot, arg)
     if loop.poll is not NULL:
         for i in range(mgl_poll_limit(loop.poll)):
             owner = mgl_poll_owner(loop.poll, <int>i)
@@ -612,7 +624,8 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[0], "call_soon")
-    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames))
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
+                   &loop.snapshot)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     mgl_ring_push(&loop.ready, <PyObject *>h)
@@ -635,7 +648,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
     h = new_threadsafe_handle(loop, args[0], args + 1, nargs - 1,
-                              context_of(args, nargs, kwnames))
+                              context_of(args, nargs, kwnames), &loop.snapshot)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     if loop._closed:
@@ -656,7 +669,8 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[1], method)
-    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames))
+    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames),
+                  &loop.snapshot)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     h.heap = &loop.timers

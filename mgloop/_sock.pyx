@@ -178,7 +178,7 @@ cdef class SockCall(Waiter):
     cdef int wait(self) except -1:
         """Enter the queue of those who wait for the descriptor."""
         cdef FdWatch watch
-        self.loop._ensure_fd_no_transport(self.fd)
+        self.loop.users_fd(self.fd)
         watch = self.loop.fd_watch(self.fd, True)
         watch.enlist(self, self.kind == SENDALL, self.sock)
         self.watch = watch

@@ -395,6 +395,59 @@ class TestContext:
         assert variable.get() == "outer"
 
     @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
+    def test_callbacks_of_one_context_have_a_copy_each(self, loop, method):
+        seen = []
+
+        def look_and_change():
+            seen.append(variable.get())
+            variable.set("changed by the callback")
+
+        args = (0,) if method == "call_later" else ()
+        for _ in range(5):
+            getattr(loop, method)(*args, look_and_change)
+        support.turn(loop, 2)
+        assert seen == ["outer"] * 5
+
+    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
+    def test_a_change_between_two_calls_is_for_the_second(self, loop, method):
+        seen = []
+
+        def schedule_both():
+            args = (0,) if method == "call_later" else ()
+            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+            token = variable.set("changed")
+            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+            variable.reset(token)
+            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+
+        loop.call_soon(schedule_both)
+        support.turn(loop, 3)
+        assert seen == ["outer", "changed", "outer"]
+
+    def test_the_context_of_a_handle_is_its_own(self, loop):
+        seen = []
+        handles = [loop.call_soon(lambda: seen.append(variable.get())) for _ in range(3)]
+        contexts = [handle._context for handle in handles]
+        assert contexts[0] is handles[0]._context
+        assert len({id(context) for context in contexts}) == 3
+        contexts[1].run(variable.set, "set from outside")
+        support.turn(loop)
+        assert seen == ["outer", "set from outside", "outer"]
+
+    def test_what_a_failed_callback_has_set_is_seen_by_nobody_else(self, loop, reported):
+        seen = []
+
+        def fail():
+            variable.set("set inside")
+            raise LookupError
+
+        loop.call_soon(fail)
+        loop.call_soon(lambda: seen.append(variable.get()))
+        support.turn(loop)
+        reported.pop(LookupError)
+        assert seen == ["outer"]
+
+    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
     def test_an_explicit_context_is_used_itself(self, loop, method):
         context = contextvars.copy_context()
         args = (0,) if method == "call_later" else ()

@@ -52,9 +52,10 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="core workloads, short windows, under five minutes"
     )
     run.add_argument("--core", action="store_true", help="core workloads, full windows")
-    run.add_argument("--rounds", type=int, help="rounds (5; quick: 3)")
-    run.add_argument("--seconds", type=float, help="measured window (1; quick: 0.25)")
-    run.add_argument("--warmup", type=float, help="seconds before it (0.25; quick: 0.1)")
+    run.add_argument("--rounds", type=int, help="times that servers are started (3; quick: 1)")
+    run.add_argument("--windows", type=int, help="measurements per round (5)")
+    run.add_argument("--seconds", type=float, help="length of a window (0.25; quick: 0.12)")
+    run.add_argument("--warmup", type=float, help="seconds before it (0.05; quick: 0.03)")
     run.add_argument(
         "--time-limit",
         type=float,
@@ -114,12 +115,14 @@ def _settings(args: argparse.Namespace) -> measure.Settings:
         settings = replace(
             settings, seconds=args.seconds, seeds_seconds=max(1, round(args.seconds))
         )
+    if args.windows is not None:
+        settings = replace(settings, windows=args.windows)
     if args.warmup is not None:
         settings = replace(settings, warmup=args.warmup)
     if args.time_limit is not None:
         settings = replace(settings, time_limit=args.time_limit * 60)
-    if settings.rounds < 1 or settings.seconds <= 0 or settings.warmup < 0:
-        raise BenchError("rounds and seconds must be positive")
+    if min(settings.rounds, settings.windows) < 1 or settings.seconds <= 0 or settings.warmup < 0:
+        raise BenchError("rounds, windows and seconds must be positive")
     return replace(settings, port=args.port)
 
 

@@ -7,6 +7,7 @@ is absent unless ``status`` is ``ok``: a server that answers wrongly has errors,
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -45,10 +46,11 @@ class Settings:
     """What a run was asked for; goes into the results file. Times in seconds."""
 
     quick: bool = False
-    rounds: int = 5
-    seconds: float = 1.0
-    warmup: float = 0.25
-    micro_scale: float = 0.3
+    rounds: int = 3
+    windows: int = 5
+    seconds: float = 0.25
+    warmup: float = 0.05
+    micro_scale: float = 0.1
     seeds_seconds: int = 10
     time_limit: float | None = None
     port: int = 0
@@ -59,10 +61,10 @@ class Settings:
 
 QUICK = Settings(
     quick=True,
-    rounds=3,
-    seconds=0.25,
-    warmup=0.1,
-    micro_scale=0.04,
+    rounds=1,
+    seconds=0.12,
+    warmup=0.03,
+    micro_scale=0.03,
     seeds_seconds=1,
     time_limit=270,
 )
@@ -243,7 +245,9 @@ def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
     return sample
 
 
-def measure_load(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+def measure_load(
+    bench: Bench, workload: Workload, subject: Loop, windows: int
+) -> Iterator[tuple[str, dict]]:
     """A server under the C client (or, for TLS without OpenSSL's headers, the one in Python)."""
     settings, client = bench.settings, workload.client
     hello, request, reply = _messages(client)
@@ -278,31 +282,37 @@ def measure_load(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tu
         command += ["--hello", bench.file(f"{stem}.hello", hello)]
     target = _start_server(bench, workload, subject)
     with processes.running(target.child):
-        try:
-            generator = processes.spawn(
-                "the load generator",
-                [*command, *target.client, "--pid", str(target.child.pid)],
-                bench.cores.client,
-                env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
-                pass_fds=target.fds,
-            )
-        finally:
-            for fd in target.fds:
-                os.close(fd)
-        with processes.running(generator):
-            raw = _json_line(generator, settings.warmup + settings.seconds + GRACE)
-        if not target.child.alive():
-            raise RunError(f"{subject.name} died while it served ({target.child.complaint()})")
-    if raw["errors"].get("stalled"):
-        raise RunError(
-            f"{subject.name} hung: {raw['errors']['stalled']} connection(s) had no answer for 3 s"
+        for _ in range(windows):
+            raw = _load(bench, command, target)
+            if not target.child.alive():
+                raise RunError(f"{subject.name} died while it served ({target.child.complaint()})")
+            if stalled := raw["errors"].get("stalled"):
+                raise RunError(
+                    f"{subject.name} hung: {stalled} connection(s) had no answer for 3 s"
+                )
+            sample = sample_of(raw, workload)
+            if in_python:
+                sample["note"] = "client in Python (no OpenSSL headers when the C client was built)"
+            yield workload.name, sample
+            if workload.also:
+                yield workload.also, _idle_sample(raw, client["idle"])
+
+
+def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
+    """One run of the load generator."""
+    try:
+        generator = processes.spawn(
+            "the load generator",
+            [*command, *target.client, "--pid", str(target.child.pid)],
+            bench.cores.client,
+            env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+            pass_fds=target.fds,
         )
-    sample = sample_of(raw, workload)
-    if in_python:
-        sample["note"] = "client in Python (no OpenSSL headers when the C client was built)"
-    yield workload.name, sample
-    if workload.also:
-        yield workload.also, _idle_sample(raw, client["idle"])
+    finally:
+        for fd in target.fds:
+            os.close(fd)
+    with processes.running(generator):
+        return _json_line(generator, bench.settings.warmup + bench.settings.seconds + GRACE)
 
 
 def _idle_sample(raw: dict, idle: int) -> dict:
@@ -399,7 +409,9 @@ def _children_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure_wrk(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+def measure_wrk(
+    bench: Bench, workload: Workload, subject: Loop, windows: int
+) -> Iterator[tuple[str, dict]]:
     """A server of one process under wrk, its answer checked before and after."""
     wrk_path()
     client = workload.client
@@ -426,14 +438,17 @@ def measure_wrk(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tup
 
         if not bench.settings.quick:
             load(1)
-        raw = load(max(1, round(bench.settings.seconds)))
-        if not child.alive():
-            raise RunError(f"{subject.name} died while it served ({child.complaint()})")
-        fetch(port, tls=tls)
-    yield workload.name, sample_of(raw, workload)
+        for _ in range(windows):
+            raw = load(max(1, round(bench.settings.seconds)))
+            if not child.alive():
+                raise RunError(f"{subject.name} died while it served ({child.complaint()})")
+            fetch(port, tls=tls)
+            yield workload.name, sample_of(raw, workload)
 
 
-def measure_driver(bench: Bench, workload: Workload, subject: Loop) -> Iterator[tuple[str, dict]]:
+def measure_driver(
+    bench: Bench, workload: Workload, subject: Loop, _windows: int
+) -> Iterator[tuple[str, dict]]:
     """A client on the subject's loop, on the server's core, against the C server on the other."""
     from .httpservers import BODY
 
@@ -461,38 +476,35 @@ def measure_driver(bench: Bench, workload: Workload, subject: Loop) -> Iterator[
 
 
 def measure_micro(
-    bench: Bench, workloads: Sequence[Workload], subject: Loop
+    bench: Bench, workload: Workload, subject: Loop, windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """All micro workloads of one loop and round, in one child; each line as it comes.
-
-    A child that dies takes only the workload with it that it was at: another does the rest.
-    """
-    by_name = {w.name.partition("/")[2]: w for w in workloads}
-    names = list(by_name)
-    while names:
-        config = {"role": "micro", "names": names, "scale": bench.settings.micro_scale}
-        child = processes.spawn(subject.name, subject.command(config), bench.cores.server)
-        with processes.running(child):
-            processes.wait_ready(child)
-            for line in processes.lines(
-                child, GRACE + 60 * len(names) * bench.settings.micro_scale
-            ):
+    """One micro workload, in a child that measures once per line that it gets."""
+    config = {
+        "role": "micro",
+        "name": workload.name.partition("/")[2],
+        "scale": bench.settings.micro_scale,
+    }
+    child = processes.spawn(subject.name, subject.command(config), bench.cores.server, talk=True)
+    with processes.running(child):
+        processes.wait_ready(child)
+        for _ in range(windows):
+            with contextlib.suppress(BrokenPipeError):  # that it has died is told below
+                child.process.stdin.write(b"again\n")
+                child.process.stdin.flush()
+            for line in processes.lines(child, GRACE + 60 * bench.settings.micro_scale):
                 if line.startswith("{"):
-                    raw = json.loads(line)
-                    name = raw.pop("workload")
-                    names.remove(name)
-                    yield by_name[name].name, _micro_sample(raw, by_name[name])
-            child.process.wait()
-            if names:
-                note = f"{subject.name} died ({child.complaint()})"
-                yield by_name[names.pop(0)].name, {"status": "failed", "note": note}
+                    yield workload.name, _micro_sample(json.loads(line), workload)
+                    break
+            else:
+                child.process.wait()
+                raise RunError(f"{subject.name} died ({child.complaint()})")
 
 
 def _micro_sample(raw: dict, workload: Workload) -> dict:
     if "unsupported" in raw:
-        return {"status": "unsupported", "note": raw["unsupported"]}
+        raise UnsupportedError(raw["unsupported"])
     if "error" in raw:
-        return {"status": "failed", "note": raw["error"]}
+        raise RunError(raw["error"])
     value = raw["late_us"] if workload.metric == "late" else raw["cpu_us"]
     sample = {
         "status": "ok",
@@ -510,4 +522,9 @@ def _micro_sample(raw: dict, workload: Workload) -> dict:
     return sample
 
 
-MEASURES = {"load": measure_load, "wrk": measure_wrk, "driver": measure_driver}
+MEASURES = {
+    "micro": measure_micro,
+    "load": measure_load,
+    "wrk": measure_wrk,
+    "driver": measure_driver,
+}

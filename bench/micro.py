@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Micro workloads: what one operation of the loop itself costs, without a network.
 
-Runs in a child process per loop and round. Each workload is a function that drives the loop for a
-fixed number of operations: the same number on every loop, so that queues have the same length. It
-is repeated a few times and the quickest repeat counts: what is added to a computation is never
-negative, so the least disturbed one is nearest to the truth.
+Runs in a child process per loop and workload. Each workload is a function that drives the loop for
+a fixed number of operations: the same number on every loop, so that queues have the same length.
+The parent has the loops take turns, window by window.
 """
 
 import asyncio
 import resource
 import shutil
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from .stats import median, percentile
 
 WORKLOADS = {}
-REPEATS = 3
 
 
 def workload(name, ops, clock="thread", title="", metric="cpu", step=0):
@@ -280,7 +279,7 @@ def subprocess(loop, n):
 
 
 def measure(loop, spec, n):
-    """One repeat of *n* operations: their number, CPU and wall microseconds per operation."""
+    """*n* operations: their number, and CPU and wall microseconds per operation."""
     clock = time.thread_time if spec["clock"] == "thread" else time.process_time
     wall = time.perf_counter()
     cpu = clock()
@@ -290,38 +289,42 @@ def measure(loop, spec, n):
     return {"ops": n, "cpu_us": cpu / n * 1e6, "wall_us": wall / n * 1e6, **extra}
 
 
-def run_one(factory, name, scale):
-    """The quickest of a few repeats of *name*, on a loop of its own. A dict for the parent."""
-    spec = WORKLOADS[name]
+def operations(spec, scale):
+    """How many to do at this scale."""
     n = max(int(spec["ops"] * scale), min(spec["ops"], 20))
-    step = spec["step"] or 1
-    n = max(step, n // step * step)
-    loop = factory()
-    try:
-        measure(loop, spec, max(n // 20 // step, 2) * step)
-        runs = [measure(loop, spec, n) for _ in range(REPEATS)]
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-    best = min(runs, key=lambda r: r["cpu_us"])
-    late = [value for run in runs for value in run.pop("late_us", ())]
+    return max(n // spec["step"], 1) * spec["step"] if spec["step"] else n
+
+
+def sample(loop, spec, n):
+    """What the parent gets to know of *n* operations."""
+    found = measure(loop, spec, n)
+    late = found.pop("late_us", ())
     if late:
-        best["latency_us"] = {f"{p:g}": percentile(late, p) for p in (1, 50, 95, 99, 100)}
-        best["late_us"] = median(late)
-        best["earliest_us"] = min(late)
-    best["rss_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return best
+        found["latency_us"] = {f"{p:g}": percentile(late, p) for p in (1, 50, 95, 99, 100)}
+        found["late_us"] = median(late)
+        found["earliest_us"] = min(late)
+    found["rss_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found
 
 
 def main(config, factory, tell):
-    """Entry of the child process: one line when it runs, one per workload asked for."""
-    tell(ready=True)
-    for name in config["names"]:
-        try:
-            result = run_one(factory, name, config["scale"])
-        except NotImplementedError as exc:
-            tell(workload=name, unsupported=str(exc) or "not implemented by this loop")
-        except Exception as exc:
-            tell(workload=name, error=f"{type(exc).__name__}: {exc}")
-        else:
-            tell(workload=name, **result)
+    """Entry of the child process: one result per line of stdin, always on the same loop."""
+    spec = WORKLOADS[config["name"]]
+    n = operations(spec, config["scale"])
+    loop = factory()
+    try:
+        tell(ready=True)
+        for turn, _line in enumerate(sys.stdin):
+            try:
+                if turn == 0:
+                    measure(loop, spec, operations(spec, config["scale"] / 20))
+                found = sample(loop, spec, n)
+            except NotImplementedError as exc:
+                tell(unsupported=str(exc) or "not implemented by this loop")
+            except Exception as exc:
+                tell(error=f"{type(exc).__name__}: {exc}")
+            else:
+                tell(**found)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

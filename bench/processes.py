@@ -113,7 +113,8 @@ class Child:
         self.process.wait()
         for stream in (self.process.stdout, self.process.stdin):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
         self.stderr.close()
 
 
@@ -125,13 +126,17 @@ def spawn(
     env: dict[str, str] | None = None,
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
+    talk: bool = False,
 ) -> Child:
-    """Start *command* pinned to *cores*, with stdout as a pipe and stderr kept for complaints."""
+    """Start *command* pinned to *cores*, with stdout as a pipe and stderr kept for complaints.
+
+    *talk*: stdin is a pipe too.
+    """
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it in stop()
     try:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=None if env is None else {**os.environ, **env},

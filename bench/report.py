@@ -219,14 +219,14 @@ def not_ahead(results: Results, subject: str = "mgloop") -> list[str]:
 
 def _setting_lines(results: Results) -> list[str]:
     m, s = results.machine, results.settings
-    rounds = 1 + max((x["round"] for x in results.samples), default=-1)
     cores = results.settings.get("cores", {})
     lines = [
         f"{m['processor']}, {m['cpus']} CPUs{' (virtual)' if m.get('virtual') else ''}, "
         f"kernel {m['kernel']}, {m['libc']}; Python {m['python'].split()[0]}; "
         f"commit {m['commit'] or 'unknown'}; {results.created}; load average at the start "
         f"{m['load_average'][0]:.1f}.",
-        f"{rounds} round(s) of {s['seconds']} s after {s['warmup']} s of warm-up"
+        f"{s['rounds']} round(s) of {s['windows']} windows of {s['seconds']} s after "
+        f"{s['warmup']} s of warm-up"
         f"{' (quick)' if s['quick'] else ''}; server on CPU {cores.get('server', '?')}, client on "
         f"CPU {cores.get('client', '?')}.",
         "Subjects: "

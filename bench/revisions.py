@@ -136,8 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("base", help="a revision that git knows")
     parser.add_argument("--suite", default="micro,echo,http,tls,scale")
     parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--windows", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--json", default="bench-compare.json", metavar="FILE")
     return parser
 
@@ -172,7 +173,7 @@ def _measure(
     status = cli.main(
         ["run", "--core", "--no-floor", "--loops", loops, "--reference", BASE,
          "--suite", args.suite, "--only", only, "--rounds", str(args.rounds),
-         "--seconds", str(args.seconds), "--json", path]
+         "--windows", str(args.windows), "--seconds", str(args.seconds), "--json", path]
     )  # fmt: skip
     return status, regressions(results.load(path)) if Path(path).exists() else {}
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The order of measurements, progress, and what happens when one of them goes wrong.
 
-Rounds are the outermost loop: every round measures every workload once, on every subject in turn,
-in alternating direction (A B C, C B A, ...). So each workload's samples are spread over the whole
-run, its ratios are formed between neighbours in time, and Ctrl-C after two rounds leaves two rounds
-of everything.
+Rounds are the outermost loop: every round measures every workload, in several short windows. The
+subjects' servers stay up meanwhile and the subjects take turns, window by window, in alternating
+direction (A B C, C B A, ...). So ratios are formed between neighbours in time, a fraction of a
+second apart: on a shared machine, speed changes from one second to the next. Each workload's
+samples are spread over the whole run, with servers started anew in each round, and Ctrl-C after
+two rounds leaves two rounds of everything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
@@ -23,13 +26,17 @@ from .registry import METRICS, Workload
 from .results import Results
 
 FLOOR = Loop("floor", "", "", version="C, epoll")
+# As many at most, per round, of those that take a second or more.
+DEAR_WINDOWS = 3
 
 
 @dataclass
 class Item:
     """A workload (or several that one process does) and whom to measure at it.
 
-    ``run(subject)`` yields (workload name, sample) pairs; ``seconds`` is a guess of its duration.
+    ``run(subject)`` yields (workload name, sample) pairs. With ``lasting``, one per window: what it
+    has started stays until the last. Otherwise it is called for each window, and all that it yields
+    belongs to that. ``seconds`` is a guess of a window's duration.
     """
 
     name: str
@@ -37,14 +44,16 @@ class Item:
     run: Callable[[Loop], Iterator[tuple[str, dict]]]
     workloads: Sequence[Workload]
     seconds: float
+    windows: int = 1
+    lasting: bool = False
 
 
 class Progress:
     """The line on stderr: what is measured now, and how long the rest will take."""
 
     def __init__(self, items: Sequence[Item], rounds: int, out=sys.stderr):
-        self.total = sum(len(item.subjects) for item in items) * rounds
-        self.guess = sum(len(item.subjects) * item.seconds for item in items) * rounds
+        self.total = sum(len(item.subjects) * item.windows for item in items) * rounds
+        self.guess = sum(len(i.subjects) * i.windows * i.seconds for i in items) * rounds
         self.out = out
         self.tty = out.isatty()
         self.done = 0
@@ -89,29 +98,27 @@ def plan(
     """The items for the loop suites: micro workloads together, the others one by one."""
     settings = bench.settings
     items = []
-    small = [w for w in workloads if w.kind == "micro"]
-    if small:
-        items.append(
-            Item(
-                "micro",
-                subjects,
-                lambda s: measure.measure_micro(bench, small, s),
-                small,
-                0.5 + 0.6 * len(small) * settings.micro_scale,
-            )
-        )
     for workload in workloads:
         if workload.kind not in measure.MEASURES:
             continue
         run = measure.MEASURES[workload.kind]
         who = [*subjects, FLOOR] if floor and workload.floor is not None else list(subjects)
-        seconds = 0.4 + settings.warmup + settings.seconds
-        if workload.kind == "wrk":
-            seconds = 1.0 + max(1, settings.seconds) + (0 if settings.quick else 1)
-        seconds += workload.client.get("idle", 0) / 5000
+        idle = workload.client.get("idle", 0)
+        # A pipe has one pair of ends, memory grows only once, and the driver is a client itself.
+        fresh = bool(idle or workload.kind == "driver" or workload.client.get("kind") == "pipe")
+        windows, seconds = settings.windows, settings.warmup + settings.seconds + 0.02
+        if idle or workload.kind in ("driver", "wrk"):
+            windows = min(windows, DEAR_WINDOWS)
+            seconds = max(1.1, seconds) + idle / 5000
         items.append(
             Item(
-                workload.name, who, lambda s, w=workload, r=run: r(bench, w, s), [workload], seconds
+                workload.name,
+                who,
+                lambda s, w=workload, r=run, n=1 if fresh else windows: r(bench, w, s, n),
+                [workload],
+                seconds + 0.4 / (1 if fresh else windows),
+                windows,
+                lasting=not fresh,
             )
         )
     return items
@@ -172,33 +179,41 @@ class Runner:
         return limit is not None and spent + spent / rounds_done > limit
 
     def _turn(self, item: Item, number: int, progress: Progress) -> None:
-        if item.name in self.skipped:
-            for _ in item.subjects:
-                progress.step(f"{item.name}: skipped", item.seconds)
-            return
-        order = item.subjects if number % 2 == 0 else list(reversed(item.subjects))
-        for subject in order:
-            if self.results.interrupted:
-                raise KeyboardInterrupt
-            if (item.name, subject.name) in self.dropped:
-                progress.step(f"{item.name} {subject.name}: left out", item.seconds)
-                continue
-            text = self._measure(item, subject, number)
-            progress.step(
-                f"{item.name} round {number + 1}/{self.settings.rounds} {subject.name}: {text}",
-                item.seconds,
-            )
-            if item.name in self.skipped:
-                return
+        """All windows of a round. A window's number counts through all rounds."""
+        with contextlib.ExitStack() as started:
+            runs = {}
+            for window in range(number * item.windows, (number + 1) * item.windows):
+                order = item.subjects if window % 2 == 0 else list(reversed(item.subjects))
+                for subject in order:
+                    if self.results.interrupted:
+                        raise KeyboardInterrupt
+                    if item.name in self.skipped or (item.name, subject.name) in self.dropped:
+                        progress.step(f"{item.name} {subject.name}: left out", item.seconds)
+                        continue
+                    if subject.name not in runs:
+                        run = item.run(subject)
+                        if item.lasting:
+                            runs[subject.name] = run
+                            started.callback(run.close)
+                    else:
+                        run = runs[subject.name]
+                    text = self._measure(item, subject, window, run)
+                    progress.step(
+                        f"{item.name} {window + 1}/{item.windows * self.settings.rounds} "
+                        f"{subject.name}: {text}",
+                        item.seconds,
+                    )
 
-    def _measure(self, item: Item, subject: Loop, number: int) -> str:
+    def _measure(
+        self, item: Item, subject: Loop, number: int, run: Iterator[tuple[str, dict]]
+    ) -> str:
         shown = ""
         try:
-            for name, sample in item.run(subject):
+            for name, sample in run:
                 self._add(name, subject, number, sample)
                 shown = self._shown(name, sample)
-                if sample["status"] == "failed":
-                    self._fail(name, subject, number, sample["note"])
+                if item.lasting:
+                    break
         except UnsupportedError as exc:
             self._record_rest(item, subject, number, "unsupported", str(exc))
             self.dropped.add((item.name, subject.name))
@@ -235,7 +250,7 @@ class Runner:
         )
 
     def _fail(self, name: str, subject: Loop, number: int, note: str) -> None:
-        self.results.failures.append(f"{name}, {subject.name}, round {number + 1}: {scrub(note)}")
+        self.results.failures.append(f"{name}, {subject.name}, window {number + 1}: {scrub(note)}")
 
     def _shown(self, name: str, sample: dict) -> str:
         if sample.get("value") is None:

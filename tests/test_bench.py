@@ -351,6 +351,30 @@ class TestRunner:
         order, _ = self.run(monkeypatch, self.ok, names=("echo/a", "echo/b"))
         assert order == ["aA", "aB", "aC", "bA", "bB", "bC", "aC", "aB", "aA", "bC", "bB", "bA"]
 
+    def test_what_was_started_stays_for_the_windows_of_a_round(self, monkeypatch):
+        events = []
+
+        def run(subject):
+            events.append(f"start {subject.name}")
+            try:
+                while True:
+                    events.append(subject.name)
+                    yield "echo/a", {"status": "ok", "value": 1.0}
+            finally:
+                events.append(f"stop {subject.name}")
+
+        monkeypatch.setattr(runner.Progress.__init__, "__defaults__", (Quiet(),))
+        subjects = [loops.Loop("A", ""), loops.Loop("B", "")]
+        row = registry.Workload("echo/a", "a", "load")
+        found = make_results({}, [("echo/a", "cpu")])
+        item = runner.Item("echo/a", subjects, run, [row], 0.1, windows=3, lasting=True)
+        settings = measure.Settings(rounds=2)
+        runner.Runner([item], found, settings, lambda: None).run()
+        first = ["start A", "A", "start B", "B", "B", "A", "A", "B", "stop B", "stop A"]
+        second = ["start B", "B", "start A", "A", "A", "B", "B", "A", "stop A", "stop B"]
+        assert events == first + second
+        assert sorted({s["round"] for s in found.samples}) == [0, 1, 2, 3, 4, 5]
+
     def test_one_that_fails_is_dropped_and_the_others_go_on(self, monkeypatch):
         def behave(name):
             if name == "B":
@@ -359,7 +383,7 @@ class TestRunner:
 
         order, found = self.run(monkeypatch, behave)
         assert order == ["aA", "aB", "aC", "aC", "aA"]
-        assert found.failures == ["echo/a, B, round 1: B died"]
+        assert found.failures == ["echo/a, B, window 1: B died"]
         assert [s["status"] for s in found.samples if s["subject"] == "B"] == ["failed"]
 
     def test_one_that_cannot_is_no_failure(self, monkeypatch):
@@ -451,7 +475,13 @@ class TestWorkloads:
     def test_every_micro_workload_runs(self, name):
         import asyncio
 
-        result = micro.run_one(asyncio.SelectorEventLoop, name, 0.001)
+        spec = micro.WORKLOADS[name]
+        loop = asyncio.SelectorEventLoop()
+        try:
+            result = micro.sample(loop, spec, micro.operations(spec, 0.001))
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
         assert result["ops"] >= 1
         assert result["cpu_us"] > 0
         assert ("late_us" in result) == (name == "timer-lateness")

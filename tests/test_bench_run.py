@@ -22,7 +22,9 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator needs a C compiler"),
 ]
-BRIEF = ("--seconds", "0.2", "--warmup", "0.02", "--rounds", "1", "--no-control")
+BRIEF = (
+    "--seconds", "0.2", "--warmup", "0.02", "--rounds", "1", "--windows", "1", "--no-control",
+)  # fmt: skip
 FAKES = {"PYTHONPATH": str(ROOT / "tests")}
 
 
@@ -142,7 +144,7 @@ def test_a_slow_loop_is_detected(tmp_path):
 def test_a_micro_workload_that_kills_its_process_costs_only_itself(tmp_path):
     done, found = run(tmp_path, "--quick", "--suite", "micro", "--only", "chain,call_later,sleep",
                       "--rounds", "1", "--loops", "fragile=bench_fakes:FragileLoop")  # fmt: skip
-    assert "micro/call_later-cancel, fragile, round 1: fragile died" in complaint(done)
+    assert "micro/call_later-cancel, fragile, window 1: fragile died" in complaint(done)
     statuses = {s["workload"]: s["status"] for s in samples(found, "fragile")}
     assert statuses == {
         "micro/chain": "ok", "micro/call_later-cancel": "failed", "micro/sleep-0": "ok",

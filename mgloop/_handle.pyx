@@ -265,7 +265,7 @@ cdef class TimerHandle(Handle):
 
     @property
     def _when(self):
-        return self.deadline
+        return self.when()
 
     @property
     def _scheduled(self):

@@ -460,6 +460,12 @@ class TestTimerHandle:
         at.cancel()
         assert at.when() == now + 12.5
 
+    def test_when_is_what_was_given(self, loop):
+        handle = loop.call_at(10**9, print)
+        assert type(handle.when()) is int
+        assert type(handle._when) is int
+        handle.cancel()
+
     def test_comparison(self, loop):
         now = loop.time()
 

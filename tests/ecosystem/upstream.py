@@ -66,7 +66,10 @@ class SuiteError(Exception):
     """The suite could not be run, or not over the loop it was meant for."""
 
 
-def _run(python: Path, source: Path, suite: Suite, loop: str, extra: list[str]) -> dict[str, dict]:
+def _run(
+    python: Path, source: Path, suite: Suite, loop: str, extra: list[str]
+) -> tuple[dict[str, dict], str]:
+    """What came of each test, and the name of the loops' class."""
     with tempfile.TemporaryDirectory(prefix="eco-") as scratch:
         record, counts = Path(scratch, "record"), Path(scratch, "counts")
         environment = dict(os.environ)
@@ -112,8 +115,7 @@ def _run(python: Path, source: Path, suite: Suite, loop: str, extra: list[str]) 
         class_name = counted[0].split()[1].rpartition(".")[2] if counted else ""
         for line in record.read_text().splitlines():
             entry = json.loads(line)
-            # An id made of the class of the default loop names the same test over any loop.
-            outcomes[entry["id"].replace(f"-{class_name}]", "-default loop]")] = entry
+            outcomes[entry["id"]] = entry
         made = sum(int(line.split()[2]) for line in counted)
         if not made:
             raise SuiteError(
@@ -124,7 +126,7 @@ def _run(python: Path, source: Path, suite: Suite, loop: str, extra: list[str]) 
         print(
             f"  over {loop}: {dict(tally)}, {made} loops of {LOOP_CLASSES[loop]} made", flush=True
         )
-        return outcomes
+        return outcomes, class_name
 
 
 def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bool, dict]:
@@ -132,8 +134,13 @@ def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bo
     suite = SUITES[name]
     python = environments.python(name)
     source = environments.sdist(name, suite.leave_out)
-    control = _run(python, source, suite, "asyncio", extra)
-    subject = _run(python, source, suite, environments.loop, extra)
+    control, control_class = _run(python, source, suite, "asyncio", extra)
+    subject, subject_class = _run(python, source, suite, environments.loop, extra)
+    # An id made of the class of the default loop names the same test over any loop.
+    same = {
+        nodeid.replace(f"-{control_class}]", f"-{subject_class}]"): nodeid for nodeid in control
+    }
+    subject = {same.get(nodeid, nodeid): entry for nodeid, entry in subject.items()}
 
     good = ("passed", "xfailed")
     worse, expected, both = [], [], []

@@ -13,6 +13,7 @@ ended or when the loop is closed first. The children themselves belong to their 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from asyncio.log import logger
@@ -93,7 +94,11 @@ class ProcessMixin:
         loop._remove_reader(pidfd)
         self._pidfds.discard(pidfd)
         os.close(pidfd)
-        transport._process_exited(_reap(pid, transport))
+        _report(pid, transport)
+
+
+def _report(pid: int, transport: Any) -> None:
+    transport._process_exited(_reap(pid, transport))
 
 
 def _reap(pid: int, transport: Any) -> int:
@@ -113,8 +118,12 @@ def _reap(pid: int, transport: Any) -> int:
 
 
 def _wait_in_thread(loop: Any, pid: int, transport: Any) -> None:
-    code = _reap(pid, transport)
-    if loop.is_closed():
+    """Wait, and leave the reaping to the loop's thread: who sends a signal there must not meet a
+    stranger who has got the number meanwhile."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        loop.call_soon_threadsafe(_report, pid, transport)
+    except RuntimeError:
+        _reap(pid, transport)
         logger.warning("Loop %r that handles pid %d is closed", loop, pid)
-    else:
-        loop.call_soon_threadsafe(transport._process_exited, code)

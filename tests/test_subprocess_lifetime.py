@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import warnings
 
 import pytest
@@ -103,6 +104,26 @@ async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
     process.stdin.write(b"go\n")
     assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 3
     await support.wait_until(lambda: threading.active_count() == threads)
+
+
+@pytest.mark.mgloop_only
+@on_loop
+async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypatch):
+    """Until the loop knows of a child's end, the number must stay the child's: it may be used."""
+
+    def refused(pid, flags=0):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    threads = threading.active_count()
+    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x; exit 3", stdin=PIPE)
+    process.stdin.write(b"go\n")
+    deadline = time.monotonic() + support.PATIENCE
+    while threading.active_count() > threads:  # with the loop at a stand
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 3
 
 
 @pytest.mark.mgloop_only

@@ -73,6 +73,7 @@ cdef class SocketTransport(Watcher):
     cdef int fatal_error(self, object exc, str message) except -1
     cdef int force_close(self, object exc) except -1
     cdef int end(self, object exc) except -1
+    cdef object local_name(self)
     cdef object make_socket(self)
     cdef int close_descriptor(self) except -1
 

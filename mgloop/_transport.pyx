@@ -37,6 +37,7 @@ cdef extern from *:
     """
     ctypedef unsigned int socklen_t
     int close(int fd)
+    int getsockname(int fd, sockaddr *address, socklen_t *size)
     const char *inet_ntop(int family, const void *src, char *dst, socklen_t size)
     unsigned short ntohs(unsigned short n)
     unsigned int ntohl(unsigned int n)
@@ -344,7 +345,7 @@ cdef class SocketTransport(Watcher):
         finally:
             if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
                 # Still to be had by get_extra_info() afterwards, as with asyncio.
-                self.sockname = self.make_socket().getsockname()
+                self.sockname = self.local_name()
             self.close_descriptor()
             self.protocol = None
             if self.server is not None:
@@ -396,11 +397,19 @@ cdef class SocketTransport(Watcher):
             return self.peername
         if name == "sockname":
             if self.sockname is None and self.fd >= 0:
-                self.sockname = self.make_socket().getsockname()
+                self.sockname = self.local_name()
             return self.sockname
         if self.extra is not None:
             return self.extra.get(name, default)
         return default
+
+    cdef object local_name(self):
+        """The socket's own address, without making a Python socket for it where that is possible."""
+        cdef Address name
+        cdef socklen_t size = sizeof(name)
+        if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:
+            return address_tuple(&name)
+        return self.make_socket().getsockname()
 
     cdef object make_socket(self):
         """The Python socket, which from now on owns the descriptor."""

@@ -10,6 +10,7 @@ import contextvars
 import gc
 import inspect
 import os
+import select
 import socket
 import ssl
 import types
@@ -448,6 +449,86 @@ class TestTransports:
 
 
 # --- datagrams -----------------------------------------------------------------------------------
+
+
+class TestSendfile:
+    def test_cancelled_it_leaves_the_file_where_it_has_come_to(
+        self, loop, loop_kind, run, socketpair, tmp_path
+    ):
+        left, _right = socketpair
+        path = tmp_path / "file"
+        path.write_bytes(bytes(support.BIG))
+
+        async def main():
+            with path.open("rb") as file:
+                task = loop.create_task(loop.sock_sendfile(left, file))
+                await support.wait_until(lambda: not select.select([], [left], [], 0)[1])
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                return file.tell()
+
+        assert (run(main()) > 0) is side(loop_kind, asyncio=False, mgloop=True)
+
+
+# --- pipes and processes ------------------------------------------------------------------------
+
+
+class Flow(asyncio.Protocol):
+    """How much was left to write at each resume_writing()."""
+
+    def __init__(self):
+        self.left = []
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def resume_writing(self):
+        self.left.append(self.transport.get_write_buffer_size())
+
+
+class TestPipes:
+    def test_writing_is_resumed_at_the_low_water_mark(self, loop, loop_kind, run):
+        async def main():
+            reading, writing = os.pipe()
+            transport, flow = await loop.connect_write_pipe(Flow, os.fdopen(writing, "wb", 0))
+            transport.set_write_buffer_limits(high=200_000, low=100_000)
+            transport.write(bytes(300_000))
+            while not flow.left:
+                os.read(reading, 20_000)
+                await asyncio.sleep(0.001)
+            transport.abort()
+            os.close(reading)
+            return flow.left
+
+        (left,) = run(main())
+        assert left == 0 if loop_kind == "asyncio" else 0 < left <= 100_000
+
+    def test_a_second_abort_does_nothing(self, loop, loop_kind, run, reported):
+        async def main():
+            reading, writing = os.pipe()
+            transport, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(writing, "wb"))
+            transport.abort()
+            transport.abort()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            os.close(reading)
+
+        run(main())
+        # asyncio calls connection_lost() again, and fails.
+        assert len(reported.pop_all()) == side(loop_kind, asyncio=1, mgloop=0)
+
+
+class TestProcesses:
+    @pytest.mark.mgloop_only
+    def test_the_exit_code_of_a_child_that_popen_has_reaped(self, run):
+        async def main():
+            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exit 7")
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            process._transport.get_extra_info("subprocess").poll()
+            return await process.wait()
+
+        assert run(main()) == 7
 
 
 class Datagrams(asyncio.DatagramProtocol):

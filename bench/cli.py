@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--core", action="store_true", help="core workloads, full windows")
     run.add_argument("--rounds", type=int, help="times that servers are started (3; quick: 1)")
-    run.add_argument("--windows", type=int, help="measurements per round (5)")
-    run.add_argument("--seconds", type=float, help="length of a window (0.25; quick: 0.12)")
+    run.add_argument("--windows", type=int, help="measurements per round (5; quick: 3)")
+    run.add_argument("--seconds", type=float, help="length of a window (0.25; quick: 0.15)")
     run.add_argument("--warmup", type=float, help="seconds before it (0.05; quick: 0.03)")
     run.add_argument(
         "--time-limit",

@@ -62,7 +62,8 @@ class Settings:
 QUICK = Settings(
     quick=True,
     rounds=1,
-    seconds=0.12,
+    windows=3,
+    seconds=0.15,
     warmup=0.03,
     micro_scale=0.03,
     seeds_seconds=1,

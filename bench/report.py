@@ -217,6 +217,17 @@ def not_ahead(results: Results, subject: str = "mgloop") -> list[str]:
     return lines
 
 
+def _how_long(results: Results) -> str:
+    s = results.settings
+    suites = {w["suite"] for w in results.workloads}
+    parts = []
+    if suites - {"seeds"}:
+        parts.append(f"{s['windows']} windows of {s['seconds']} s after {s['warmup']} s of warm-up")
+    if "seeds" in suites:
+        parts.append(f"{s['seeds_seconds']} s of wrk for each seed")
+    return f"{s['rounds']} round(s) of {' and '.join(parts)}"
+
+
 def _setting_lines(results: Results) -> list[str]:
     m, s = results.machine, results.settings
     cores = results.settings.get("cores", {})
@@ -225,10 +236,8 @@ def _setting_lines(results: Results) -> list[str]:
         f"kernel {m['kernel']}, {m['libc']}; Python {m['python'].split()[0]}; "
         f"commit {m['commit'] or 'unknown'}; {results.created}; load average at the start "
         f"{m['load_average'][0]:.1f}.",
-        f"{s['rounds']} round(s) of {s['windows']} windows of {s['seconds']} s after "
-        f"{s['warmup']} s of warm-up"
-        f"{' (quick)' if s['quick'] else ''}; server on CPU {cores.get('server', '?')}, client on "
-        f"CPU {cores.get('client', '?')}.",
+        f"{_how_long(results)}{' (quick)' if s['quick'] else ''}; server on CPU "
+        f"{cores.get('server', '?')}, client on CPU {cores.get('client', '?')}.",
         "Subjects: "
         + ", ".join(f"{x['name']} {x['version']}".strip() for x in results.subjects)
         + ".",

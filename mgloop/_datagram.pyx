@@ -139,7 +139,7 @@ cdef class Datagram(SocketTransport):
         self.queue = deque()
         self.room_on_demand = True
         self.by_address = sock.family in (AF_INET, AF_INET6)
-        self.adopt_socket(loop, sock, protocol, waiter, extra, None)
+        self.adopt_socket(loop, sock, protocol, waiter, extra, None, None)
         self.connected_socket = bool(self.peername)
 
     cdef Py_ssize_t pending(self) noexcept:

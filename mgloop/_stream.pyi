@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from socket import socket
 from ssl import SSLContext
 from typing import Any, final
@@ -18,6 +19,7 @@ class Stream(SocketTransport):
         waiter: asyncio.Future[Any] | None = None,
         extra: dict[str, Any] | None = None,
         server: Any = None,
+        context: Context | None = None,
     ) -> None: ...
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None: ...
@@ -36,5 +38,6 @@ class Listener(Watcher):
         backlog: int,
         handshake_timeout: float | None,
         shutdown_timeout: float | None,
+        context: Context | None = None,
     ) -> None: ...
     def stop(self) -> None: ...

@@ -38,7 +38,7 @@ from mgloop._loop cimport (
 )
 from mgloop._ssl cimport SSLProtocol
 from mgloop._transport cimport (
-    Address, SocketTransport, address_tuple, os_error, sockaddr,
+    Address, SocketTransport, address_tuple, new_context, os_error, sockaddr,
 )
 
 import asyncio
@@ -92,7 +92,6 @@ cdef extern from *:
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_CopyCurrent() except NULL
     PyObject *PyContext_Copy(PyObject *context) except NULL
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
@@ -132,13 +131,15 @@ cdef class Stream(SocketTransport):
     _start_tls_compatible = True
     _sendfile_compatible = _stdlib.SendfileMode.TRY_NATIVE
 
-    def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None):
+    def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None,
+                 context=None):
         """For a Python socket, which the transport takes over; accepted connections go through
-        Listener. connection_made() is called from the loop, then `waiter` is told."""
+        Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
+        runs in `context`, or in a copy of the current one."""
         self.room_on_demand = sock.family == AF_UNIX
         if not self.room_on_demand:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.adopt_socket(loop, sock, protocol, waiter, extra, server)
+        self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
 
     def __dealloc__(self):
         mgl_queue_clear(&self.queue)
@@ -535,8 +536,8 @@ cdef class Listener(Watcher):
     """Accepts connections on a listening socket, which stays the server's."""
 
     def __init__(self, LoopCore loop, protocol_factory, sock, sslcontext, server, int backlog,
-                 handshake_timeout, shutdown_timeout):
-        self.context = PyContext_CopyCurrent()
+                 handshake_timeout, shutdown_timeout, context=None):
+        self.context = new_context(context)
         self.loop = loop
         self.protocol_factory = protocol_factory
         self.sock = sock

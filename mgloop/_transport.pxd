@@ -58,7 +58,7 @@ cdef class SocketTransport(Watcher):
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
-                          dict extra, object server) except -1
+                          dict extra, object server, object context) except -1
     cdef int use_protocol(self, object protocol) except -1
     cdef int start(self) except -1
     cdef uint32_t interest(self) noexcept
@@ -79,4 +79,5 @@ cdef class SocketTransport(Watcher):
 
 
 cdef object os_error(int error)
+cdef PyObject *new_context(object given) except NULL
 cdef object address_tuple(Address *address)

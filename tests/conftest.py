@@ -23,6 +23,10 @@ LOOP_KINDS = ("asyncio", "mgloop")
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")
+    config.addinivalue_line(
+        "markers",
+        "without_debug: loops are not in debug mode, not even in Python's development mode",
+    )
     # What is raised in __del__ or in a thread is lost otherwise: pytest only warns.
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -89,13 +93,15 @@ def reported():
 
 
 @pytest.fixture
-def loop_factory(loop_kind):
+def loop_factory(request, loop_kind):
     """A function that makes a loop of the kind under test; the test closes what it makes."""
     before = support.open_fds()
     made = []
 
     def factory(**kwargs):
         loop = support.new_loop(loop_kind, **kwargs)
+        if request.node.get_closest_marker("without_debug"):
+            loop.set_debug(False)
         made.append(loop)
         return loop
 

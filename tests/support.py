@@ -34,6 +34,9 @@ PATIENCE = 15.0
 #: More than any socket buffer in these tests holds.
 BIG = 4 * 1024 * 1024
 
+needs_no_dev_mode = pytest.mark.skipif(
+    sys.flags.dev_mode, reason="in Python's development mode loops start in debug mode"
+)
 needs_eager_tasks = pytest.mark.skipif(
     not hasattr(asyncio, "eager_task_factory"), reason="eager tasks came with CPython 3.12"
 )

@@ -14,6 +14,7 @@ import support
 
 
 class TestSwitch:
+    @support.needs_no_dev_mode
     def test_off_by_default(self, loop):
         assert loop.get_debug() is False
 
@@ -60,6 +61,7 @@ class TestSwitch:
         assert depths[1] == 0
         assert sys.get_coroutine_origin_tracking_depth() == 0
 
+    @pytest.mark.without_debug
     def test_switched_inside_a_callback(self, loop, run):
         async def main():
             assert sys.get_coroutine_origin_tracking_depth() == 0
@@ -130,6 +132,7 @@ class TestSlowCallbacks:
         support.turn(debug_loop)
         assert not [r for r in log.records if "took" in r.getMessage()]
 
+    @pytest.mark.without_debug
     def test_nothing_is_logged_without_debug_mode(self, loop, log):
         loop.slow_callback_duration = 0.001
         loop.call_soon(time.sleep, 0.02)
@@ -173,6 +176,7 @@ class TestThreadCheck:
         support.turn(debug_loop)
         assert order == ["called"]
 
+    @pytest.mark.without_debug
     def test_not_checked_without_debug_mode(self, loop, run):
         async def main():
             handle = await asyncio.to_thread(loop.call_soon, print)
@@ -210,6 +214,7 @@ class TestCallbackCheck:
             self.schedule(debug_loop, method, coro)
         coro.close()
 
+    @pytest.mark.without_debug
     def test_without_debug_mode_the_error_comes_from_the_call(self, loop, reported):
         loop.call_soon(None)
         support.turn(loop)
@@ -238,6 +243,7 @@ class TestTracebacks:
         names = [frame.name for frame in context["source_traceback"]]
         assert names[-1] == "test_also_from_timers_and_threadsafe_calls"
 
+    @pytest.mark.without_debug
     def test_no_traceback_without_debug_mode(self, loop, reported):
         def fail():
             raise LookupError
@@ -328,6 +334,7 @@ class TestSocketChecks:
         with open(__file__, "rb") as file, pytest.raises(ValueError, match="non-blocking"):
             run(debug_loop.sock_sendfile(blocking, file))
 
+    @pytest.mark.without_debug
     def test_a_blocking_socket_is_not_noticed_without_debug_mode(self, loop, run, socketpair):
         left, right = socketpair
         left.setblocking(True)

@@ -139,6 +139,7 @@ class TestScheduling:
         assert found == side(loop_kind, asyncio=(1, 1), mgloop=(0, 0))
         loop.close()
 
+    @pytest.mark.without_debug
     def test_debug_mode_counts_from_the_next_batch(self, loop, loop_kind, caplog):
         caplog.set_level(logging.WARNING, "asyncio")
         loop.slow_callback_duration = 0

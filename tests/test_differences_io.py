@@ -382,6 +382,7 @@ class TestTransports:
 
         run(main())
 
+    @pytest.mark.without_debug
     def test_accepting_takes_no_task(self, loop, loop_kind, run):
         tasks = []
         order = []
@@ -414,6 +415,7 @@ class TestTransports:
         # connection_made() follows the factory at once, with no iteration between.
         assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
 
+    @pytest.mark.without_debug
     @pytest.mark.mgloop_only
     def test_a_factory_that_raises_closes_the_connection_at_once(self, loop, run):
         calls = []

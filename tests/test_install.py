@@ -97,6 +97,7 @@ class TestInstall:
             """
         )
 
+    @support.needs_no_dev_mode
     def test_debug_and_threads(self):
         strict(
             """
@@ -207,6 +208,7 @@ class TestRun:
             """
         )
 
+    @support.needs_no_dev_mode
     def test_debug(self):
         strict(
             """

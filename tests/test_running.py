@@ -272,6 +272,7 @@ class TestClose:
                     call()
         coro.close()
 
+    @pytest.mark.without_debug
     def test_what_a_closed_loop_still_answers(self, loop_factory):
         loop = loop_factory()
         before = loop.time()

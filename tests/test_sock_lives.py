@@ -114,6 +114,7 @@ class TestBadInput:
         with pytest.raises((AttributeError, TypeError)):
             run(loop.sock_accept(thing))
 
+    @pytest.mark.without_debug
     def test_a_closed_socket(self, loop, run):
         sock = socket.socket()
         sock.close()
@@ -190,6 +191,7 @@ class TestLives:
 
         run(main())
 
+    @pytest.mark.without_debug
     @pytest.mark.parametrize("operation", ["recv", "sendall"])
     def test_a_duplicate_keeps_the_registration_alive(self, loop, run, operation):
         """Events of the duplicate arrive under the old number, which is someone else's by now."""
@@ -227,6 +229,7 @@ class TestLives:
 
         run(main())
 
+    @pytest.mark.without_debug
     def test_detached(self, loop, run):
         async def main():
             left, right = socket.socketpair()
@@ -243,6 +246,7 @@ class TestLives:
 
         run(main())
 
+    @pytest.mark.without_debug
     def test_one_socket_two_loops(self, loop, run, loop_factory, socketpair):
         left, right = socketpair
         other = loop_factory()

@@ -264,11 +264,14 @@ def test_references_balance(loop, socketpair, reported, operate, debug):
     repeat = REPEAT_DEBUG if debug else REPEAT
     for _ in range(50):
         operate(subject)
-    references, blocks = subject.counts()
-    for _ in range(repeat):
-        operate(subject)
-    references_after, blocks_after = subject.counts()
-    # Some come and go for other reasons: idle threads, growing tables, cached lines of source.
-    for before, after in zip(references, references_after, strict=True):
-        assert after - before < repeat // 4
-    assert blocks_after - blocks < repeat * 6 // 10
+    # Some come and go for other reasons: idle threads, growing tables, cached lines of source, and
+    # now and then many at once. What leaks does so every time.
+    for last in (False, False, True):
+        references, blocks = subject.counts()
+        for _ in range(repeat):
+            operate(subject)
+        references_after, blocks_after = subject.counts()
+        grown = [after - before for before, after in zip(references, references_after, strict=True)]
+        if max(grown) < repeat // 4 and blocks_after - blocks < repeat * 6 // 10:
+            return
+        assert not last, f"per {repeat}: references {grown}, blocks {blocks_after - blocks}"

@@ -109,8 +109,7 @@ def _list() -> int:
 def _settings(args: argparse.Namespace) -> measure.Settings:
     settings = measure.QUICK if args.quick else measure.Settings()
     if args.rounds is not None:
-        # Whoever says how many rounds wants that many.
-        settings = replace(settings, rounds=args.rounds, time_limit=None)
+        settings = replace(settings, rounds=args.rounds)
     if args.seconds is not None:
         settings = replace(
             settings, seconds=args.seconds, seeds_seconds=max(1, round(args.seconds))

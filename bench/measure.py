@@ -67,7 +67,6 @@ QUICK = Settings(
     warmup=0.03,
     micro_scale=0.03,
     seeds_seconds=1,
-    time_limit=270,
 )
 
 

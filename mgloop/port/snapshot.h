@@ -3,8 +3,8 @@
  * Copies of the current context, one for many callbacks.
  *
  * A callback runs in a copy of the context that scheduled it. A copy is an object of its own that
- * the garbage collector counts and visits: a hundred thousand queued callbacks spent half of their
- * time there. But copies made while no variable is set differ in nothing: a context is a reference
+ * the garbage collector counts and visits: a million queued callbacks spent half of their time
+ * there. But copies made while no variable is set differ in nothing: a context is a reference
  * to an immutable mapping, and setting a variable replaces the reference. So callbacks share one
  * copy, the snapshot, which nobody ever enters; who runs while it is shared enters a copy of its
  * own, made from the snapshot and gone when the callback is (see Handle.run()).

@@ -61,7 +61,6 @@ cdef class LoopCore:
     cdef PyObject *snapshot     # the context that the handles made last share, or NULL
     cdef mgl_ring flushes
     cdef Py_ssize_t deferred    # bytes that wait for the end of the phase
-    cdef int64_t now_ns         # the clock's last reading
     cdef bint wakeup_enabled
     cdef bint iterating         # inside _run_once()
     cdef bint busy              # enough is ready in this iteration for small writes to be deferred
@@ -97,6 +96,7 @@ cdef class LoopCore:
     cdef int run_batch(self, size_t n) except -1
     cdef void drop_snapshot(self) noexcept
     cdef int run_batch_debug(self, size_t n) except -1
+    cdef int64_t first_deadline(self) except -1
     cdef int collect_timers(self) except -1
     cdef int flush(self) except -1
     cdef void dispose(self) noexcept

@@ -46,7 +46,9 @@ cdef extern from "poll.h":
     ctypedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events) noexcept
     mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bint enable_wakeup) except NULL
     void mgl_poll_free(mgl_poll *poll)
-    int mgl_poll_run(mgl_poll *poll, int64_t timeout_ns, int64_t now_ns)
+    const int64_t MGL_NEVER
+    int mgl_poll_run(mgl_poll *poll, int64_t deadline)
+    bint mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline)
     int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner)
     int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events)
     void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
@@ -262,27 +264,17 @@ cdef class LoopCore:
                 return 0
 
     cdef int iterate(self) except -1:
-        cdef int64_t timeout = -1
-        cdef double wait
+        cdef int64_t deadline = 0
         cdef int n, extra = 0
         cdef size_t count = mgl_ring_len(&self.ready)
-        if count > 0 or self._stopping:
-            timeout = 0
-        elif self.timers.len > 0:
-            wait = self.timers.items[0].when - self.read_clock()
-            if wait <= 0:
-                timeout = 0
-            elif wait < MAX_WAIT_SECONDS:
-                timeout = <int64_t>ceil(wait * 1e9)
-            else:
-                timeout = <int64_t>MAX_WAIT_SECONDS * 1000000000
-        n = mgl_poll_run(self.poll, timeout, self.now_ns)
+        if count == 0 and not self._stopping:
+            deadline = self.first_deadline()
+        n = mgl_poll_run(self.poll, deadline)
         if n < 0 and n != -EINTR:
             raise_errno(-n)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
-        if self.timers.len > 0:
-            self.collect_timers()
+        self.collect_timers()
         count = mgl_ring_len(&self.ready)
         self.busy = count >= DEFER_READY
         self.run_batch(count)
@@ -295,9 +287,8 @@ cdef class LoopCore:
             if count > EXTRA_BATCH_HANDLES and (extra > 0 or n <= 0):
                 break
             extra += 1
-            if self.timers.len > 0:
-                self.collect_timers()
-                count = mgl_ring_len(&self.ready)
+            self.collect_timers()
+            count = mgl_ring_len(&self.ready)
             if count >= DEFER_READY:
                 self.busy = True
             self.run_batch(count)
@@ -373,13 +364,31 @@ cdef class LoopCore:
     cdef double read_clock(self) except? -1:
         if self.time_patched:
             return self.time()
-        self.now_ns = mgl_clock_ns()
-        return self.now_ns / 1e9
+        return mgl_clock_ns() / 1e9
+
+    cdef int64_t first_deadline(self) except -1:
+        """When the first timer is due, in nanoseconds of the port's clock."""
+        cdef double when
+        if self.timers.len == 0:
+            return MGL_NEVER
+        when = self.timers.items[0].when
+        if self.time_patched:
+            # In theirs, which may pass at another pace: until then as long as it says now.
+            when = mgl_clock_ns() / 1e9 + min(when - self.time(), <double>MAX_WAIT_SECONDS)
+        if when * 1e9 < <double>MGL_NEVER:
+            return max(<int64_t>ceil(when * 1e9), 0)
+        return MGL_NEVER
 
     cdef int collect_timers(self) except -1:
         """Move the timers that are due into the ready queue."""
-        cdef double now = self.read_clock()
+        cdef double now
         cdef PyObject *timer
+        if self.timers.len == 0:
+            return 0
+        if not self.time_patched \
+                and not mgl_poll_may_have_passed(self.poll, self.first_deadline()):
+            return 0
+        now = self.read_clock()
         while self.timers.len > 0 and self.timers.items[0].when <= now:
             timer = mgl_heap_remove(&self.timers, 0)
             mgl_ring_push(&self.ready, timer)

@@ -190,6 +190,49 @@ class TestPrecision:
         for handle in handles:
             handle.cancel()
 
+    def test_a_deadline_behind_one_that_was_cancelled(self, loop):
+        """The wait may end at the cancelled one; it must go on then, and end at the next."""
+        started = loop.time()
+        for _ in range(20):
+            loop.call_later(0.005, pytest.fail, "it was cancelled").cancel()
+            loop.call_later(0.02, loop.stop)
+            loop.call_later(0.015, pytest.fail, "so was this").cancel()
+            loop.run_forever()
+            assert loop.time() - started >= 0.02 - RESOLUTION
+            started = loop.time()
+
+    def test_deadlines_armed_and_cancelled_between_events(self, loop, socketpair):
+        """As servers do with their time-outs: always a later one, never kept."""
+        left, right = socketpair
+        received = []
+        deadline = loop.call_later(0.02, pytest.fail, "a later one took its place")
+
+        def read():
+            nonlocal deadline
+            deadline.cancel()
+            received.append(right.recv(1))
+            deadline = loop.call_later(0.02 if len(received) < 200 else 0.005, loop.stop)
+            if len(received) < 200:
+                left.send(b"x")
+
+        loop.add_reader(right, read)
+        left.send(b"x")
+        loop.run_forever()
+        loop.remove_reader(right)
+        assert len(received) == 200
+        assert 0 <= loop.time() - deadline.when() + RESOLUTION < 5
+
+    def test_due_while_the_loop_never_waits(self, loop):
+        """The deadline was known to a wait; it comes while there is always something ready."""
+        due = []
+        loop.call_later(0.03, due.append, True)
+        loop.call_later(0.005, spin := lambda: due or loop.call_soon(spin))
+        ends = time.monotonic() + 5
+        while not due and time.monotonic() < ends:
+            loop.call_later(0.001, loop.stop)
+            loop.run_forever()
+        assert due == [True]
+
     def test_a_far_deadline_alone_does_not_keep_the_loop_from_events(self, loop, socketpair):
         left, right = socketpair
         handle = loop.call_later(1e18, print)

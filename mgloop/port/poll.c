@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,6 +45,7 @@ enum {
 /* The low half of an epoll key is the descriptor, the high half its generation. A user-space
  * pointer (Mongoose's own key) has its top bit clear; ours set it. */
 #define MGL_OURS UINT64_C(0x8000000000000000)
+#define MGL_ALARM UINT64_C(1) /* the key of the alarm; no pointer either */
 #define MGL_GENERATION 0x7fffffffu
 
 typedef struct {
@@ -58,7 +59,9 @@ struct mgl_poll {
     struct mg_connection **pool;
     int pool_size;
     int linked;
-    int64_t timeout_ns;
+    int64_t deadline;
+    int alarm_fd;
+    int64_t alarm; /* when it will ring, MGL_NEVER = not set */
     int failed; /* errno of the wait, 0 = none */
     int zero_polls;
     int score; /* of the GIL-held probe: +1 hit, -2 miss */
@@ -75,7 +78,6 @@ struct mgl_poll {
 };
 
 static unsigned fork_count; /* forks that this process is the child of */
-static _Thread_local int64_t mongoose_now_ns;
 
 static void count_fork(void) { fork_count++; }
 
@@ -91,27 +93,36 @@ int64_t mgl_clock_ns(void) {
     return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Mongoose's clock: its timers are not used, so the time of the last wait is exact enough. */
-uint64_t mg_millis(void) { return (uint64_t) (mongoose_now_ns / 1000000); }
+/* Mongoose's clock stands still: it is read per poll, for timers of its own that nobody sets. */
+uint64_t mg_millis(void) { return 0; }
 
 /* ---------------------------------------------------------------- the wait ---- */
 
-static int wait_blocking(int epoll_fd, struct epoll_event *events, int64_t timeout_ns) {
-    if (timeout_ns < 0) return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, -1);
-#ifdef SYS_epoll_pwait2
-    static bool missing; /* kernels before 5.11 */
-    if (!missing) {
-        struct {
-            int64_t seconds, nanoseconds; /* the kernel's own 64-bit form, whatever libc's time_t is */
-        } t = {timeout_ns / 1000000000, timeout_ns % 1000000000};
-        int n = (int) syscall(SYS_epoll_pwait2, epoll_fd, events, MGL_MAX_EVENTS, &t, NULL, 0);
-        if (n >= 0 || errno != ENOSYS) return n;
-        missing = true;
-    }
-#endif
-    /* Rounded up: a timer may be late, never early. */
-    int64_t ms = (timeout_ns + 999999) / 1000000;
-    return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, ms > INT32_MAX ? INT32_MAX : (int) ms);
+/* A wait has no time-out. It is ended by the alarm, a timer descriptor among the others, which is
+ * left as it is while it rings no later than wanted: once too early, when the timer that it was
+ * set for has been cancelled, costs a turn of the loop. A server whose time-outs are armed and
+ * cancelled per request so sets it once per length of a time-out, where epoll_wait() would start
+ * and stop a kernel timer, and want to be told the time, at every wait. Nor does the kernel round
+ * an alarm up, as it does a time-out. */
+static bool set_alarm(mgl_poll *poll, int64_t deadline) {
+    if (poll->alarm <= deadline) return true;
+    if (mgl_clock_ns() >= deadline) return false;
+    struct itimerspec at = {.it_value = {deadline / 1000000000, deadline % 1000000000}};
+    if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0) return false;
+    poll->alarm = deadline;
+    return true;
+}
+
+bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline) {
+    return poll->alarm > deadline;
+}
+
+static bool make_alarm(mgl_poll *poll) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = MGL_ALARM};
+    poll->alarm = MGL_NEVER;
+    poll->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return poll->alarm_fd >= 0 &&
+           epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, poll->alarm_fd, &event) == 0;
 }
 
 /* Releasing and taking the GIL costs 0.4 us. A zero time-out never pays it, but for fairness to
@@ -120,13 +131,13 @@ static int wait_blocking(int epoll_fd, struct epoll_event *events, int64_t timeo
 static int wait_for_events(mgl_poll *poll) {
     int epoll_fd = poll->mgr.epoll_fd;
     struct epoll_event *events = poll->events;
-    int64_t timeout_ns = poll->timeout_ns;
+    bool may_wait = poll->deadline > 0 && set_alarm(poll, poll->deadline);
     PyThreadState *state;
     int n;
 
-    if (timeout_ns == 0 && ++poll->zero_polls < MGL_FAIRNESS)
+    if (!may_wait && ++poll->zero_polls < MGL_FAIRNESS)
         return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
-    if (timeout_ns != 0 && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
+    if (may_wait && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
         poll->unprobed = 0;
         n = epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
         if (n != 0) {
@@ -146,7 +157,7 @@ static int wait_for_events(mgl_poll *poll) {
     poll->woken = false; /* one wake-up too many is harmless; one believed sent and lost is not */
     poll->waiting = true;
     state = PyEval_SaveThread();
-    n = wait_blocking(epoll_fd, events, timeout_ns);
+    n = epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, may_wait ? -1 : 0);
     int error = errno;
     PyEval_RestoreThread(state);
     poll->waiting = false;
@@ -193,6 +204,10 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     struct epoll_event *ours = poll->events;
     for (int i = 0; i < n; i++) {
         uint64_t key = poll->events[i].data.u64;
+        if (key == MGL_ALARM) {
+            poll->alarm = MGL_NEVER;
+            continue;
+        }
         if (!(key & MGL_OURS)) {
             if (foreign < max) out[foreign++] = poll->events[i];
             poll->woken = false;
@@ -218,9 +233,8 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     return foreign;
 }
 
-int mgl_poll_run(mgl_poll *poll, int64_t timeout_ns, int64_t now_ns) {
-    mongoose_now_ns = now_ns;
-    poll->timeout_ns = timeout_ns;
+int mgl_poll_run(mgl_poll *poll, int64_t deadline) {
+    poll->deadline = deadline;
     poll->failed = 0;
     poll->linked = 0;
     mg_mgr_poll(&poll->mgr, 0);
@@ -347,6 +361,13 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
     poll->loop = loop;
     poll->record = record;
     poll->fork_count = fork_count;
+    if (!make_alarm(poll)) {
+        error = errno;
+        mgl_poll_free(poll);
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
+    }
     if (enable_wakeup) {
         if (!init_unix_wakeup(poll) && !mg_wakeup_init(&poll->mgr)) {
             error = errno;
@@ -366,6 +387,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
 
 void mgl_poll_free(mgl_poll *poll) {
     for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
+    if (poll->alarm_fd >= 0) close(poll->alarm_fd);
     free(poll->table);
     poll->limit = 0;
     poll->table = NULL;
@@ -391,7 +413,7 @@ void mgl_poll_free(mgl_poll *poll) {
     free(poll->pool);
     poll->pool = NULL;
     poll->mgr.conns = poll->base;
-    poll->timeout_ns = 0; /* mg_mgr_free() polls once more */
+    poll->deadline = 0; /* mg_mgr_free() polls once more */
     mg_mgr_free(&poll->mgr);
     free(poll);
 }

@@ -7,9 +7,9 @@
  * every connection twice per poll, treat EOF as close, lose errno and spin on a paused socket;
  * with the hook it only ever sees the connections that are ready:
  *
- *   mgl_poll_run(timeout)
+ *   mgl_poll_run(deadline)
  *     mg_mgr_poll()                      stock
- *       epoll_wait -> hook               waits for real (nanoseconds, GIL released), then links one
+ *       epoll_wait -> hook               waits for real (GIL released), then links one
  *                                        mg_connection from a pool for each ready registration
  *       for each linked connection       stock walk
  *         MG_EV_POLL -> handler          records (owner, events) and nothing else
@@ -46,9 +46,14 @@ typedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events);
 mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup);
 void mgl_poll_free(mgl_poll *poll);
 
-/* One iteration of mg_mgr_poll(). timeout in nanoseconds, negative = until something happens;
- * now_ns is the clock's last reading, for Mongoose's own idea of the time. Returns the number of registrations recorded, or -errno if the wait itself failed (EINTR too). */
-int mgl_poll_run(mgl_poll *poll, int64_t timeout_ns, int64_t now_ns);
+#define MGL_NEVER INT64_MAX
+
+/* One iteration of mg_mgr_poll(). It may wait until `deadline`, in nanoseconds of mgl_clock_ns();
+ * 0 = not at all, MGL_NEVER = until something happens. May return earlier, with nothing. Returns
+ * the number of registrations recorded, or -errno if the wait itself failed (EINTR too). */
+int mgl_poll_run(mgl_poll *poll, int64_t deadline);
+/* False = it has not, as of the last iteration: the clock need not be asked. */
+bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline);
 
 /* Interest in a descriptor. All return 0, or -errno and no Python exception. */
 int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner);

@@ -12,6 +12,7 @@ cdef class Datagram(SocketTransport):
     cdef list undelivered       # read already when reading was paused
     cdef Py_ssize_t queued_bytes
     cdef bint connected_socket
+    cdef bint nameless_peer     # connected, to one without an address: socketpair()
     cdef bint by_address        # IPv4 or IPv6: addresses go through the cache
 
     cdef int read_batch(self, uint32_t events) except -1

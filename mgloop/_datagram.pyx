@@ -28,6 +28,7 @@ from libc.string cimport memcmp, memcpy, memset
 from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore
 from mgloop._transport cimport Address, SocketTransport, address_tuple, os_error, sockaddr
 
+from asyncio import transports
 from collections import deque
 
 from . import _stdlib
@@ -141,6 +142,7 @@ cdef class Datagram(SocketTransport):
         self.by_address = sock.family in (AF_INET, AF_INET6)
         self.adopt_socket(loop, sock, protocol, waiter, extra, None, None)
         self.connected_socket = bool(self.peername)
+        self.nameless_peer = self.peername is not None and not self.connected_socket
 
     cdef Py_ssize_t pending(self) noexcept:
         return self.queued_bytes
@@ -309,7 +311,7 @@ cdef class Datagram(SocketTransport):
         """1 = sent, or failed and reported; 0 = the kernel has no room."""
         cdef ssize_t sent
         cdef int slot
-        if self.connected_socket:
+        if self.connected_socket or address is None and self.nameless_peer:
             sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
         else:
             slot = by_tuple[slot_of_tuple(<PyObject *>address)]
@@ -356,6 +358,12 @@ cdef class Datagram(SocketTransport):
             if self.closing:
                 self.end(None)
         return 0
+
+    # What asyncio's own has by inheritance, and cannot do.
+    write = transports.WriteTransport.write
+    writelines = transports.WriteTransport.writelines
+    write_eof = transports.WriteTransport.write_eof
+    can_write_eof = transports.WriteTransport.can_write_eof
 
     @property
     def __class__(self):

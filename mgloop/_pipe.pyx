@@ -41,6 +41,7 @@ from mgloop._loop cimport LoopCore
 import os
 import stat
 import warnings
+from asyncio import transports
 from asyncio.log import logger
 
 from . import _stdlib
@@ -408,6 +409,11 @@ cdef class WritePipe(Pipe):
         if not self.blocked:
             self.send_queue()
         self.pause_protocol()
+
+    # What asyncio's own has by inheritance, and cannot do.
+    is_reading = transports.ReadTransport.is_reading
+    pause_reading = transports.ReadTransport.pause_reading
+    resume_reading = transports.ReadTransport.resume_reading
 
     cdef bint refuses(self) except -1:
         """True if it is too late to write; tells of it when that happens again and again."""

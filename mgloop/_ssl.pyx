@@ -33,9 +33,11 @@ import inspect
 import ssl
 import weakref
 
-from asyncio import constants, exceptions, protocols, sslproto
+from asyncio import constants, exceptions, sslproto
 from asyncio.log import logger
 from warnings import warn
+
+from . import _stdlib
 
 # isinstance() answers for the standard library's classes, which code in the wild asks about
 # (asyncio.Transport, asyncio.BufferedProtocol, the _FlowControlMixin that loop.sendfile() wants).
@@ -45,7 +47,6 @@ cdef object StdTransport = sslproto._SSLProtocolTransport
 cdef object StdState = sslproto.SSLProtocolState
 cdef object create_transport_context = sslproto._create_transport_context
 cdef object flow_control_limits = sslproto.add_flowcontrol_defaults
-cdef object BufferedProtocol = protocols.BufferedProtocol
 cdef object FALLBACK = constants._SendfileMode.FALLBACK
 cdef object HANDSHAKE_TIMEOUT = constants.SSL_HANDSHAKE_TIMEOUT
 cdef object SHUTDOWN_TIMEOUT = constants.SSL_SHUTDOWN_TIMEOUT
@@ -386,8 +387,7 @@ cdef class SSLProtocol:
     def _set_app_protocol(self, app_protocol):
         """Deliver to *app_protocol* from now on."""
         self._app_protocol = app_protocol
-        # Almost no protocol has get_buffer: ask for that before the slower isinstance().
-        if hasattr(app_protocol, 'get_buffer') and isinstance(app_protocol, BufferedProtocol):
+        if _stdlib.is_buffered(app_protocol):
             self.app_get_buffer = app_protocol.get_buffer
             self.app_buffer_updated = app_protocol.buffer_updated
             self.app_is_buffered = True

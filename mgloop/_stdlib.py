@@ -16,6 +16,7 @@ from asyncio import (
     events,
     format_helpers,
     futures,
+    protocols,
     selector_events,
     transports,
     trsock,
@@ -41,6 +42,18 @@ class StreamTransport(transports._FlowControlMixin, transports.Transport):  # ty
 
 class DatagramTransport(transports._FlowControlMixin, transports.DatagramTransport):  # type: ignore[misc,name-defined]
     """What a native datagram transport says it is."""
+
+
+def is_buffered(protocol: Any) -> bool:
+    """Whether data goes into a buffer of the protocol's own.
+
+    Besides asyncio.BufferedProtocol: who has get_buffer() and nothing else to receive data by.
+    uvloop takes those too, and asyncio would only fail on them.
+    """
+    # Almost no protocol has get_buffer: ask for that before the slower isinstance().
+    return hasattr(protocol, "get_buffer") and (
+        isinstance(protocol, protocols.BufferedProtocol) or not hasattr(protocol, "data_received")
+    )
 
 
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]

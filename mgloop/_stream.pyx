@@ -41,7 +41,6 @@ from mgloop._transport cimport (
     Address, SocketTransport, address_tuple, new_context, os_error, sockaddr,
 )
 
-import asyncio
 import socket
 from asyncio.log import logger
 
@@ -114,7 +113,6 @@ cdef char scratch[SCRATCH]
 
 cdef object MINUS_ONE = -1
 cdef object AsyncioTransport = _stdlib.StreamTransport
-cdef object BufferedProtocol = asyncio.BufferedProtocol
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
 # glibc maps blocks of 128 KiB and more, and unmaps them when they are shrunk or freed: 78 us per
@@ -145,7 +143,7 @@ cdef class Stream(SocketTransport):
         mgl_queue_clear(&self.queue)
 
     cdef int use_protocol(self, object protocol) except -1:
-        self.buffered = isinstance(protocol, BufferedProtocol)
+        self.buffered = _stdlib.is_buffered(protocol)
         self.tls = <SSLProtocol>protocol if type(protocol) is SSLProtocol else None
         return SocketTransport.use_protocol(self, protocol)
 

@@ -447,6 +447,18 @@ cdef class SocketTransport(Watcher):
         return self.protocol_paused
 
     @property
+    def _paused(self):
+        return self.paused
+
+    @property
+    def _closing(self):
+        return self.closing
+
+    @property
+    def _conn_lost(self):
+        return self.conn_lost
+
+    @property
     def _sock(self):
         return self.make_socket() if self.fd >= 0 else None
 

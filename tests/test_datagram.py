@@ -529,6 +529,19 @@ async def test_allow_broadcast(loop):
 
 
 @on_loop
+async def test_it_is_no_stream(loop):
+    async with Endpoint(loop, local_addr=LOCAL) as (transport, _):
+        for call in (
+            lambda: transport.write(b"x"),
+            lambda: transport.writelines([b"x"]),
+            transport.write_eof,
+            transport.can_write_eof,
+        ):
+            with pytest.raises(NotImplementedError):
+                call()
+
+
+@on_loop
 async def test_an_endpoint_by_family_alone(loop):
     async with Endpoint(loop, family=socket.AF_INET) as (transport, _):
         assert transport.get_extra_info("socket").family == socket.AF_INET

@@ -212,6 +212,56 @@ class TestTransports:
 
         run(main())
 
+    @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+    def test_get_buffer_alone_makes_a_buffered_protocol(
+        self, loop, loop_kind, run, tls, server_ssl_context, client_ssl_context
+    ):
+        reported = []
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+        class Duck:
+            def __init__(self):
+                self.buffer = bytearray(100)
+                self.seen = b""
+                self.lost = loop.create_future()
+
+            def connection_made(self, transport):
+                pass
+
+            def get_buffer(self, sizehint):
+                return self.buffer
+
+            def buffer_updated(self, nbytes):
+                self.seen += self.buffer[:nbytes]
+
+            def eof_received(self):
+                pass
+
+            def connection_lost(self, exc):
+                self.lost.set_result(exc)
+
+        async def main():
+            duck = Duck()
+            server = await loop.create_server(
+                lambda: duck, "127.0.0.1", 0, ssl=server_ssl_context if tls else None
+            )
+            _, writer = await asyncio.open_connection(
+                *server.sockets[0].getsockname(),
+                ssl=client_ssl_context if tls else None,
+                server_hostname="localhost" if tls else None,
+            )
+            writer.write(b"data")
+            await support.wait_until(lambda: duck.seen or reported)
+            writer.close()
+            server.close()
+            return duck.seen
+
+        seen = run(main())
+        assert seen == side(loop_kind, asyncio=b"", mgloop=b"data")
+        assert [type(exc) for exc in reported] == side(
+            loop_kind, asyncio=[AttributeError], mgloop=[]
+        )
+
     def test_several_reads_in_one_turn(self, loop, loop_kind, run, socketpair):
         order = []
 
@@ -589,6 +639,28 @@ class TestDatagrams:
 
         run(main())
         assert order[0] == b""
+
+
+    def test_to_a_peer_without_an_address(self, loop, loop_kind, run):
+        ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        reported = []
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+        async def main():
+            transport, protocol = await loop.create_datagram_endpoint(
+                lambda: Datagrams([]), sock=ours
+            )
+            transport.sendto(b"data")
+            transport.close()
+            await protocol.lost
+
+        run(main())
+        with peer:
+            if loop_kind == "mgloop":
+                assert peer.recv(10) == b"data"
+                assert not reported
+            else:
+                assert [type(exc) for exc in reported] == [TypeError]
 
 
 # --- TLS -----------------------------------------------------------------------------------------

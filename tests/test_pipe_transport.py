@@ -75,6 +75,16 @@ async def test_the_writing_end_tells_its_state(loop, pipe):
     assert "closed" in repr(transport)
 
 
+@on_loop
+async def test_the_writing_end_cannot_read(loop, pipe):
+    transport, _ = await write_end(loop, pipe[1])
+    for method in (transport.is_reading, transport.pause_reading, transport.resume_reading):
+        with pytest.raises(NotImplementedError):
+            method()
+    transport.abort()
+    await support.turns(3)
+
+
 def test_when_the_loop_is_closed_first(loop_factory, pipe):
     loop = loop_factory()
     reader, writer = pipe

@@ -62,6 +62,24 @@ async def test_one_byte_at_a_time(loop, recorder):
         assert await protocol.got(len(message)) == message
 
 
+@on_loop
+async def test_private_state_that_programs_look_at(loop):
+    def state():
+        return transport._paused, transport._closing, bool(transport._conn_lost)
+
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, _):
+        assert state() == (False, False, False)
+        transport.pause_reading()
+        assert state() == (True, False, False)
+        assert transport._protocol is protocol
+        assert transport._loop is loop
+        assert transport._sock_fd == transport._sock.fileno()
+        assert not transport._protocol_paused
+        transport.abort()
+        assert state() == (True, True, True)
+
+
 @pytest.mark.parametrize("size", [1, 2, 1000, 65536])
 @on_loop
 async def test_a_small_buffer_gets_everything(loop, size):

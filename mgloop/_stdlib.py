@@ -64,6 +64,7 @@ ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 # --- Borrowed functions and constants.
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+copy_future_state: Any = futures._copy_future_state  # type: ignore[attr-defined]
 ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
 LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
 SSL_HANDSHAKE_TIMEOUT: float = constants.SSL_HANDSHAKE_TIMEOUT

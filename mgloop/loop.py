@@ -19,6 +19,7 @@ from ._datagram import Datagram
 from ._pipe import ReadPipe, WritePipe
 from ._sock import SockCore
 from ._stream import Listener, Stream
+from .executor import ExecutorMixin
 from .process import ProcessMixin
 from .resolve import ResolveMixin
 from .sendfile import sock_sendfile_native_impl
@@ -28,16 +29,17 @@ from .unix import UnixMixin
 
 if TYPE_CHECKING:
     import contextvars
-    from collections.abc import Callable
-    from concurrent.futures import Executor
-    from typing import TypeVar, TypeVarTuple
-
-    _T = TypeVar("_T")
-    _Ts = TypeVarTuple("_Ts")
 
 
 class Loop(
-    SockCore, SignalsMixin, TlsMixin, UnixMixin, ProcessMixin, ResolveMixin, asyncio.BaseEventLoop
+    SockCore,
+    SignalsMixin,
+    TlsMixin,
+    UnixMixin,
+    ProcessMixin,
+    ResolveMixin,
+    ExecutorMixin,
+    asyncio.BaseEventLoop,
 ):
     """An asyncio event loop on Mongoose's poll loop.
 
@@ -195,16 +197,3 @@ class Loop(
                 if transport is not None:
                     context["transport"] = transport
                 self.call_exception_handler(context)
-
-    # ------------------------------------------------------------- executors ----
-
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts
-    ) -> asyncio.Future[_T]:
-        """Run func(*args) in an executor; as asyncio.loop.run_in_executor."""
-        if not self._wakeup_enabled:
-            raise RuntimeError(
-                "run_in_executor() needs a loop that can be woken from other threads; this one "
-                "was made with enable_wakeup=False: make it with mgloop.new_event_loop()"
-            )
-        return super().run_in_executor(executor, func, *args)

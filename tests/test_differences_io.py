@@ -640,7 +640,6 @@ class TestDatagrams:
         run(main())
         assert order[0] == b""
 
-
     def test_to_a_peer_without_an_address(self, loop, loop_kind, run):
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         reported = []

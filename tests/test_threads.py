@@ -455,6 +455,90 @@ class TestExecutors:
 
         run(main())
 
+    def test_cancelling_the_future_of_a_job_that_has_not_begun(self, loop, run):
+        release, ran = threading.Event(), []
+
+        async def main(executor):
+            first = loop.run_in_executor(executor, release.wait, support.PATIENCE)
+            second = loop.run_in_executor(executor, ran.append, "second")
+            second.cancel()
+            await support.turns(3)
+            release.set()
+            assert await first
+            assert await loop.run_in_executor(executor, int) == 0
+            assert second.cancelled()
+
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            run(main(executor))
+        assert not ran
+
+    @pytest.mark.parametrize("late", [False, True], ids=["done at once", "done later"])
+    @pytest.mark.parametrize("ends", ["result", "exception", "cancelled"])
+    def test_an_executor_of_ones_own_making(self, loop, run, ends, late):
+        jobs = []
+
+        class Executor(concurrent.futures.Executor):
+            def submit(self, fn, /, *args, **kwargs):
+                job = concurrent.futures.Future()
+                jobs.append(job)
+                if not late:
+                    end(job)
+                return job
+
+        def end(job):
+            if ends == "cancelled":
+                job.cancel()
+                job.set_running_or_notify_cancel()
+            elif ends == "result":
+                job.set_result("result")
+            else:
+                job.set_exception(concurrent.futures.TimeoutError("exception"))
+
+        async def main():
+            future = loop.run_in_executor(Executor(), int)
+            assert asyncio.isfuture(future)
+            if late:
+                await asyncio.sleep(0)
+                assert not future.done()
+                end(jobs[0])
+            return await future
+
+        if ends == "result":
+            assert run(main()) == "result"
+        elif ends == "exception":
+            with pytest.raises(asyncio.TimeoutError, match="exception"):
+                run(main())
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                run(main())
+
+    def test_an_executor_that_returns_a_future_of_the_loops(self, loop, run):
+        class Executor:
+            def submit(self, fn, /, *args, **kwargs):
+                future = loop.create_future()
+                future.set_result(fn(*args))
+                return future
+
+        assert run(loop.run_in_executor(Executor(), divmod, 7, 2)) == (3, 1)
+
+    def test_a_job_that_ends_after_the_loop_was_closed(self, loop_factory, caplog):
+        loop = loop_factory()
+        release = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            loop.call_soon(loop.run_in_executor, executor, release.wait, support.PATIENCE)
+            support.turn(loop)
+            loop.close()
+            release.set()
+        assert not caplog.records
+
+    def test_a_closed_loop_takes_no_job(self, loop_factory):
+        loop = loop_factory()
+        loop.close()
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            for one in (executor, None):
+                with pytest.raises(RuntimeError, match="Event loop is closed"):
+                    loop.run_in_executor(one, int)
+
     def test_close_does_not_wait_for_the_jobs(self, loop_factory):
         loop = loop_factory()
         release = threading.Event()

@@ -341,9 +341,10 @@ def select(
         chosen = [w for w in chosen if w.name in wanted_names]
         if not chosen:
             raise BenchError(f"no workload matches {', '.join(only)}: see `python -m bench list`")
-        # What only falls out of another workload brings that one along.
-        derived = {w.name for w in chosen if w.kind == "derived"}
-        chosen += [w for w in candidates if w.also in derived and w not in chosen]
+        # What only falls out of another workload brings that one along, and the other way round.
+        names = {w.name for w in chosen}
+        also = {w.also for w in chosen}
+        chosen += [w for w in candidates if w not in chosen and (w.also in names or w.name in also)]
     elif core:
         chosen = [w for w in chosen if w.core]
     return chosen

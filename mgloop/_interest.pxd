@@ -23,6 +23,7 @@ cdef class FdWatch(Watcher):
     cdef Handle writer
     cdef Waiter read_waiters
     cdef Waiter write_waiters
+    cdef object file            # what add_reader() was given: it stays open, and is known if closed
     cdef object sock            # weak reference to the socket of a lasting registration, or None
     cdef uint32_t mask          # as registered with the kernel
 
@@ -34,8 +35,9 @@ cdef class FdWatch(Watcher):
 
 
 cdef class FdCore(LoopCore):
-    cdef int users_fd(self, object fd) except -1
-    cdef Handle add_interest(self, int fd, object callback, tuple args, bint write)
+    cdef int watched_fd(self, object fd) except -1
+    cdef int users_fd(self, object fd, bint watched=*) except -1
+    cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write)
     cdef int remove_interest(self, int fd, bint write) except -1
     # The interest in a user's descriptor, or None if there is none and none is to be made.
     cdef FdWatch fd_watch(self, int fd, bint create)

@@ -225,24 +225,38 @@ cdef class FdCore(LoopCore):
         watch.fd = fd
         return watch
 
-    cdef int users_fd(self, object fd) except -1:
+    cdef int users_fd(self, object fd, bint watched=False) except -1:
         """Its number. Raises RuntimeError if it belongs to a transport that is not closing."""
-        cdef int fileno = fileno_of(fd)
+        cdef int fileno = self.watched_fd(fd) if watched else fileno_of(fd)
         cdef Watcher owner = self.owner_of(fileno)
         if owner is not None and owner.owns_descriptor():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {owner!r}")
         return fileno
 
+    cdef int watched_fd(self, object fd) except -1:
+        """The number under which it is watched: of a file that has been closed meanwhile, too."""
+        cdef Watcher owner
+        cdef int fileno
+        try:
+            return fileno_of(fd)
+        except ValueError:
+            if type(fd) is not int:
+                for fileno in range(self.watch_limit()):
+                    owner = self.owner_of(fileno)
+                    if type(owner) is FdWatch and (<FdWatch>owner).file is fd:
+                        return fileno
+            raise
+
     def _ensure_fd_no_transport(self, fd):
         return self.users_fd(fd)
 
     def _add_reader(self, fd, callback, *args):
-        return self.add_interest(fileno_of(fd), callback, args, False)
+        return self.add_interest(fd, fileno_of(fd), callback, args, False)
 
     def _add_writer(self, fd, callback, *args):
-        return self.add_interest(fileno_of(fd), callback, args, True)
+        return self.add_interest(fd, fileno_of(fd), callback, args, True)
 
-    cdef Handle add_interest(self, int fd, object callback, tuple args, bint write):
+    cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write):
         cdef Handle handle, previous
         cdef FdWatch watch
         if self._closed:
@@ -251,6 +265,8 @@ cdef class FdCore(LoopCore):
         handle = self.make_handle(callback, args, None)
         handle.lasting = True
         previous = watch.writer if write else watch.reader
+        if watch.reader is None and watch.writer is None:
+            watch.file = file
         if write:
             watch.writer = handle
         else:
@@ -268,10 +284,10 @@ cdef class FdCore(LoopCore):
         return handle
 
     def _remove_reader(self, fd):
-        return bool(self.remove_interest(fileno_of(fd), False))
+        return bool(self.remove_interest(self.watched_fd(fd), False))
 
     def _remove_writer(self, fd):
-        return bool(self.remove_interest(fileno_of(fd), True))
+        return bool(self.remove_interest(self.watched_fd(fd), True))
 
     cdef int remove_interest(self, int fd, bint write) except -1:
         """1 if there was any."""
@@ -290,6 +306,8 @@ cdef class FdCore(LoopCore):
             watch.reader = None
         if handle is None:
             return 0
+        if watch.reader is None and watch.writer is None:
+            watch.file = None
         try:
             watch.sync()
         except OSError:
@@ -304,19 +322,19 @@ cdef class FdCore(LoopCore):
         fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
         (PermissionError for a regular file), RuntimeError if a transport owns it.
         """
-        self.add_interest(self.users_fd(fd), callback, args, False)
+        self.add_interest(fd, self.users_fd(fd), callback, args, False)
 
     def add_writer(self, fd, callback, *args):
         """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
-        self.add_interest(self.users_fd(fd), callback, args, True)
+        self.add_interest(fd, self.users_fd(fd), callback, args, True)
 
     def remove_reader(self, fd):
         """Stop watching fd for reading. Returns True if it was watched."""
-        return bool(self.remove_interest(self.users_fd(fd), False))
+        return bool(self.remove_interest(self.users_fd(fd, True), False))
 
     def remove_writer(self, fd):
         """Stop watching fd for writing. Returns True if it was watched."""
-        return bool(self.remove_interest(self.users_fd(fd), True))
+        return bool(self.remove_interest(self.users_fd(fd, True), True))
 
     @property
     def _selector(self):

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
 from asyncio.log import logger
 from typing import Any
 
 from . import _stdlib
+
+# Seconds; it takes a few milliseconds.
+KILLED_IS_DEAD_WITHIN = 1.0
 
 
 class ProcessMixin:
@@ -60,6 +64,11 @@ class ProcessMixin:
             self._watch_child(transport)
         except BaseException:
             transport.close()
+            # Killed just now, and nobody else will: left to Popen only if it may not be killed.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                transport._process_exited(
+                    transport.get_extra_info("subprocess").wait(KILLED_IS_DEAD_WITHIN)
+                )
             raise
         try:
             await waiter
@@ -79,9 +88,15 @@ class ProcessMixin:
         try:
             pidfd = os.pidfd_open(pid)
             loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
-        except OSError:
+        except OSError as exc:
             if pidfd >= 0:
                 os.close(pidfd)
+            if not loop._wakeup_enabled:
+                raise RuntimeError(
+                    "without a pidfd, a child is waited for in a thread, which needs a loop that "
+                    "can be woken from other threads; this one was made with enable_wakeup=False: "
+                    "make it with mgloop.new_event_loop()"
+                ) from exc
             threading.Thread(
                 target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",
                 daemon=True,

@@ -567,6 +567,40 @@ class TestBadDescriptors:
         sock.close()
         with pytest.raises(ValueError):
             getattr(loop, f"add_{side}")(sock, print)
+        with pytest.raises(ValueError):
+            getattr(loop, f"remove_{side}")(sock)
+
+    @pytest.mark.parametrize("side", ["reader", "writer"])
+    def test_a_socket_closed_while_it_is_watched(self, loop, side, socketpair):
+        """anyio closes first and removes afterwards."""
+        add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
+        add(socketpair[0], print)
+        add(socketpair[1], print)
+        number = socketpair[0].fileno()
+        socketpair[0].close()
+        assert remove(socketpair[0]) is True
+        with pytest.raises(ValueError):
+            remove(socketpair[0])
+        assert remove(number) is False
+        assert remove(socketpair[1]) is True
+
+    def test_what_is_watched_is_kept(self, loop, socketpair):
+        """asyncio keeps the object that it was given, not only its number."""
+
+        class File:
+            fileno = socketpair[0].fileno
+
+        file = File()
+        kept = weakref.ref(file)
+        loop.add_reader(file, print)
+        loop.add_writer(file, print)
+        del file
+        gc.collect()
+        loop.remove_writer(socketpair[0])
+        assert kept() is not None
+        loop.remove_reader(socketpair[0])
+        gc.collect()
+        assert kept() is None
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_regular_file(self, loop, side, tmp_path):

@@ -127,6 +127,22 @@ async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypat
 
 
 @pytest.mark.mgloop_only
+def test_without_pidfd_and_without_wake_up(loop_factory, monkeypatch):
+    def refused(pid, flags=0):
+        raise OSError
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    loop = loop_factory(enable_wakeup=False)
+    with pytest.raises(RuntimeError, match="made with enable_wakeup=False"):
+        loop.run_until_complete(asyncio.create_subprocess_exec("sleep", "1000"))
+    loop.run_until_complete(support.turns(3))
+    # Nobody could tell of its end: it was ended, and is not left behind as a zombie.
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    loop.close()
+
+
+@pytest.mark.mgloop_only
 def test_the_loop_is_closed_while_a_child_runs(loop_factory):
     before = support.open_fds()
     loop = loop_factory()

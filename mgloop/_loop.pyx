@@ -11,7 +11,8 @@ One iteration:
     poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
     timers       those due join the queue
     batch        everything that is in the queue now, in order: callbacks, descriptors, timers
-    more batches what the batch itself scheduled, a bounded number of times, without a poll between
+    more batches what the batch itself scheduled, without a poll between: one after a poll that
+                 brought something, else up to four short ones
     flush        writes deferred by the transports leave
 
 So the order of callbacks is asyncio's. What differs from it is that the first batch after a poll
@@ -278,13 +279,11 @@ cdef class LoopCore:
         count = mgl_ring_len(&self.ready)
         self.busy = count >= DEFER_READY
         self.run_batch(count)
-        while not self._stopping:
+        # Whom a packet has woken runs at once, but what that schedules comes after the next poll:
+        # programs count on others being served meanwhile. Where nothing came, short chains run on.
+        while extra < (1 if n > 0 else EXTRA_BATCHES) and not self._stopping:
             count = mgl_ring_len(&self.ready)
-            # What a packet scheduled runs at once; beyond that, short chains only, so that a poll
-            # is never far away.
-            if count == 0 or extra == EXTRA_BATCHES:
-                break
-            if count > EXTRA_BATCH_HANDLES and (extra > 0 or n <= 0):
+            if count == 0 or (n <= 0 and count > EXTRA_BATCH_HANDLES):
                 break
             extra += 1
             self.collect_timers()

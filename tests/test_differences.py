@@ -58,6 +58,42 @@ class TestScheduling:
             mgloop=["first", "second", "third", "read x"],
         )
 
+    def test_the_next_poll_is_near_while_descriptors_are_ready(
+        self, loop, loop_kind, socketpair, tcp_pair
+    ):
+        left, right = socketpair
+        other_left, other_right = tcp_pair
+        order = []
+
+        def chain(names):
+            order.append(names[0])
+            if len(names) > 1:
+                loop.call_soon(chain, names[1:])
+            else:
+                loop.stop()
+
+        def read():
+            order.append("read")
+            left.recv(10)
+            other_right.send(b"x")
+            loop.call_soon(chain, ["first", "second", "third", "fourth"])
+
+        def read_other():
+            order.append("other")
+            other_left.recv(10)
+
+        loop.add_reader(left, read)
+        loop.add_reader(other_left, read_other)
+        right.send(b"x")
+        loop.run_forever()
+        loop.remove_reader(left)
+        loop.remove_reader(other_left)
+        assert order == side(
+            loop_kind,
+            asyncio=["read", "first", "other", "second", "third", "fourth"],
+            mgloop=["read", "first", "second", "other", "third", "fourth"],
+        )
+
     @pytest.mark.mgloop_only
     def test_a_chain_without_end_does_not_keep_the_poll_away(self, loop, socketpair):
         left, right = socketpair

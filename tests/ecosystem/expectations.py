@@ -17,6 +17,21 @@ class Expected(NamedTuple):
 
 AIOHTTP: tuple[Expected, ...] = ()
 
+ANYIO: tuple[Expected, ...] = (
+    Expected(
+        "tests/test_pytest_plugin.py::test_plugin_loads_with_filterwarnings_error",
+        "starts a pytest that takes warnings for errors; sitecustomize has imported mgloop before "
+        "it could rewrite the asserts of its plugin, of which it warns",
+    ),
+    Expected(
+        "tests/test_to_thread.py::TestBlockingPortalProvider::test_single_thread*",
+        "counts the threads of the whole process, among which those of the tests before it may "
+        "just be ending",
+    ),
+)
+
+TORNADO: tuple[Expected, ...] = ()
+
 UVICORN: tuple[Expected, ...] = (
     Expected(
         "tests/test_auto_detection.py::test_loop_auto",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs aiohttp's or uvicorn's own suite over two loops, and compares them test by test.
+"""Runs another project's own suite over two loops, and compares them test by test.
 
 The suite comes from the project's source distribution, the package from its wheel. The loop is
 swapped in by ``swap/sitecustomize.py`` in every process of the run, and the run is void unless
@@ -48,7 +48,21 @@ SUITES = {
         ("-p", "no:cacheprovider", "-n", "2", "--timeout=120", "tests"),
         expectations.UVICORN,
     ),
-}
+    # Warnings are errors in anyio's configuration, and sockets that the suite itself leaves open
+    # where there is no IPv6 would end the run.
+    "anyio-suite": Suite(
+        "src",
+        ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-W", "default",
+         "--timeout=120", "-k", "not trio", "tests"),
+        expectations.ANYIO,
+    ),
+    "tornado-suite": Suite(
+        "tornado",
+        ("-p", "no:cacheprovider", "-p", "ecosystem_tornado", "--timeout=120",
+         "-o", "python_files=*_test.py", "--pyargs", "tornado.test"),
+        expectations.TORNADO,
+    ),
+}  # fmt: skip
 
 
 #: mgloop brings a pytest plugin, of no use here; sitecustomize imports mgloop before pytest can
@@ -132,8 +146,9 @@ def _run(
 def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bool, dict]:
     """Run the suite of *name* over both loops; True when nothing is worse over ours."""
     suite = SUITES[name]
-    python = environments.python(name)
-    source = environments.sdist(name, suite.leave_out)
+    project = name.removesuffix("-suite")
+    python = environments.python(project)
+    source = environments.sdist(project, suite.leave_out)
     control, control_class = _run(python, source, suite, "asyncio", extra)
     subject, subject_class = _run(python, source, suite, environments.loop, extra)
     # An id made of the class of the default loop names the same test over any loop.

@@ -25,8 +25,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
-from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore
-from mgloop._transport cimport Address, SocketTransport, address_tuple, os_error, sockaddr
+from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error
+from mgloop._transport cimport Address, SocketTransport, address_tuple, sockaddr
 
 from asyncio import transports
 from collections import deque

@@ -4,7 +4,8 @@
 from libc.stdint cimport uint32_t
 
 from mgloop._handle cimport Handle
-from mgloop._loop cimport LoopCore, Watcher
+from mgloop._loop cimport Watcher
+from mgloop._schedule cimport ScheduleCore
 
 
 # A waiting sock_*() call; see FdWatch.
@@ -34,7 +35,7 @@ cdef class FdWatch(Watcher):
     cdef int fail_waiters(self) except -1
 
 
-cdef class FdCore(LoopCore):
+cdef class FdCore(ScheduleCore):
     cdef int watched_fd(self, object fd) except -1
     cdef int users_fd(self, object fd, bint watched=*) except -1
     cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write)

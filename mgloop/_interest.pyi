@@ -6,7 +6,8 @@ from typing import Any, final
 from _typeshed import FileDescriptorLike
 from typing_extensions import TypeVarTuple, Unpack, disjoint_base
 
-from ._loop import LoopCore, Watcher
+from ._loop import Watcher
+from ._schedule import ScheduleCore
 from .selector_view import SelectorView
 
 _Ts = TypeVarTuple("_Ts")
@@ -17,7 +18,7 @@ class Waiter: ...
 @final
 class FdWatch(Watcher): ...
 
-class FdCore(LoopCore):
+class FdCore(ScheduleCore):
     def add_reader(
         self, fd: FileDescriptorLike, callback: Callable[[Unpack[_Ts]], Any], *args: *_Ts
     ) -> None: ...

@@ -2,9 +2,9 @@
 """Interest in descriptors that belong to the user: add_reader(), add_writer(), and the waiting of
 the sock_*() calls.
 
-    LoopCore (_loop)      polling and scheduling
-      +- FdCore           add_reader() and its like
-           +- SockCore    (_sock) sock_recv() and its like
+    ScheduleCore (_schedule)  polling and scheduling
+      +- FdCore               add_reader() and its like
+           +- SockCore        (_sock) sock_recv() and its like
 
 Native because the callbacks run per packet. One FdWatch per descriptor serves all who want to know
 about it, since the kernel takes one registration per descriptor. Needs the GIL and the loop's
@@ -209,8 +209,8 @@ cdef inline int fileno_of(object fd) except -1:
     return _stdlib.fileno(fd)
 
 
-cdef class FdCore(LoopCore):
-    """LoopCore and the methods by which programs watch their own descriptors."""
+cdef class FdCore(ScheduleCore):
+    """ScheduleCore and the methods by which programs watch their own descriptors."""
 
     cdef FdWatch fd_watch(self, int fd, bint create):
         """The interest in a user's descriptor, or None if there is none and none is to be made."""

@@ -16,6 +16,8 @@ cdef extern from "ring.h":
     ctypedef struct mgl_ring:
         pass
 
+    int mgl_ring_push(mgl_ring *r, PyObject *o) except -1
+
 
 cdef extern from "<sys/epoll.h>":
     enum:
@@ -90,6 +92,7 @@ cdef class LoopCore:
     cdef Handle schedule(self, object callback, object context)
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
+    cdef void wake(self) noexcept
 
     cdef int run_until_stopped(self) except -1
     cdef int iterate(self) except -1
@@ -101,6 +104,9 @@ cdef class LoopCore:
     cdef int flush(self) except -1
     cdef void dispose(self) noexcept
 
+
+# The OSError, of the fitting subclass, for an errno.
+cdef object os_error(int error)
 
 # For tp_traverse of those who hold handles: shows what a handle refers to.
 cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept

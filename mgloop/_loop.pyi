@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from typing_extensions import TypeVarTuple, Unpack, disjoint_base
-
-_T = TypeVar("_T")
-_Ts = TypeVarTuple("_Ts")
+from typing_extensions import disjoint_base
 
 MONGOOSE_VERSION: str
 
 @disjoint_base
 class Watcher: ...
 
-# No event loop by itself: mgloop.Loop adds asyncio.BaseEventLoop, whose signatures these follow.
+# No event loop by itself: mgloop.Loop adds asyncio.BaseEventLoop.
 @disjoint_base
 class LoopCore:
     _debug: bool
@@ -24,42 +19,7 @@ class LoopCore:
     def __new__(cls, *args: Any, enable_wakeup: bool = True, **kwargs: Any) -> Self: ...
     def time(self) -> float: ...
     def get_debug(self) -> bool: ...
-    def call_soon(
-        self,
-        callback: Callable[[Unpack[_Ts]], object],
-        *args: *_Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle: ...
-    def call_soon_threadsafe(
-        self,
-        callback: Callable[[Unpack[_Ts]], object],
-        *args: *_Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle: ...
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[[Unpack[_Ts]], object],
-        *args: *_Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle: ...
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[_Ts]], object],
-        *args: *_Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle: ...
     def create_future(self) -> asyncio.Future[Any]: ...
-    # Keywords that came later (eager_start) are handed on to asyncio's own method.
-    def create_task(
-        self,
-        coro: Generator[Any, None, _T] | Coroutine[Any, Any, _T],
-        *,
-        name: object = None,
-        context: Context | None = None,
-        **kwargs: Any,
-    ) -> asyncio.Task[_T]: ...
     @property
     def _wakeup_enabled(self) -> bool: ...
     def _run_once(self) -> None: ...

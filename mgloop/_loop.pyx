@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""LoopCore: the native half of mgloop.Loop, and the only module that sees the Mongoose port.
+"""LoopCore: the iteration of mgloop.Loop, and the only module that sees the Mongoose port.
 
 It owns the ready queue, the timers, the wake-up and the interest in descriptors: what runs per
 callback or per packet. mgloop.loop adds the rest by inheriting asyncio.BaseEventLoop, whose
@@ -7,7 +7,7 @@ private attributes of the same names (_debug, _stopping, _thread_id ...) live he
 
 One iteration:
 
-    timeout      0 if something is ready, else until the next timer, else for ever
+    deadline     now if something is ready, else the next timer's, else never
     poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
     timers       those due join the queue
     batch        everything that is in the queue now, in order: callbacks, descriptors, timers
@@ -23,24 +23,21 @@ Threads: one loop, one thread, GIL held everywhere but in the wait. call_soon_th
 called from any thread; it pushes under the GIL and wakes the wait if there is one.
 """
 
-from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
-from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EINTR
 from libc.stdint cimport int64_t, uint32_t
 from libc.math cimport ceil
 
 from mgloop._handle cimport (
-    Handle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_push, mgl_heap_remove,
-    new_handle, new_threadsafe_handle, new_timer,
+    Handle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_remove, new_handle,
 )
 
 import os
-from asyncio import BaseEventLoop, futures, tasks
+from asyncio import futures
 from asyncio.log import logger
 
-from . import _stdlib, signatures
+from . import _stdlib
 
 
 cdef extern from "poll.h":
@@ -63,31 +60,18 @@ cdef extern from "poll.h":
 
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
-    int mgl_ring_push(mgl_ring *r, PyObject *o) except -1
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
 
 
 cdef extern from "Python.h":
-    ctypedef struct PyMethodDef:
-        const char *ml_name
-        void *ml_meth
-        int ml_flags
-        const char *ml_doc
-    int METH_FASTCALL
-    int METH_KEYWORDS
-    object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
-    void PyType_Modified(PyTypeObject *type)
     int PyErr_CheckSignals() except -1
     PyTypeObject *Py_TYPE(PyObject *o)
     object PyObject_Vectorcall(object f, PyObject *const *args, size_t nargs, PyObject *kwnames)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     ctypedef struct PyTupleObject:
         PyObject *ob_item[1]
-    Py_ssize_t PyTuple_GET_SIZE(PyObject *t)
-    PyObject *PyTuple_GET_ITEM(PyObject *t, Py_ssize_t i)
-    int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
     Py_ssize_t Py_REFCNT(PyObject *o)
     int PyObject_GenericSetAttr(object o, object name, PyObject *value) except -1
 
@@ -104,14 +88,9 @@ MONGOOSE_VERSION = mgl_mongoose_version().decode()
 cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
-cdef object create_task_cold = BaseEventLoop.create_task
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
-cdef dict tasks_module = tasks.__dict__
 cdef dict futures_module = futures.__dict__
 cdef tuple KW_LOOP = ("loop",)
-cdef tuple KW_LOOP_CONTEXT = ("loop", "context")
-cdef tuple KW_LOOP_NAME = ("loop", "name")
-cdef tuple KW_LOOP_NAME_CONTEXT = ("loop", "name", "context")
 
 
 # ------------------------------------------------------------------ watchers ----
@@ -135,8 +114,12 @@ cdef class Watcher:
         return True
 
 
+cdef object os_error(int error):
+    return OSError(error, os.strerror(error))
+
+
 cdef int raise_errno(int error) except -1:
-    raise OSError(error, os.strerror(error))
+    raise os_error(error)
 
 
 cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
@@ -523,9 +506,13 @@ cdef class LoopCore:
         self._add_callback(handle)
         self._write_to_self()
 
-    def _write_to_self(self):
+    cdef void wake(self) noexcept:
+        """End the wait, if there is one; from any thread."""
         if self.poll is not NULL:
             mgl_poll_wakeup(self.poll)
+
+    def _write_to_self(self):
+        self.wake()
 
     def create_future(self):
         """A Future attached to this loop."""
@@ -575,224 +562,3 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
 
 
 (<PyTypeObject *>LoopCore).tp_traverse = loop_traverse
-
-
-# -------------------------------------------------------- hot methods, by hand ----
-#
-# call_soon() and its like take *args and a keyword. As ordinary methods they would get a tuple and
-# a dict per call; as METH_FASTCALL functions, put into the type by hand, they get a C array.
-
-# The signature in full, with its names and error messages, is Python's business (signatures.py):
-# a call that is not of the common form goes round through there.
-
-cdef bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
-    """Enough positional arguments, and no keyword but `context`."""
-    if nargs < wanted:
-        return False
-    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
-        return True
-    return (PyTuple_GET_SIZE(kwnames) == 1
-            and PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") == 0)
-
-
-cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *args,
-                            Py_ssize_t nargs, PyObject *kwnames) except NULL:
-    cdef Py_ssize_t i
-    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
-    result = function(
-        <object>self, *[<object>args[i] for i in range(nargs)],
-        **{names[i]: <object>args[nargs + i] for i in range(len(names))})
-    Py_INCREF(result)
-    return <PyObject *>result
-
-
-cdef inline PyObject *context_of(PyObject *const *args, Py_ssize_t nargs,
-                                 PyObject *kwnames) noexcept:
-    """The value of `context=`, or NULL for none."""
-    cdef PyObject *context
-    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
-        return NULL
-    context = args[nargs]
-    return NULL if <object>context is None else context
-
-
-cdef int check_debug(LoopCore loop, PyObject *callback, str method) except -1:
-    loop._check_callback(<object>callback, method)
-    return 0
-
-
-cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames) except NULL:
-    cdef LoopCore loop = <LoopCore>self
-    cdef Handle h
-    if not common_form(nargs, 1, kwnames):
-        return by_signature(signatures.call_soon, self, args, nargs, kwnames)
-    if loop._closed:
-        loop._check_closed()
-    if loop._debug:
-        loop._check_thread()
-        check_debug(loop, args[0], "call_soon")
-    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
-                   &loop.snapshot)
-    if loop._debug:
-        h.source_traceback = _stdlib.extract_stack()
-    mgl_ring_push(&loop.ready, <PyObject *>h)
-    Py_INCREF(h)
-    return <PyObject *>h
-
-
-cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *kwnames) except NULL:
-    cdef LoopCore loop = <LoopCore>self
-    cdef Handle h
-    if not common_form(nargs, 1, kwnames):
-        return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
-    if loop._closed:
-        loop._check_closed()
-    if not loop.wakeup_enabled:
-        raise RuntimeError(
-            "call_soon_threadsafe() needs a loop that can be woken from other threads; this one "
-            "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
-    if loop._debug:
-        check_debug(loop, args[0], "call_soon_threadsafe")
-    h = new_threadsafe_handle(loop, args[0], args + 1, nargs - 1,
-                              context_of(args, nargs, kwnames), &loop.snapshot)
-    if loop._debug:
-        h.source_traceback = _stdlib.extract_stack()
-    if loop._closed:
-        # Meanwhile, by its own thread: making the handle may have let it run.
-        loop._check_closed()
-    mgl_ring_push(&loop.ready, <PyObject *>h)
-    mgl_poll_wakeup(loop.poll)
-    Py_INCREF(h)
-    return <PyObject *>h
-
-
-cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames, str method) except NULL:
-    """The common part of call_at() and call_later(); args[0] is a time, args[1] the callback."""
-    cdef TimerHandle h
-    if loop._closed:
-        loop._check_closed()
-    if loop._debug:
-        loop._check_thread()
-        check_debug(loop, args[1], method)
-    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames),
-                  &loop.snapshot)
-    if loop._debug:
-        h.source_traceback = _stdlib.extract_stack()
-    h.heap = &loop.timers
-    # Not a number is before and after nothing, and would put the heap out of order: now, then.
-    mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
-    Py_INCREF(h)
-    return <PyObject *>h
-
-
-cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *kwnames) except NULL:
-    cdef PyObject *timer
-    if not common_form(nargs, 2, kwnames):
-        return by_signature(signatures.call_at, self, args, nargs, kwnames)
-    if <object>args[0] is None:
-        raise TypeError("when cannot be None")
-    timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
-                      "call_at")
-    if not PyFloat_CheckExact(<object>args[0]):
-        (<TimerHandle>timer).given = <object>args[0]
-    return timer
-
-
-cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                          PyObject *kwnames) except NULL:
-    cdef LoopCore loop = <LoopCore>self
-    cdef object delay
-    cdef double when
-    if not common_form(nargs, 2, kwnames):
-        return by_signature(signatures.call_later, self, args, nargs, kwnames)
-    delay = <object>args[0]
-    if delay is None:
-        raise TypeError("delay must not be None")
-    if PyFloat_CheckExact(delay) or PyLong_CheckExact(delay):
-        when = loop.read_clock() + PyFloat_AsDouble(delay)
-    else:
-        when = PyFloat_AsDouble(loop.time() + delay)
-    return add_timer(loop, when, args, nargs, kwnames, "call_later")
-
-
-cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                           PyObject *kwnames) except NULL:
-    """asyncio.Task(coro, loop=self, name=, context=); a task factory, debug mode and the keywords
-    that came later are left to BaseEventLoop.create_task()."""
-    cdef LoopCore loop = <LoopCore>self
-    cdef PyObject *call[5]
-    cdef PyObject *name = NULL
-    cdef PyObject *context = NULL
-    cdef Py_ssize_t i
-    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
-    cdef bint cold = nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed
-    cdef object result
-    for i in range(len(names)):
-        if names[i] == "name":
-            name = args[nargs + i]
-        elif names[i] == "context":
-            context = args[nargs + i]
-        else:
-            cold = True
-    if cold:
-        result = create_task_cold(
-            loop, *[<object>args[i] for i in range(nargs)],
-            **{names[i]: <object>args[nargs + i] for i in range(len(names))})
-    else:
-        call[0] = NULL
-        call[1] = args[0]
-        call[2] = self
-        if name is not NULL:
-            call[3] = name
-            if context is not NULL:
-                call[4] = context
-                names = KW_LOOP_NAME_CONTEXT
-            else:
-                names = KW_LOOP_NAME
-        elif context is not NULL:
-            call[3] = context
-            names = KW_LOOP_CONTEXT
-        else:
-            names = KW_LOOP
-        result = PyObject_Vectorcall(
-            tasks_module["Task"], &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
-    Py_INCREF(result)
-    return <PyObject *>result
-
-
-ctypedef PyObject *(*FastMethod)(
-    PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
-
-cdef PyMethodDef hot_methods[5]
-
-cdef int install_method(int i, const char *name, FastMethod function,
-                        const char *doc) except -1:
-    cdef PyTypeObject *owner = <PyTypeObject *>LoopCore
-    hot_methods[i].ml_name = name
-    hot_methods[i].ml_meth = <void *>function
-    hot_methods[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
-    hot_methods[i].ml_doc = doc
-    (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &hot_methods[i])
-    return 0
-
-
-install_method(
-    0, "call_soon", call_soon,
-    "Call callback(*args) in the next iteration; returns a Handle. As asyncio.loop.call_soon.")
-install_method(
-    1, "call_soon_threadsafe", call_soon_threadsafe,
-    "call_soon() for use from another thread: also wakes the loop.")
-install_method(
-    2, "call_at", call_at,
-    "Call callback(*args) at `when`, in seconds of loop.time(); returns a TimerHandle.")
-install_method(
-    3, "call_later", call_later,
-    "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
-install_method(
-    4, "create_task", create_task,
-    "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")
-PyType_Modified(<PyTypeObject *>LoopCore)

@@ -36,7 +36,8 @@ from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport LoopCore
+from mgloop._loop cimport LoopCore, os_error
+from mgloop._transport cimport set_limits
 
 import os
 import stat
@@ -70,7 +71,6 @@ cdef extern from *:
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
-    Py_ssize_t PY_SSIZE_T_MAX
 
 
 cdef enum:
@@ -79,7 +79,6 @@ cdef enum:
     MAX_READ = 256 * 1024       # as asyncio's max_size; a datagram must fit
     MAX_WRITES = 8              # per turn
     MAX_IOV = 64                # objects per writev()
-    DEFAULT_HIGH = 64 * 1024
 
 # One for the process: it is only used between a read() and the copy after it, with the GIL held.
 cdef char scratch[SCRATCH]
@@ -87,10 +86,6 @@ cdef char scratch[SCRATCH]
 cdef object set_result_unless_cancelled = _stdlib.set_result_unless_cancelled
 cdef object AsyncioReadPipe = _stdlib.UnixReadPipeTransport
 cdef object AsyncioWritePipe = _stdlib.UnixWritePipeTransport
-
-
-cdef object os_error(int error):
-    return OSError(error, os.strerror(error))
 
 
 cdef class Pipe:
@@ -338,8 +333,7 @@ cdef class WritePipe(Pipe):
     def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
         self.adopt(loop, pipe, protocol, extra,
                    "Pipe transport is only for pipes, sockets and character devices")
-        self.high = DEFAULT_HIGH
-        self.low = DEFAULT_HIGH // 4
+        set_limits(None, None, &self.high, &self.low)
         loop.call_soon(protocol.connection_made, self)
         if not self.device:
             # When the reading end is closed, the writing end is reported as readable.
@@ -537,14 +531,7 @@ cdef class WritePipe(Pipe):
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
-        if high is None:
-            high = DEFAULT_HIGH if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self.high = min(high, PY_SSIZE_T_MAX)
-        self.low = min(low, PY_SSIZE_T_MAX)
+        set_limits(high, low, &self.high, &self.low)
         self.pause_protocol()
 
     cdef int pause_protocol(self) except -1:

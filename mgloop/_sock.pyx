@@ -23,8 +23,8 @@ from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
+from mgloop._loop cimport os_error
 
-import os
 import socket
 import warnings
 from collections.abc import Coroutine
@@ -74,10 +74,6 @@ cdef tuple NAMES = ("Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall"
 
 # try_call() found nothing to read, or no room to write to.
 cdef object NOT_YET = object()
-
-
-cdef object os_error(int error):
-    return OSError(error, os.strerror(error))
 
 
 @cython.final

@@ -34,11 +34,11 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, LoopCore, Watcher,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, LoopCore, Watcher, os_error,
 )
 from mgloop._ssl cimport SSLProtocol
 from mgloop._transport cimport (
-    Address, SocketTransport, address_tuple, new_context, os_error, sockaddr,
+    Address, SocketTransport, address_tuple, new_context, sockaddr,
 )
 
 import socket

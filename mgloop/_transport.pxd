@@ -78,6 +78,6 @@ cdef class SocketTransport(Watcher):
     cdef int close_descriptor(self) except -1
 
 
-cdef object os_error(int error)
 cdef PyObject *new_context(object given) except NULL
+cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1
 cdef object address_tuple(Address *address)

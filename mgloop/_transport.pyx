@@ -21,7 +21,6 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 
 from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher
 
-import os
 import socket
 import warnings
 from asyncio.log import logger
@@ -67,16 +66,25 @@ cdef enum:
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
 
-cdef object os_error(int error):
-    return OSError(error, os.strerror(error))
-
-
 cdef PyObject *new_context(object given) except NULL:
     """A new reference to the context given, or to a copy of the current one."""
     if given is None:
         return PyContext_CopyCurrent()
     Py_INCREF(given)
     return <PyObject *>given
+
+
+cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1:
+    """Fill in what is not given of a transport's write limits, and check them."""
+    if high is None:
+        high = DEFAULT_HIGH if low is None else 4 * low
+    if low is None:
+        low = high // 4
+    if not high >= low >= 0:
+        raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+    high_out[0] = min(high, PY_SSIZE_T_MAX)
+    low_out[0] = min(low, PY_SSIZE_T_MAX)
+    return 0
 
 
 cdef object address_tuple(Address *address):
@@ -267,14 +275,7 @@ cdef class SocketTransport(Watcher):
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
-        if high is None:
-            high = DEFAULT_HIGH if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self.high = min(high, PY_SSIZE_T_MAX)
-        self.low = min(low, PY_SSIZE_T_MAX)
+        set_limits(high, low, &self.high, &self.low)
         self.settle()
         self.pause_protocol()
 

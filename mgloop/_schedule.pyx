@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""call_soon(), call_later(), create_task() and their like: what runs per callback.
+
+    LoopCore (_loop)      the iteration, the queue and the timers that these fill
+      +- ScheduleCore     these methods
+           +- FdCore      (_interest) add_reader() and its like
+
+They take *args and a keyword. As ordinary methods they would get a tuple and a dict per call; as
+METH_FASTCALL functions, put into the type by hand, they get a C array. The signature in full, with
+its names and error messages, is Python's business (signatures.py): a call that is not of the common
+form goes round through there.
+
+Threads: of these only call_soon_threadsafe() may be called from another one than the loop's.
+"""
+
+from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+
+from mgloop._handle cimport (
+    Handle, TimerHandle, mgl_heap_push, new_handle, new_threadsafe_handle, new_timer,
+)
+from mgloop._loop cimport LoopCore, PyTypeObject, mgl_ring_push
+
+from asyncio import BaseEventLoop, tasks
+
+from . import _stdlib, signatures
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyMethodDef:
+        const char *ml_name
+        void *ml_meth
+        int ml_flags
+        const char *ml_doc
+    int METH_FASTCALL
+    int METH_KEYWORDS
+    object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
+    void PyType_Modified(PyTypeObject *type)
+    object PyObject_Vectorcall(object f, PyObject *const *args, size_t nargs, PyObject *kwnames)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *t)
+    PyObject *PyTuple_GET_ITEM(PyObject *t, Py_ssize_t i)
+    int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
+
+
+cdef object create_task_cold = BaseEventLoop.create_task
+# Looked up at each use, as asyncio does: programs and tests put classes of their own there.
+cdef dict tasks_module = tasks.__dict__
+cdef tuple KW_LOOP = ("loop",)
+cdef tuple KW_LOOP_CONTEXT = ("loop", "context")
+cdef tuple KW_LOOP_NAME = ("loop", "name")
+cdef tuple KW_LOOP_NAME_CONTEXT = ("loop", "name", "context")
+
+
+cdef class ScheduleCore(LoopCore):
+    """LoopCore and the methods by which callbacks and tasks get into its queue."""
+
+
+cdef bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
+    """Enough positional arguments, and no keyword but `context`."""
+    if nargs < wanted:
+        return False
+    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
+        return True
+    return (PyTuple_GET_SIZE(kwnames) == 1
+            and PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") == 0)
+
+
+cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *args,
+                            Py_ssize_t nargs, PyObject *kwnames) except NULL:
+    cdef Py_ssize_t i
+    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
+    result = function(
+        <object>self, *[<object>args[i] for i in range(nargs)],
+        **{names[i]: <object>args[nargs + i] for i in range(len(names))})
+    Py_INCREF(result)
+    return <PyObject *>result
+
+
+cdef inline PyObject *context_of(PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames) noexcept:
+    """The value of `context=`, or NULL for none."""
+    cdef PyObject *context
+    if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
+        return NULL
+    context = args[nargs]
+    return NULL if <object>context is None else context
+
+
+cdef int check_debug(LoopCore loop, PyObject *callback, str method) except -1:
+    loop._check_callback(<object>callback, method)
+    return 0
+
+
+cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef Handle h
+    if not common_form(nargs, 1, kwnames):
+        return by_signature(signatures.call_soon, self, args, nargs, kwnames)
+    if loop._closed:
+        loop._check_closed()
+    if loop._debug:
+        loop._check_thread()
+        check_debug(loop, args[0], "call_soon")
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
+                   &loop.snapshot)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    mgl_ring_push(&loop.ready, <PyObject *>h)
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                                    PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef Handle h
+    if not common_form(nargs, 1, kwnames):
+        return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
+    if loop._closed:
+        loop._check_closed()
+    if not loop.wakeup_enabled:
+        raise RuntimeError(
+            "call_soon_threadsafe() needs a loop that can be woken from other threads; this one "
+            "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
+    if loop._debug:
+        check_debug(loop, args[0], "call_soon_threadsafe")
+    h = new_threadsafe_handle(loop, args[0], args + 1, nargs - 1,
+                              context_of(args, nargs, kwnames), &loop.snapshot)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    if loop._closed:
+        # Meanwhile, by its own thread: making the handle may have let it run.
+        loop._check_closed()
+    mgl_ring_push(&loop.ready, <PyObject *>h)
+    loop.wake()
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames, str method) except NULL:
+    """The common part of call_at() and call_later(); args[0] is a time, args[1] the callback."""
+    cdef TimerHandle h
+    if loop._closed:
+        loop._check_closed()
+    if loop._debug:
+        loop._check_thread()
+        check_debug(loop, args[1], method)
+    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames),
+                  &loop.snapshot)
+    if loop._debug:
+        h.source_traceback = _stdlib.extract_stack()
+    h.heap = &loop.timers
+    # Not a number is before and after nothing, and would put the heap out of order: now, then.
+    mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
+    Py_INCREF(h)
+    return <PyObject *>h
+
+
+cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                       PyObject *kwnames) except NULL:
+    cdef PyObject *timer
+    if not common_form(nargs, 2, kwnames):
+        return by_signature(signatures.call_at, self, args, nargs, kwnames)
+    if <object>args[0] is None:
+        raise TypeError("when cannot be None")
+    timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
+                      "call_at")
+    if not PyFloat_CheckExact(<object>args[0]):
+        (<TimerHandle>timer).given = <object>args[0]
+    return timer
+
+
+cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                          PyObject *kwnames) except NULL:
+    cdef LoopCore loop = <LoopCore>self
+    cdef object delay
+    cdef double when
+    if not common_form(nargs, 2, kwnames):
+        return by_signature(signatures.call_later, self, args, nargs, kwnames)
+    delay = <object>args[0]
+    if delay is None:
+        raise TypeError("delay must not be None")
+    if PyFloat_CheckExact(delay) or PyLong_CheckExact(delay):
+        when = loop.read_clock() + PyFloat_AsDouble(delay)
+    else:
+        when = PyFloat_AsDouble(loop.time() + delay)
+    return add_timer(loop, when, args, nargs, kwnames, "call_later")
+
+
+cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                           PyObject *kwnames) except NULL:
+    """asyncio.Task(coro, loop=self, name=, context=); a task factory, debug mode and the keywords
+    that came later are left to BaseEventLoop.create_task()."""
+    cdef LoopCore loop = <LoopCore>self
+    cdef PyObject *call[5]
+    cdef PyObject *name = NULL
+    cdef PyObject *context = NULL
+    cdef Py_ssize_t i
+    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
+    cdef bint cold = nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed
+    cdef object result
+    for i in range(len(names)):
+        if names[i] == "name":
+            name = args[nargs + i]
+        elif names[i] == "context":
+            context = args[nargs + i]
+        else:
+            cold = True
+    if cold:
+        result = create_task_cold(
+            loop, *[<object>args[i] for i in range(nargs)],
+            **{names[i]: <object>args[nargs + i] for i in range(len(names))})
+    else:
+        call[0] = NULL
+        call[1] = args[0]
+        call[2] = self
+        if name is not NULL:
+            call[3] = name
+            if context is not NULL:
+                call[4] = context
+                names = KW_LOOP_NAME_CONTEXT
+            else:
+                names = KW_LOOP_NAME
+        elif context is not NULL:
+            call[3] = context
+            names = KW_LOOP_CONTEXT
+        else:
+            names = KW_LOOP
+        result = PyObject_Vectorcall(
+            tasks_module["Task"], &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
+    Py_INCREF(result)
+    return <PyObject *>result
+
+
+ctypedef PyObject *(*FastMethod)(
+    PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
+
+cdef PyMethodDef hot_methods[5]
+
+cdef int install_method(int i, const char *name, FastMethod function,
+                        const char *doc) except -1:
+    cdef PyTypeObject *owner = <PyTypeObject *>ScheduleCore
+    hot_methods[i].ml_name = name
+    hot_methods[i].ml_meth = <void *>function
+    hot_methods[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
+    hot_methods[i].ml_doc = doc
+    (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &hot_methods[i])
+    return 0
+
+
+install_method(
+    0, "call_soon", call_soon,
+    "Call callback(*args) in the next iteration; returns a Handle. As asyncio.loop.call_soon.")
+install_method(
+    1, "call_soon_threadsafe", call_soon_threadsafe,
+    "call_soon() for use from another thread: also wakes the loop.")
+install_method(
+    2, "call_at", call_at,
+    "Call callback(*args) at `when`, in seconds of loop.time(); returns a TimerHandle.")
+install_method(
+    3, "call_later", call_later,
+    "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
+install_method(
+    4, "create_task", create_task,
+    "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")
+PyType_Modified(<PyTypeObject *>ScheduleCore)

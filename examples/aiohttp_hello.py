@@ -67,13 +67,16 @@ async def download(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     response.content_length = size
     await response.prepare(request)
-    for start in range(0, size, len(CHUNK)):
-        await response.write(CHUNK[: size - start])
+    left = size
+    while left > len(CHUNK):
+        await response.write(CHUNK)
+        left -= len(CHUNK)
     # When the server stops, nobody waits for what a transport has left to send. So a request in
-    # hand is done when the kernel has it all: with no buffer, write_eof() waits for that.
+    # hand is done when the kernel has it all: where there is no buffer, write_eof() waits for that,
+    # if it is given something to write.
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
-    await response.write_eof()
+    await response.write_eof(CHUNK[:left])
     if request.transport is not None:
         request.transport.set_write_buffer_limits()
     return response

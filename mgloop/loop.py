@@ -15,17 +15,17 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _stdlib
-from ._datagram import Datagram
-from ._pipe import ReadPipe, WritePipe
 from ._sock import SockCore
-from ._stream import Listener, Stream
-from .executor import ExecutorMixin
-from .process import ProcessMixin
-from .resolve import ResolveMixin
-from .sendfile import sock_sendfile_native_impl
-from .signals import SignalsMixin
-from .tls import TlsMixin
-from .unix import UnixMixin
+from .mixins.executor import ExecutorMixin
+from .mixins.process import ProcessMixin
+from .mixins.resolve import ResolveMixin
+from .mixins.signals import SignalsMixin
+from .tls.mixin import TlsMixin
+from .transports._datagram import Datagram
+from .transports._pipe import ReadPipe, WritePipe
+from .transports._stream import Listener, Stream
+from .transports.sendfile import sock_sendfile_native_impl
+from .transports.unix import UnixMixin
 
 if TYPE_CHECKING:
     import contextvars

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Subprocesses: started by subprocess.Popen, awaited through a pidfd in the poll loop.
+
+A pidfd becomes readable when its process ends, so that neither a SIGCHLD handler nor a thread per
+child is needed, and no other code's children are reaped. Where pidfd_open() is not to be had (a
+kernel before 5.3, a sandbox, no descriptor left) a thread waits instead.
+
+Python, because it runs per process: nearly all of the time goes into starting that.
+
+Lifetime: the loop owns the pidfd of each child that it waits for, and closes it when the child has
+ended or when the loop is closed first. The children themselves belong to their transports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from asyncio.log import logger
+from typing import Any
+
+from .. import _stdlib
+
+# Seconds; it takes a few milliseconds.
+KILLED_IS_DEAD_WITHIN = 1.0
+
+
+class ProcessMixin:
+    """The hook by which BaseEventLoop starts subprocesses."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pidfds: set[int] = set()
+
+    def close(self) -> None:
+        """Forget the children that still run: nobody is left to be told of their end."""
+        loop: Any = self
+        while self._pidfds:
+            pidfd = self._pidfds.pop()
+            loop._remove_reader(pidfd)
+            os.close(pidfd)
+        super().close()  # type: ignore[misc]
+
+    async def _make_subprocess_transport(
+        self,
+        protocol: Any,
+        args: Any,
+        shell: bool,
+        stdin: Any,
+        stdout: Any,
+        stderr: Any,
+        bufsize: int,
+        extra: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        loop: Any = self
+        waiter = loop.create_future()
+        transport = _stdlib.UnixSubprocessTransport(
+            loop, protocol, args, shell, stdin, stdout, stderr, bufsize,
+            waiter=waiter, extra=extra, **kwargs,
+        )  # fmt: skip
+        try:
+            self._watch_child(transport)
+        except BaseException:
+            transport.close()
+            # Killed just now, and nobody else will: left to Popen only if it may not be killed.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                transport._process_exited(
+                    transport.get_extra_info("subprocess").wait(KILLED_IS_DEAD_WITHIN)
+                )
+            raise
+        try:
+            await waiter
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:
+            transport.close()
+            await transport._wait()
+            raise
+        return transport
+
+    def _watch_child(self, transport: Any) -> None:
+        """Have transport._process_exited() called once the child has ended."""
+        loop: Any = self
+        pid = transport.get_pid()
+        pidfd = -1
+        try:
+            pidfd = os.pidfd_open(pid)
+            loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
+        except OSError as exc:
+            if pidfd >= 0:
+                os.close(pidfd)
+            if not loop._wakeup_enabled:
+                raise RuntimeError(
+                    "without a pidfd, a child is waited for in a thread, which needs a loop that "
+                    "can be woken from other threads; this one was made with enable_wakeup=False: "
+                    "make it with mgloop.new_event_loop()"
+                ) from exc
+            threading.Thread(
+                target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",
+                daemon=True,
+            ).start()  # fmt: skip
+        else:
+            self._pidfds.add(pidfd)
+
+    def _child_exited(self, pidfd: int, pid: int, transport: Any) -> None:
+        loop: Any = self
+        loop._remove_reader(pidfd)
+        self._pidfds.discard(pidfd)
+        os.close(pidfd)
+        _report(pid, transport)
+
+
+def _report(pid: int, transport: Any) -> None:
+    transport._process_exited(_reap(pid, transport))
+
+
+def _reap(pid: int, transport: Any) -> int:
+    """The exit code of a child that has ended; 255, as asyncio has it, if nobody knows it."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        # Reaped before. Up to 3.12 asyncio's own send_signal() may do that, through Popen.poll().
+        code: int | None = transport.get_extra_info("subprocess").returncode
+        if code is not None:
+            return code
+        logger.warning(
+            "child process pid %d exit status already read: will report returncode 255", pid
+        )
+        return 255
+    return os.waitstatus_to_exitcode(status)
+
+
+def _wait_in_thread(loop: Any, pid: int, transport: Any) -> None:
+    """Wait, and leave the reaping to the loop's thread: who sends a signal there must not meet a
+    stranger who has got the number meanwhile."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        loop.call_soon_threadsafe(_report, pid, transport)
+    except RuntimeError:
+        _reap(pid, transport)
+        logger.warning("Loop %r that handles pid %d is closed", loop, pid)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Signals: handlers run by the loop, and a wait that a signal always ends.
+
+Python's own C-level handler writes the signal's number into the descriptor given to
+signal.set_wakeup_fd(): here the writing end of a socket pair that the loop watches. Mongoose's
+wake-up is of no use for it, since it ignores one-byte messages. The handlers themselves are
+asyncio's, each version's own.
+
+While the loop runs in the main thread the pair is installed even with no handler added: a signal
+that arrives just before the wait would otherwise be noticed only when something else ends it.
+A wake-up descriptor that somebody else has installed is left alone, unless add_signal_handler()
+is called, which replaces it as asyncio does.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from typing import Any
+
+from .. import _stdlib
+
+
+class SignalsMixin:
+    """add_signal_handler() and remove_signal_handler(), and the pair behind them."""
+
+    add_signal_handler = _stdlib.UnixLoop.add_signal_handler
+    _check_signal = _stdlib.UnixLoop._check_signal
+    _handle_signal = _stdlib.UnixLoop._handle_signal
+    _process_self_data = _stdlib.UnixLoop._process_self_data
+    _read_from_self = _stdlib.SelectorLoop._read_from_self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._signal_handlers: dict[int, Any] = {}
+        # Made at once: a descriptor made later could get a number that the user has closed but
+        # still believes to be watched.
+        self._ssock, self._csock = socket.socketpair()
+        self._ssock.setblocking(False)
+        self._csock.setblocking(False)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Stop handling the signal; True if it was handled. As asyncio's."""
+        removed: bool = _stdlib.UnixLoop.remove_signal_handler(self, sig)
+        if removed and not self._signal_handlers and self._thread_id is not None:  # type: ignore[attr-defined]
+            # asyncio's code has taken the descriptor out; the running loop still wants it.
+            signal.set_wakeup_fd(self._csock.fileno(), warn_on_full_buffer=False)
+        return removed
+
+    def run_forever(self) -> None:
+        """Run until stop() is called; as asyncio.loop.run_forever."""
+        # First, since some versions' clean-up would undo the set-up of a loop already running.
+        self._check_closed()  # type: ignore[attr-defined]
+        self._check_running()  # type: ignore[attr-defined]
+        self._check_not_forked()  # type: ignore[attr-defined]
+        if threading.current_thread() is not threading.main_thread():
+            super().run_forever()  # type: ignore[misc]
+            return
+        wakeup_fd = self._csock.fileno()
+        # Registered while it runs only: an idle loop that is forgotten, not closed, must not be
+        # kept alive by its own registration.
+        self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
+        previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+        if previous != wakeup_fd:
+            _give_back(previous)
+        try:
+            super().run_forever()  # type: ignore[misc]
+        finally:
+            if not self._signal_handlers:
+                current = signal.set_wakeup_fd(-1)
+                if current != wakeup_fd:
+                    _give_back(current)
+            self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
+
+    def _close_signals(self) -> None:
+        for sig in list(self._signal_handlers):
+            self.remove_signal_handler(sig)
+        self._ssock.close()
+        self._csock.close()
+
+
+def _give_back(fd: int) -> None:
+    """Install somebody else's wake-up descriptor again, unless it was closed meanwhile."""
+    if fd != -1:
+        try:
+            signal.set_wakeup_fd(fd)
+        except (OSError, ValueError):
+            pass

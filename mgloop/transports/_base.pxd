@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.transports._base: what the socket transports have in common."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t
+
+from mgloop._loop cimport LoopCore, Watcher
+
+
+cdef extern from "<netinet/in.h>":
+    cdef struct sockaddr:
+        unsigned short sa_family
+    cdef struct sockaddr_in:
+        unsigned short sin_family
+        unsigned short sin_port
+    cdef struct sockaddr_in6:
+        unsigned short sin6_family
+        unsigned short sin6_port
+        unsigned int sin6_flowinfo
+        unsigned int sin6_scope_id
+
+
+cdef union Address:
+    sockaddr any
+    sockaddr_in v4
+    sockaddr_in6 v6
+
+
+cdef class SocketTransport(Watcher):
+    cdef dict __dict__          # programs and tests put methods of their own over ours
+    cdef PyObject *context
+    cdef object protocol
+    cdef object server          # to be told when the transport is gone, or None
+    cdef object sock            # owner of fd once it exists; accepted ones get it when asked for
+    cdef object public_socket   # the TransportSocket given out
+    cdef object sockname        # None = not asked for yet
+    cdef object peername
+    cdef dict extra             # what the creator knows, or None
+    cdef Py_ssize_t high
+    cdef Py_ssize_t low
+    cdef uint32_t missed        # events that came while reading was paused
+    cdef unsigned int conn_lost  # > 0: connection_lost() is scheduled or done
+    cdef Address peer           # of an accepted connection, until peername is asked for
+    cdef int family
+    cdef bint paused
+    cdef bint closing
+    cdef bint protocol_paused   # pause_writing() was called
+    cdef bint connected         # the protocol is to hear of connection_lost()
+    cdef bint watched
+    cdef bint room_on_demand    # EPOLLOUT is asked for while something waits, not always
+    cdef bint awaits_room       # ... and is now
+
+    # For the kinds of transport to fill in.
+    cdef Py_ssize_t pending(self) noexcept          # bytes not taken by the kernel
+    cdef int settle(self) except -1                 # send what was deferred
+    cdef void drop_queue(self) noexcept
+    cdef int connection_ended(self) except -1       # after connection_lost()
+
+    cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1
+    cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
+                          dict extra, object server, object context) except -1
+    cdef int use_protocol(self, object protocol) except -1
+    cdef int start(self) except -1
+    cdef uint32_t interest(self) noexcept
+    cdef int watch_self(self) except -1
+    cdef int await_room(self, bint wanted) except -1
+    cdef object call(self, object method, PyObject *arg)
+    cdef warn_conn_lost(self)
+    cdef int pause_protocol(self) except -1
+    cdef int resume_protocol(self) except -1
+    cdef int control_flow(self, str method) except -1
+    cdef report(self, str message, exc)
+    cdef int fatal_error(self, object exc, str message) except -1
+    cdef int force_close(self, object exc) except -1
+    cdef int end(self, object exc) except -1
+    cdef object local_name(self)
+    cdef object make_socket(self)
+    cdef int close_descriptor(self) except -1
+
+
+cdef PyObject *new_context(object given) except NULL
+cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1
+cdef object address_tuple(Address *address)

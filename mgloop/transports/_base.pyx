@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""SocketTransport: what stream and datagram transports have in common.
+
+    Watcher (_loop)              a descriptor in the poll loop
+      +- SocketTransport         protocol, context, flow control, closing, extra information
+           +- Stream (_stream)
+           +- Datagram (_datagram)
+
+Native because its subclasses run per packet and share this state with it.
+
+Invariants: `fd` is open until connection_lost() has been delivered, and the descriptor is taken
+out of the poll loop before it is closed. Once `conn_lost` is set nothing is read or sent any more.
+The protocol is called in the transport's own context.
+
+Lifetime: a transport that is watched is held by the poll loop. It owns its descriptor, directly or
+through the Python socket that it was given or has made since somebody asked for it.
+"""
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+
+from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher
+
+import socket
+import warnings
+from asyncio.log import logger
+
+from .. import _stdlib
+
+
+cdef extern from *:
+    """
+    #include <arpa/inet.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+    """
+    ctypedef unsigned int socklen_t
+    int close(int fd)
+    int getsockname(int fd, sockaddr *address, socklen_t *size)
+    const char *inet_ntop(int family, const void *src, char *dst, socklen_t size)
+    unsigned short ntohs(unsigned short n)
+    unsigned int ntohl(unsigned int n)
+    enum:
+        AF_INET
+        AF_INET6
+        AF_UNIX
+        SOCK_NONBLOCK
+        INET6_ADDRSTRLEN
+
+
+cdef extern from "Python.h":
+    PyObject *PyContext_CopyCurrent() except NULL
+    int PyContext_Enter(PyObject *context) except -1
+    int PyContext_Exit(PyObject *context) except -1
+    int try_enter "PyContext_Enter"(PyObject *context)
+    void PyErr_Clear()
+    object PyObject_VectorcallMethod(object name, PyObject *const *args, size_t nargs, PyObject *kw)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef enum:
+    DEFAULT_HIGH = 64 * 1024
+    INTEREST = EPOLLIN | EPOLLRDHUP | EPOLLET
+
+cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
+
+
+cdef PyObject *new_context(object given) except NULL:
+    """A new reference to the context given, or to a copy of the current one."""
+    if given is None:
+        return PyContext_CopyCurrent()
+    Py_INCREF(given)
+    return <PyObject *>given
+
+
+cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1:
+    """Fill in what is not given of a transport's write limits, and check them."""
+    if high is None:
+        high = DEFAULT_HIGH if low is None else 4 * low
+    if low is None:
+        low = high // 4
+    if not high >= low >= 0:
+        raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+    high_out[0] = min(high, PY_SSIZE_T_MAX)
+    low_out[0] = min(low, PY_SSIZE_T_MAX)
+    return 0
+
+
+cdef object address_tuple(Address *address):
+    """As the socket module gives it."""
+    cdef char text[INET6_ADDRSTRLEN]
+    if address.any.sa_family == AF_INET:
+        inet_ntop(AF_INET, <char *>address + 4, text, sizeof(text))
+        return text.decode(), ntohs(address.v4.sin_port)
+    inet_ntop(AF_INET6, <char *>address + 8, text, sizeof(text))
+    return (text.decode(), ntohs(address.v6.sin6_port), ntohl(address.v6.sin6_flowinfo),
+            address.v6.sin6_scope_id)
+
+
+cdef class SocketTransport(Watcher):
+    """State and behaviour of every socket transport; asyncio.selector_events._SelectorTransport."""
+
+    cdef Py_ssize_t pending(self) noexcept:
+        return 0
+
+    cdef int settle(self) except -1:
+        return 0
+
+    cdef void drop_queue(self) noexcept:
+        pass
+
+    cdef int connection_ended(self) except -1:
+        return 0
+
+    cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1:
+        """`context` is a reference of the transport's own from here on."""
+        self.context = context
+        self.loop = loop
+        self.fd = fd
+        self.high = DEFAULT_HIGH
+        self.low = DEFAULT_HIGH // 4
+        self.use_protocol(protocol)
+        return 0
+
+    cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
+                          dict extra, object server, object context) except -1:
+        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
+        self.adopt(loop, sock.fileno(), protocol, new_context(context))
+        self.sock = sock
+        self.family = sock.family
+        self.extra = extra
+        try:
+            self.sockname = sock.getsockname()
+        except OSError:
+            pass
+        if extra is not None and "peername" in extra:
+            self.peername = extra["peername"]
+        else:
+            try:
+                self.peername = sock.getpeername()
+            except OSError:
+                pass
+        self.server = server
+        if server is not None:
+            if server_knows_clients:
+                server._attach(self)
+            else:
+                server._attach()
+        loop.schedule_with(self._start, waiter, <object>self.context)
+        return 0
+
+    def __dealloc__(self):
+        Py_XDECREF(self.context)
+
+    def __del__(self):
+        if self.fd < 0:
+            return
+        warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+        self.close_descriptor()
+        if self.server is not None:
+            self._detach()
+
+    def _start(self, waiter):
+        try:
+            self.start()
+        finally:
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    cdef int start(self) except -1:
+        """connection_made(), and only then the first read. Runs in the transport's context."""
+        try:
+            self.protocol.connection_made(self)
+        finally:
+            if not self.conn_lost and self.fd >= 0:
+                self.watch_self()
+        return 0
+
+    cdef uint32_t interest(self) noexcept:
+        """TCP tells that there is room only to those who have met EAGAIN: asking for it once and
+        for all costs nothing. UNIX and datagram sockets tell at every message that is taken off,
+        which would wake the loop once more per message: they are asked while it matters."""
+        if self.room_on_demand and not self.awaits_room:
+            return INTEREST
+        return INTEREST | EPOLLOUT
+
+    cdef int watch_self(self) except -1:
+        self.loop.watch(self, self.fd, self.interest())
+        self.watched = True
+        return 0
+
+    cdef int await_room(self, bint wanted) except -1:
+        """After EAGAIN: be told when there is room. When all is sent: no longer."""
+        if not self.room_on_demand or self.awaits_room == wanted:
+            return 0
+        self.awaits_room = wanted
+        if self.watched:
+            self.loop.rearm(self, self.interest())
+        return 0
+
+    cdef int use_protocol(self, object protocol) except -1:
+        self.protocol = protocol
+        self.connected = True
+        return 0
+
+    cdef object call(self, object method, PyObject *arg):
+        """protocol.method(arg), in the transport's context."""
+        cdef PyObject *args[3]
+        cdef object protocol = self.protocol
+        cdef size_t n = 1 if arg is NULL else 2
+        args[0] = NULL
+        args[1] = <PyObject *>protocol
+        args[2] = arg
+        PyContext_Enter(self.context)
+        try:
+            return PyObject_VectorcallMethod(
+                method, &args[1], n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+        finally:
+            PyContext_Exit(self.context)
+
+    # -------------------------------------------------------------- flow control ----
+
+    def pause_reading(self):
+        """Deliver nothing until resume_reading()."""
+        if self.closing or self.paused:
+            return
+        self.paused = True
+        if self.loop._debug:
+            logger.debug("%r pauses reading", self)
+
+    def resume_reading(self):
+        """Go on after pause_reading(); what came meanwhile is delivered from the loop."""
+        if self.closing or not self.paused:
+            return
+        self.paused = False
+        if self.missed:
+            self.loop.mark_ready(self, self.missed)
+            self.missed = 0
+        if self.loop._debug:
+            logger.debug("%r resumes reading", self)
+
+    def is_reading(self):
+        """True if data would be delivered as it comes."""
+        return not self.closing and not self.paused
+
+    cdef int pause_protocol(self) except -1:
+        if not self.protocol_paused and self.pending() > self.high:
+            self.protocol_paused = True
+            self.control_flow("pause_writing")
+        return 0
+
+    cdef int resume_protocol(self) except -1:
+        if self.protocol_paused and self.pending() <= self.low:
+            self.protocol_paused = False
+            self.control_flow("resume_writing")
+        return 0
+
+    cdef int control_flow(self, str method) except -1:
+        """Tell the protocol. Its context may be entered already, further up: in data_received()."""
+        cdef bint entered = try_enter(self.context) == 0
+        if not entered:
+            PyErr_Clear()
+        try:
+            getattr(self.protocol, method)()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.report(f"protocol.{method}() failed", exc)
+        finally:
+            if entered:
+                PyContext_Exit(self.context)
+        return 0
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        """The sizes in bytes above which pause_writing() and below which resume_writing() is
+        called. Raises ValueError unless high >= low >= 0."""
+        set_limits(high, low, &self.high, &self.low)
+        self.settle()
+        self.pause_protocol()
+
+    def get_write_buffer_limits(self):
+        """(low, high), in bytes."""
+        return self.low, self.high
+
+    def get_write_buffer_size(self):
+        """Bytes that the kernel has not taken yet."""
+        self.settle()
+        return self.pending()
+
+    cdef warn_conn_lost(self):
+        if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
+            logger.warning("socket.send() raised exception.")
+        self.conn_lost += 1
+
+    # -------------------------------------------------------------- closing ----
+
+    def close(self):
+        """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        if self.closing:
+            return
+        self.closing = True
+        self.settle()
+        if self.pending() == 0:
+            self.end(None)
+
+    def abort(self):
+        """Close without sending what is queued."""
+        self.settle()
+        self.force_close(None)
+
+    def _force_close(self, exc):
+        self.force_close(exc)
+
+    cdef int force_close(self, object exc) except -1:
+        if self.conn_lost or self.fd < 0:
+            return 0
+        self.drop_queue()
+        self.closing = True
+        return self.end(exc)
+
+    cdef int end(self, object exc) except -1:
+        """Schedule connection_lost(), once."""
+        if not self.conn_lost:
+            self.conn_lost = 1
+            self.loop.schedule_with(self._call_connection_lost, exc, <object>self.context)
+        return 0
+
+    cdef int fatal_error(self, object exc, str message) except -1:
+        if isinstance(exc, OSError):
+            if self.loop._debug:
+                logger.debug("%r: %s", self, message, exc_info=exc)
+        else:
+            self.report(message, exc)
+        return self.force_close(exc)
+
+    def _fatal_error(self, exc, message="Fatal error on transport"):
+        self.fatal_error(exc, message)
+
+    cdef report(self, str message, exc):
+        self.loop.call_exception_handler({
+            "message": message,
+            "exception": exc,
+            "transport": self,
+            "protocol": self.protocol,
+        })
+
+    def _call_connection_lost(self, exc):
+        if self.fd < 0:
+            return
+        try:
+            if self.connected:
+                self.protocol.connection_lost(exc)
+        finally:
+            if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
+                # Still to be had by get_extra_info() afterwards, as with asyncio.
+                self.sockname = self.local_name()
+            self.close_descriptor()
+            self.protocol = None
+            if self.server is not None:
+                self._detach()
+            self.connection_ended()
+
+    def _detach(self):
+        server = self.server
+        self.server = None
+        if server_knows_clients:
+            server._detach(self)
+        else:
+            server._detach()
+
+    cdef int close_descriptor(self) except -1:
+        cdef int fd = self.fd
+        # Explicitly: a duplicate of the descriptor would keep the registration alive.
+        self.loop.unwatch(self)
+        self.fd = -1
+        if self.sock is not None:
+            self.sock.close()
+        else:
+            close(fd)
+        return 0
+
+    def is_closing(self):
+        """True once close() or abort() was called or the connection is lost."""
+        return self.closing
+
+    # -------------------------------------------------------------- the rest ----
+
+    def set_protocol(self, protocol):
+        """Deliver to another protocol from now on; its connection_made() is not called."""
+        self.use_protocol(protocol)
+
+    def get_protocol(self):
+        return self.protocol
+
+    def get_extra_info(self, name, default=None):
+        """'socket', 'sockname', 'peername', or what the creator of the transport has added."""
+        if name == "socket":
+            self.settle()
+            if self.public_socket is None:
+                self.public_socket = _stdlib.TransportSocket(self.make_socket())
+            return self.public_socket
+        if name == "peername":
+            if self.peername is None and self.peer.any.sa_family != 0:
+                self.peername = address_tuple(&self.peer)
+            return self.peername
+        if name == "sockname":
+            if self.sockname is None and self.fd >= 0:
+                self.sockname = self.local_name()
+            return self.sockname
+        if self.extra is not None:
+            return self.extra.get(name, default)
+        return default
+
+    cdef object local_name(self):
+        """The socket's own address, without a Python socket where that is possible."""
+        cdef Address name
+        cdef socklen_t size = sizeof(name)
+        if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:
+            return address_tuple(&name)
+        return self.make_socket().getsockname()
+
+    cdef object make_socket(self):
+        """The Python socket, which from now on owns the descriptor."""
+        if self.sock is None:
+            if self.fd >= 0:
+                # SOCK_NONBLOCK in the type is how the socket module is told that it is so already.
+                self.sock = socket.socket(
+                    self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, 0, fileno=self.fd)
+            else:
+                self.sock = socket.socket(self.family)
+                self.sock.close()
+        return self.sock
+
+    cdef bint owns_descriptor(self) noexcept:
+        return not self.closing
+
+    @property
+    def _loop(self):
+        return self.loop if self.fd >= 0 else None
+
+    @property
+    def _protocol(self):
+        return self.protocol
+
+    @property
+    def _protocol_paused(self):
+        return self.protocol_paused
+
+    @property
+    def _paused(self):
+        return self.paused
+
+    @property
+    def _closing(self):
+        return self.closing
+
+    @property
+    def _conn_lost(self):
+        return self.conn_lost
+
+    @property
+    def _sock(self):
+        return self.make_socket() if self.fd >= 0 else None
+
+    @property
+    def _sock_fd(self):
+        return self.fd
+
+    def __repr__(self):
+        info = [f"mgloop.{type(self).__name__}"]
+        if self.fd < 0:
+            info.append("closed")
+        elif self.closing:
+            info.append("closing")
+        info.append(f"fd={self.fd}")
+        if self.fd >= 0:
+            reading = self.watched and not self.paused and not self.closing
+            info.append(f"read={'polling' if reading else 'idle'}")
+            info.append(f"write=<{'polling' if self.pending() else 'idle'}, "
+                        f"bufsize={self.pending()}>")
+        return f"<{' '.join(info)}>"

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Datagram transports: UDP and UNIX datagram sockets.
+
+Native because they run per packet. The semantics are asyncio.selector_events'; the way differs:
+
+A batch of datagrams is fetched by one recvmmsg(), which also tells that there are no more: the
+edge-triggered registration needs no second call that would only return EAGAIN. The whole batch is
+turned into Python objects before the first is delivered, since delivering runs Python, which may
+let another loop's thread use the same buffers. What is left of a batch when the protocol pauses
+reading waits in the transport.
+
+Addresses are translated once: a small cache maps a sockaddr to its tuple and that very tuple back,
+so that answering a datagram's sender parses nothing. The kernel is given what the protocol sends
+at once; what it has no room for is queued, and counts for the write limits.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t, uint32_t, uintptr_t
+from libc.string cimport memcmp, memcpy, memset
+
+from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error
+from mgloop.transports._base cimport Address, SocketTransport, address_tuple, sockaddr
+
+from asyncio import transports
+from collections import deque
+
+from .. import _stdlib
+
+
+cdef extern from *:
+    """
+    #include <netinet/in.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    """
+    ctypedef unsigned int socklen_t
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    cdef struct msghdr:
+        void *msg_name
+        socklen_t msg_namelen
+        iovec *msg_iov
+        size_t msg_iovlen
+    cdef struct mmsghdr:
+        msghdr msg_hdr
+        unsigned int msg_len
+    int recvmmsg(int fd, mmsghdr *messages, unsigned int n, int flags, void *timeout)
+    ssize_t send(int fd, const void *buf, size_t n, int flags)
+    ssize_t sendto(int fd, const void *buf, size_t n, int flags, const sockaddr *to, socklen_t size)
+    enum:
+        AF_INET
+        AF_INET6
+        MSG_NOSIGNAL
+        MSG_DONTWAIT
+
+
+cdef extern from "Python.h":
+    int PyContext_Enter(PyObject *context) except -1
+    int PyContext_Exit(PyObject *context) except -1
+    int try_enter "PyContext_Enter"(PyObject *context)
+    void PyErr_Clear()
+
+
+cdef enum:
+    BATCH = 16                  # datagrams per recvmmsg()
+    DATAGRAM = 64 * 1024        # no UDP datagram is longer
+    LONGEST = 256 * 1024        # asyncio's max_size: what is longer is cut
+    HEADER = 8                  # counted per queued datagram, as asyncio does
+    CACHE = 256                 # addresses; a power of two
+
+cdef object AsyncioDatagramTransport = _stdlib.DatagramTransport
+
+# Used between a system call and the copy after it, with the GIL held. Pages that no datagram
+# reaches are never touched, and cost no memory.
+cdef char buffers[BATCH][DATAGRAM]
+cdef Address names[BATCH]
+cdef iovec vectors[BATCH]
+cdef mmsghdr messages[BATCH]
+
+
+# ------------------------------------------------------------------ addresses ----
+
+cdef struct CachedAddress:
+    Address name
+    socklen_t size
+    PyObject *tuple             # strong, or NULL
+
+# Direct-mapped by the sockaddr; `by_tuple` finds an entry again by its tuple's identity.
+cdef CachedAddress cache[CACHE]
+cdef int by_tuple[CACHE]
+
+
+cdef inline int slot_of(Address *name, socklen_t size) noexcept:
+    cdef uint8_t *p = <uint8_t *>name
+    cdef uint32_t h = 2166136261u
+    cdef socklen_t i
+    for i in range(2, size):
+        h = (h ^ p[i]) * 16777619u
+    return <int>((h ^ (h >> 15)) & (CACHE - 1))
+
+
+cdef inline int slot_of_tuple(PyObject *address) noexcept:
+    return <int>((<uintptr_t>address >> 4) & (CACHE - 1))
+
+
+cdef object address_of(Address *name, socklen_t size):
+    """The tuple for a sockaddr: the same object as last time, while it is in the cache."""
+    cdef int i = slot_of(name, size)
+    cdef CachedAddress *entry = &cache[i]
+    cdef PyObject *old
+    if entry.tuple is not NULL and entry.size == size and memcmp(&entry.name, name, size) == 0:
+        return <object>entry.tuple
+    fresh = address_tuple(name)
+    old = entry.tuple
+    Py_INCREF(fresh)
+    entry.tuple = <PyObject *>fresh
+    entry.size = size
+    memcpy(&entry.name, name, size)
+    by_tuple[slot_of_tuple(entry.tuple)] = i
+    Py_XDECREF(old)
+    return fresh
+
+
+# ------------------------------------------------------------------ the transport ----
+
+@cython.final
+cdef class Datagram(SocketTransport):
+    """asyncio.DatagramTransport over a bound or connected datagram socket."""
+
+    def __init__(self, LoopCore loop, sock, protocol, address=None, waiter=None, dict extra=None):
+        self.address = address
+        self.queue = deque()
+        self.room_on_demand = True
+        self.by_address = sock.family in (AF_INET, AF_INET6)
+        self.adopt_socket(loop, sock, protocol, waiter, extra, None, None)
+        self.connected_socket = bool(self.peername)
+        self.nameless_peer = self.peername is not None and not self.connected_socket
+
+    cdef Py_ssize_t pending(self) noexcept:
+        return self.queued_bytes
+
+    cdef void drop_queue(self) noexcept:
+        self.queue.clear()
+        self.queued_bytes = 0
+
+    # -------------------------------------------------------------- receiving ----
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        if self.conn_lost or self.fd < 0:
+            return 0
+        if events & (EPOLLOUT | EPOLLERR | EPOLLHUP) and self.queued_bytes > 0:
+            self.send_queue()
+            if self.conn_lost:
+                return 0
+        if events & (EPOLLIN | EPOLLERR | EPOLLHUP) and not self.closing:
+            if self.paused:
+                self.missed |= events
+                return 0
+            if self.undelivered is not None:
+                batch = self.undelivered
+                self.undelivered = None
+                self.deliver(batch)
+                if self.paused or self.closing or self.conn_lost:
+                    self.missed |= EPOLLIN
+                    return 0
+            if self.by_address:
+                return self.read_batch(events)
+            return self.read_one(events)
+        return 0
+
+    cdef int read_batch(self, uint32_t events) except -1:
+        cdef int i, n, error = 0
+        cdef list batch
+        for i in range(BATCH):
+            vectors[i].iov_base = &buffers[i][0]
+            vectors[i].iov_len = DATAGRAM
+            memset(&messages[i], 0, sizeof(mmsghdr))
+            messages[i].msg_hdr.msg_name = &names[i]
+            messages[i].msg_hdr.msg_namelen = sizeof(Address)
+            messages[i].msg_hdr.msg_iov = &vectors[i]
+            messages[i].msg_hdr.msg_iovlen = 1
+        n = recvmmsg(self.fd, messages, BATCH, MSG_DONTWAIT, NULL)
+        if n < 0:
+            error = errno
+            if error == EAGAIN:
+                return 0
+            if error != EINTR:
+                self.on_read_error(os_error(error))
+            # An error is told once; datagrams may be behind it.
+            return self.loop.mark_ready(self, EPOLLIN)
+        batch = []
+        for i in range(n):
+            batch.append((
+                PyBytes_FromStringAndSize(&buffers[i][0], messages[i].msg_len),
+                address_of(&names[i], messages[i].msg_hdr.msg_namelen)
+                if messages[i].msg_hdr.msg_namelen else None,
+            ))
+        self.deliver(batch)
+        if n == BATCH or events & (EPOLLERR | EPOLLHUP):
+            # Not drained for certain: on with it after the others have had their turn.
+            if self.paused:
+                self.missed |= EPOLLIN
+            elif not self.closing and not self.conn_lost:
+                self.loop.mark_ready(self, EPOLLIN)
+        return 0
+
+    cdef int read_one(self, uint32_t events) except -1:
+        """Other families: one datagram at a time, with the socket module's idea of an address."""
+        try:
+            item = self.sock.recvfrom(LONGEST)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as exc:
+            self.on_read_error(exc)
+        else:
+            self.deliver([item])
+        if self.paused:
+            self.missed |= EPOLLIN
+        elif not self.closing and not self.conn_lost:
+            self.loop.mark_ready(self, EPOLLIN)
+        return 0
+
+    cdef int deliver(self, list batch) except -1:
+        cdef Py_ssize_t i, n = len(batch)
+        for i in range(n):
+            data, address = batch[i]
+            PyContext_Enter(self.context)
+            try:
+                self.protocol.datagram_received(data, address)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                self.report("Exception in callback datagram_received()", exc)
+            finally:
+                PyContext_Exit(self.context)
+            if self.closing or self.conn_lost:
+                return 0
+            if self.paused and i + 1 < n:
+                self.undelivered = batch[i + 1:]
+                self.missed |= EPOLLIN
+                return 0
+        return 0
+
+    cdef int on_error(self, object exc) except -1:
+        """error_received(), in the transport's context unless the protocol is in it already."""
+        cdef bint entered = try_enter(self.context) == 0
+        if not entered:
+            PyErr_Clear()
+        try:
+            self.protocol.error_received(exc)
+        finally:
+            if entered:
+                PyContext_Exit(self.context)
+        return 0
+
+    cdef int on_read_error(self, object exc) except -1:
+        """error_received() from the loop, where nobody else would hear of its failure."""
+        try:
+            self.on_error(exc)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as failure:
+            self.report("Exception in callback error_received()", failure)
+        return 0
+
+    # -------------------------------------------------------------- sending ----
+
+    def sendto(self, data, addr=None):
+        """Send a datagram, an empty one too; as asyncio.DatagramTransport.sendto.
+
+        Raises TypeError for what is not bytes-like, ValueError for another address than the one
+        the endpoint was made with."""
+        cdef Py_buffer view
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        if self.address:
+            if addr is not None and addr != self.address:
+                raise ValueError(f"Invalid address: must be None or {self.address}")
+            addr = self.address
+        if self.conn_lost and self.address or self.fd < 0:
+            self.warn_conn_lost()
+            return
+        if self.queued_bytes == 0:
+            if PyBytes_CheckExact(data):
+                if self.send_now(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), addr):
+                    return
+            else:
+                PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+                try:
+                    if self.send_now(<const char *>view.buf, view.len, addr):
+                        return
+                finally:
+                    PyBuffer_Release(&view)
+        # What waits must not change meanwhile.
+        data = bytes(data)
+        self.queue.append((data, addr))
+        self.queued_bytes += PyBytes_GET_SIZE(data) + HEADER
+        self.await_room(True)
+        self.pause_protocol()
+
+    cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1:
+        """1 = sent, or failed and reported; 0 = the kernel has no room."""
+        cdef ssize_t sent
+        cdef int slot
+        if self.connected_socket or address is None and self.nameless_peer:
+            sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
+        else:
+            slot = by_tuple[slot_of_tuple(<PyObject *>address)]
+            if self.by_address and cache[slot].tuple == <PyObject *>address:
+                sent = sendto(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT,
+                              &cache[slot].name.any, cache[slot].size)
+            else:
+                return self.send_cold(start, n, address)
+        if sent >= 0:
+            return 1
+        if errno == EAGAIN or errno == EINTR:
+            return 0
+        self.on_error(os_error(errno))
+        return 1
+
+    cdef int send_cold(self, const char *start, Py_ssize_t n, object address) except -1:
+        """By the socket module, which knows every form of address."""
+        try:
+            self.sock.sendto(PyBytes_FromStringAndSize(start, n), address)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as exc:
+            self.on_error(exc)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fatal_error(exc, "Fatal write error on datagram transport")
+        return 1
+
+    cdef int send_queue(self) except -1:
+        cdef Py_ssize_t size
+        while self.queue:
+            data, address = self.queue[0]
+            if not self.send_now(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), address):
+                break
+            if self.conn_lost:
+                return 0
+            self.queue.popleft()
+            size = PyBytes_GET_SIZE(data) + HEADER
+            self.queued_bytes -= size
+        self.resume_protocol()
+        if self.queued_bytes == 0:
+            self.await_room(False)
+            if self.closing:
+                self.end(None)
+        return 0
+
+    # What asyncio's own has by inheritance, and cannot do.
+    write = transports.WriteTransport.write
+    writelines = transports.WriteTransport.writelines
+    write_eof = transports.WriteTransport.write_eof
+    can_write_eof = transports.WriteTransport.can_write_eof
+
+    @property
+    def __class__(self):
+        return AsyncioDatagramTransport

@@ -1,0 +1,564 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Pipe transports: reading and writing FIFOs, terminals, sockets and other character devices.
+
+    Pipe                the user's file object, the protocol, and how both end
+      +- ReadPipe       asyncio.ReadTransport
+      +- WritePipe      asyncio.WriteTransport
+
+Native because a program that talks to its children runs this per packet. The semantics, down to
+the order of what is scheduled, are those of asyncio.unix_events.
+
+Unlike the socket transports these are no watchers of their own: they share the level-triggered
+registration that add_reader() and add_writer() use. A pipe may be a packet pipe and a terminal may
+be in line mode; there a short read does not mean that nothing is left, so edge-triggered
+polling would need one more read(), in vain, after each that brought something. A reading and
+a writing transport may also stand on the same descriptor, of a terminal for instance. And the
+callbacks run as handles: in the context and with the reports of failures that asyncio gives them.
+
+Pausing is lazy. pause_reading() only leaves a note, and the registration goes when something comes
+all the same: a protocol that pauses and resumes around each message costs no system calls.
+
+System calls on pipes and sockets that do not block are made with the GIL held, being shorter than
+a hand-over of the GIL may take. On devices it is released: their drivers may take their time, and
+one in user space may even be served by a thread of this process.
+
+Lifetime: the poll loop's handle holds a transport that is watched. The descriptor is the file
+object's, which the transport closes after connection_lost().
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
+from libc.errno cimport EAGAIN, EINTR, EIO, errno
+from libc.stdint cimport uint32_t
+
+from mgloop._loop cimport LoopCore, os_error
+from mgloop.transports._base cimport set_limits
+
+import os
+import stat
+import warnings
+from asyncio import transports
+from asyncio.log import logger
+
+from .. import _stdlib
+
+
+cdef extern from "writequeue.h":
+    int mgl_queue_push(mgl_queue *q, PyObject *data, size_t sent) except -1
+    int mgl_queue_iov(mgl_queue *q, iovec *iov, int max)
+    void mgl_queue_consume(mgl_queue *q, size_t n)
+    void mgl_queue_clear(mgl_queue *q)
+
+
+cdef extern from *:
+    """
+    #include <sys/uio.h>
+    #include <unistd.h>
+    """
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t read(int fd, void *buf, size_t n) nogil
+    ssize_t write(int fd, const void *buf, size_t n) nogil
+    ssize_t writev(int fd, const iovec *iov, int count) nogil
+
+
+cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
+
+
+cdef enum:
+    SCRATCH = 64 * 1024         # what a pipe holds, unless it is told otherwise
+    SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
+    MAX_READ = 256 * 1024       # as asyncio's max_size; a datagram must fit
+    MAX_WRITES = 8              # per turn
+    MAX_IOV = 64                # objects per writev()
+
+# One for the process: it is only used between a read() and the copy after it, with the GIL held.
+cdef char scratch[SCRATCH]
+
+cdef object set_result_unless_cancelled = _stdlib.set_result_unless_cancelled
+cdef object AsyncioReadPipe = _stdlib.UnixReadPipeTransport
+cdef object AsyncioWritePipe = _stdlib.UnixWritePipeTransport
+
+
+cdef class Pipe:
+    """What both directions share."""
+
+    cdef int adopt(self, LoopCore loop, object pipe, object protocol, dict extra,
+                   str refusal) except -1:
+        """Take over an open file; raises ValueError(refusal) for one that cannot be polled."""
+        self.fd = pipe.fileno()
+        mode = os.fstat(self.fd).st_mode
+        self.device = stat.S_ISCHR(mode)
+        self.fifo = stat.S_ISFIFO(mode)
+        if not self.device and not self.fifo and not stat.S_ISSOCK(mode):
+            raise ValueError(refusal)
+        os.set_blocking(self.fd, False)
+        self.loop = loop
+        self.protocol = protocol
+        self.extra = {} if extra is None else extra
+        self.extra["pipe"] = pipe
+        self.pipe = pipe
+        return 0
+
+    def __del__(self):
+        if self.pipe is None:
+            return
+        warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+        self.pipe.close()
+
+    cdef int end(self, object exc) except -1:
+        """Let go of the poll loop, and schedule connection_lost(), once."""
+        self.closing = True
+        if self.ending:
+            return 0
+        self.loop._remove_reader(self.fd)
+        self.loop.call_soon(self._call_connection_lost, exc)
+        self.ending = True
+        return 0
+
+    def _call_connection_lost(self, exc):
+        try:
+            self.protocol.connection_lost(exc)
+        finally:
+            pipe = self.pipe
+            self.pipe = None
+            self.protocol = None
+            self.loop = None
+            pipe.close()
+
+    cdef int report(self, str message, exc) except -1:
+        self.loop.call_exception_handler({
+            "message": message,
+            "exception": exc,
+            "transport": self,
+            "protocol": self.protocol,
+        })
+        return 0
+
+    cdef bint polling(self):
+        """Is the poll loop waiting for what this transport is for?"""
+        return False
+
+    def set_protocol(self, protocol):
+        """Deliver to another protocol from now on; its connection_made() is not called."""
+        self.protocol = protocol
+
+    def get_protocol(self):
+        return self.protocol
+
+    def is_closing(self):
+        """True once the transport is closing or closed."""
+        return self.closing
+
+    def get_extra_info(self, name, default=None):
+        """'pipe' is the file object; else what the creator of the transport has added."""
+        return self.extra.get(name, default)
+
+    @property
+    def _extra(self):
+        return self.extra
+
+    @property
+    def _loop(self):
+        return self.loop
+
+    @property
+    def _protocol(self):
+        return self.protocol
+
+    @property
+    def _fileno(self):
+        return self.fd
+
+    @property
+    def _pipe(self):
+        return self.pipe
+
+    @_pipe.setter
+    def _pipe(self, pipe):
+        self.pipe = pipe
+
+    def __repr__(self):
+        info = [f"mgloop.{type(self).__name__}"]
+        if self.pipe is None:
+            info.append("closed")
+        elif self.closing:
+            info.append("closing")
+        info.append(f"fd={self.fd}")
+        if self.pipe is None:
+            info.append("closed")
+        elif self.loop is None or self.loop._closed:
+            info.append("open")
+        else:
+            info.append("polling" if self.polling() else "idle")
+            if isinstance(self, WritePipe):
+                info.append(f"bufsize={self.get_write_buffer_size()}")
+        return f"<{' '.join(info)}>"
+
+
+# ------------------------------------------------------------------ reading ----
+
+@cython.final
+cdef class ReadPipe(Pipe):
+    """asyncio.ReadTransport over the reading end of a pipe; as loop.connect_read_pipe."""
+
+    def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
+        self.adopt(loop, pipe, protocol, extra, "Pipe transport is for pipes/sockets only.")
+        loop.call_soon(protocol.connection_made, self)
+        loop.call_soon(self._start)
+        if waiter is not None:
+            loop.call_soon(set_result_unless_cancelled, waiter, None)
+
+    def _start(self):
+        if self.is_reading():
+            self.watch()
+
+    cdef int watch(self) except -1:
+        self.loop._add_reader(self.fd, self._read_ready)
+        self.watched = True
+        return 0
+
+    cdef bint polling(self):
+        return self.watched and self.is_reading()
+
+    def is_reading(self):
+        """True if data would be delivered as it comes."""
+        return not self.paused and not self.closing
+
+    def pause_reading(self):
+        """Stop calling data_received() until resume_reading()."""
+        if not self.is_reading():
+            return
+        self.paused = True
+        if self.loop._debug:
+            logger.debug("%r pauses reading", self)
+
+    def resume_reading(self):
+        """Go on after pause_reading()."""
+        if self.closing or not self.paused:
+            return
+        self.paused = False
+        if not self.watched:
+            self.watch()
+        if self.loop._debug:
+            logger.debug("%r resumes reading", self)
+
+    def _read_ready(self):
+        if self.closing:
+            return
+        if self.paused:
+            self.watched = False
+            self.loop._remove_reader(self.fd)
+            return
+        data = self.receive()
+        if data is None:
+            return
+        if data:
+            self.protocol.data_received(data)
+            return
+        if self.loop._debug:
+            logger.info("%r was closed by peer", self)
+        self.closing = True
+        self.loop.call_soon(self.protocol.eof_received)
+        self.end(None)
+
+    cdef object receive(self):
+        """The next bytes; b"" at the end; None if there are none now or it has failed."""
+        cdef PyObject *data = NULL
+        cdef ssize_t n
+        cdef uint32_t hint = self.hint
+        cdef int fd = self.fd, error
+        cdef char *start
+        if self.fifo and hint < SMALL_READ:
+            n = read(fd, scratch, SCRATCH)
+        else:
+            data = PyBytes_New(NULL, MAX_READ)
+            start = PyBytes_AS_STRING(<object>data)
+            if self.device:
+                with nogil:
+                    n = read(fd, start, MAX_READ)
+            else:
+                n = read(fd, start, MAX_READ)
+        if n < 0:
+            error = errno
+            if data is not NULL:
+                Py_DECREF(<object>data)
+            if error != EAGAIN and error != EINTR:
+                self._fatal_error(os_error(error), "Fatal read error on pipe transport")
+            return None
+        # Rises at once, falls by an eighth of the difference per read.
+        self.hint = <uint32_t>n if n > <ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
+        if data is NULL:
+            return PyBytes_FromStringAndSize(scratch, n)
+        _PyBytes_Resize(&data, n)
+        result = <object>data
+        Py_DECREF(result)
+        return result
+
+    def close(self):
+        """Close the pipe without reading what is left; connection_lost(None) follows."""
+        if not self.closing:
+            self.end(None)
+
+    def _fatal_error(self, exc, message="Fatal error on pipe transport"):
+        if self.loop is None:
+            return
+        # EIO is how a terminal tells that its other end is closed.
+        if isinstance(exc, OSError) and exc.errno == EIO:
+            if self.loop._debug:
+                logger.debug("%r: %s", self, message, exc_info=exc)
+        else:
+            self.report(message, exc)
+        self.end(exc)
+
+    @property
+    def __class__(self):
+        return AsyncioReadPipe
+
+
+# ------------------------------------------------------------------ writing ----
+
+@cython.final
+cdef class WritePipe(Pipe):
+    """asyncio.WriteTransport over the writing end of a pipe; as loop.connect_write_pipe."""
+
+    def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
+        self.adopt(loop, pipe, protocol, extra,
+                   "Pipe transport is only for pipes, sockets and character devices")
+        set_limits(None, None, &self.high, &self.low)
+        loop.call_soon(protocol.connection_made, self)
+        if not self.device:
+            # When the reading end is closed, the writing end is reported as readable.
+            loop.call_soon(self._start)
+        if waiter is not None:
+            loop.call_soon(set_result_unless_cancelled, waiter, None)
+
+    def __dealloc__(self):
+        mgl_queue_clear(&self.queue)
+
+    def _start(self):
+        if not self.ending:
+            self.loop._add_reader(self.fd, self._read_ready)
+
+    cdef bint polling(self):
+        return self.blocked
+
+    def _read_ready(self):
+        if self.ending:
+            return
+        if self.loop._debug:
+            logger.info("%r was closed by peer", self)
+        self.stop(BrokenPipeError() if self.queue.size > 0 else None)
+
+    def write(self, data):
+        """Send bytes, now or as soon as the pipe takes them; a mutable buffer is copied where it
+        has to wait. What comes after close() or after the reader has gone is dropped."""
+        cdef Py_buffer view
+        cdef ssize_t sent = 0
+        cdef Py_ssize_t done
+        assert isinstance(data, (bytes, bytearray, memoryview)), repr(data)
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if view.len == 0 or self.refuses():
+                return
+            if self.queue.size == 0:
+                sent = self.write_some(<const char *>view.buf, view.len)
+                if sent == view.len:
+                    return
+                if sent < 0:
+                    if errno != EAGAIN and errno != EINTR:
+                        self.write_failed(errno)
+                        return
+                    sent = 0
+            done = sent
+            if not PyBytes_CheckExact(data):
+                data = PyBytes_FromStringAndSize(<const char *>view.buf + done, view.len - done)
+                done = 0
+            mgl_queue_push(&self.queue, <PyObject *>data, done)
+        finally:
+            PyBuffer_Release(&view)
+        self.block()
+        self.pause_protocol()
+
+    def writelines(self, list_of_data):
+        """Send several bytes-like objects, gathered by the kernel and never joined."""
+        cdef list chunks = []
+        for data in list_of_data:
+            if not PyBytes_CheckExact(data):
+                data = bytes(memoryview(data))
+            if PyBytes_GET_SIZE(data):
+                chunks.append(data)
+        if not chunks or self.refuses():
+            return
+        for data in chunks:
+            mgl_queue_push(&self.queue, <PyObject *>data, 0)
+        if not self.blocked:
+            self.send_queue()
+        self.pause_protocol()
+
+    # What asyncio's own has by inheritance, and cannot do.
+    is_reading = transports.ReadTransport.is_reading
+    pause_reading = transports.ReadTransport.pause_reading
+    resume_reading = transports.ReadTransport.resume_reading
+
+    cdef bint refuses(self) except -1:
+        """True if it is too late to write; tells of it when that happens again and again."""
+        if not self.conn_lost and not self.closing:
+            return False
+        if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
+            logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
+        self.conn_lost += 1
+        return True
+
+    cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2:
+        cdef ssize_t sent
+        cdef int fd = self.fd
+        if not self.device:
+            return write(fd, start, n)
+        with nogil:
+            sent = write(fd, start, n)
+        return sent
+
+    cdef ssize_t write_queued(self) except -2:
+        cdef iovec iov[MAX_IOV]
+        cdef ssize_t sent
+        cdef int fd = self.fd
+        cdef int count = mgl_queue_iov(&self.queue, iov, MAX_IOV)
+        if not self.device:
+            return writev(fd, iov, count)
+        with nogil:
+            sent = writev(fd, iov, count)
+        return sent
+
+    cdef int send_queue(self) except -1:
+        """Send until the queue is empty, the pipe is full, or it is the others' turn."""
+        cdef ssize_t sent
+        cdef int _turn
+        for _turn in range(MAX_WRITES):
+            sent = self.write_queued()
+            if sent < 0:
+                if errno == EAGAIN or errno == EINTR:
+                    break
+                return self.write_failed(errno)
+            mgl_queue_consume(&self.queue, sent)
+            if self.queue.size == 0:
+                break
+        if self.queue.size > 0:
+            self.block()
+        else:
+            self.unblock()
+        self.resume_protocol()
+        if self.queue.size == 0 and self.closing:
+            self.end(None)
+        return 0
+
+    def _write_ready(self):
+        if self.queue.size > 0:
+            self.send_queue()
+
+    cdef int block(self) except -1:
+        """Have _write_ready() called when the pipe takes more."""
+        if not self.blocked:
+            self.loop._add_writer(self.fd, self._write_ready)
+            self.blocked = True
+        return 0
+
+    cdef int unblock(self) except -1:
+        if self.blocked:
+            self.blocked = False
+            self.loop._remove_writer(self.fd)
+        return 0
+
+    cdef int write_failed(self, int error) except -1:
+        self.conn_lost += 1
+        self._fatal_error(os_error(error), "Fatal write error on pipe transport")
+        return 0
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        """Close the pipe once everything is sent: a pipe has no other end of file."""
+        if self.closing:
+            return
+        self.closing = True
+        if self.queue.size == 0:
+            self.end(None)
+
+    def close(self):
+        """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        self.write_eof()
+
+    def abort(self):
+        """Close without sending what is queued."""
+        self.stop(None)
+
+    cdef int stop(self, object exc) except -1:
+        if self.ending:
+            return 0
+        mgl_queue_clear(&self.queue)
+        self.unblock()
+        return self.end(exc)
+
+    def _fatal_error(self, exc, message="Fatal error on pipe transport"):
+        if self.loop is None:
+            return
+        if isinstance(exc, OSError):
+            if self.loop._debug:
+                logger.debug("%r: %s", self, message, exc_info=exc)
+        else:
+            self.report(message, exc)
+        self.stop(exc)
+
+    # -------------------------------------------------------------- flow control ----
+
+    def get_write_buffer_size(self):
+        """Bytes that the kernel has not taken yet."""
+        return self.queue.size
+
+    def get_write_buffer_limits(self):
+        """(low, high), in bytes."""
+        return self.low, self.high
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        """The sizes in bytes above which pause_writing() and below which resume_writing() is
+        called. Raises ValueError unless high >= low >= 0."""
+        set_limits(high, low, &self.high, &self.low)
+        self.pause_protocol()
+
+    cdef int pause_protocol(self) except -1:
+        if not self.protocol_paused and <Py_ssize_t>self.queue.size > self.high:
+            self.protocol_paused = True
+            self.control_flow("pause_writing")
+        return 0
+
+    cdef int resume_protocol(self) except -1:
+        if self.protocol_paused and <Py_ssize_t>self.queue.size <= self.low:
+            self.protocol_paused = False
+            self.control_flow("resume_writing")
+        return 0
+
+    cdef int control_flow(self, str method) except -1:
+        try:
+            getattr(self.protocol, method)()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.report(f"protocol.{method}() failed", exc)
+        return 0
+
+    @property
+    def _protocol_paused(self):
+        return self.protocol_paused
+
+    @property
+    def __class__(self):
+        return AsyncioWritePipe

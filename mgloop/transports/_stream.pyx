@@ -1,0 +1,677 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Stream transports (TCP and UNIX sockets) and the listener that accepts them.
+
+Native because they run per packet and per accepted connection. The semantics are those of
+asyncio.selector_events, and _base has those that are not about bytes; what differs is the way
+of the bytes:
+
+Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
+pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
+followed by another that would only return EAGAIN, unless the kernel said that the peer is gone:
+then the end is read after those have run whom the data has woken.
+After MAX_READS reads the transport goes to the end of the ready queue: others get their turn.
+Small reads go through a scratch buffer and are copied out exactly; large ones into a bytes object
+of the size expected, which is then shrunk.
+
+Writing tries send() at once. While several things are ready in an iteration, writes of up to
+DEFER_MAX bytes wait for its end instead (LoopCore.flush) and leave together: that is kinder to the
+caches, wakes the peer once, and makes one segment of a response's head and body. Whatever asks
+about the state of the transport from outside (get_write_buffer_size(), close(), abort() ...) sends
+first, so that deferring cannot be told from sending.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_XDECREF
+from libc.errno cimport (
+    EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno,
+)
+from libc.stdint cimport uint32_t
+from libc.string cimport memset
+
+from mgloop._loop cimport (
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, LoopCore, Watcher, os_error,
+)
+from mgloop.tls._protocol cimport SSLProtocol
+from mgloop.transports._base cimport (
+    Address, SocketTransport, address_tuple, new_context, sockaddr,
+)
+
+import socket
+from asyncio.log import logger
+
+from .. import _stdlib
+
+
+cdef extern from "writequeue.h":
+    int mgl_queue_push(mgl_queue *q, PyObject *data, size_t sent) except -1
+    int mgl_queue_iov(mgl_queue *q, iovec *iov, int max)
+    void mgl_queue_consume(mgl_queue *q, size_t n)
+    void mgl_queue_clear(mgl_queue *q)
+
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    #include <unistd.h>
+    int accept4(int, struct sockaddr *, socklen_t *, int);
+
+    static void mgl_prime_malloc(void) {
+        void *volatile block = malloc(4 * 1024 * 1024); /* or it is optimised away */
+        free(block);
+    }
+    """
+    void mgl_prime_malloc()
+    ctypedef unsigned int socklen_t
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void *buf, size_t n, int flags)
+    ssize_t send(int fd, const void *buf, size_t n, int flags)
+    ssize_t sendmsg(int fd, const msghdr *msg, int flags)
+    int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
+    int close(int fd)
+    int shutdown(int fd, int how)
+    enum:
+        AF_UNIX
+        MSG_NOSIGNAL
+        MSG_DONTWAIT
+        SOCK_NONBLOCK
+        SOCK_CLOEXEC
+        SHUT_WR
+
+
+cdef extern from "Python.h":
+    PyObject *PyContext_Copy(PyObject *context) except NULL
+    int PyContext_Enter(PyObject *context) except -1
+    int PyContext_Exit(PyObject *context) except -1
+    int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
+
+
+cdef enum:
+    SCRATCH = 64 * 1024         # shared receive buffer
+    SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
+    MIDDLE_READ = 32 * 1024     # below this: a bytes object of the next power of two
+    LARGE_READ = 256 * 1024     # else: as asyncio's max_size
+    MAX_READS = 4               # per turn
+    DEFER_MAX = 4 * 1024        # longer writes are sent at once
+    MAX_IOV = 64                # objects per sendmsg()
+    GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
+
+# One for the process: it is only used between a recv() and the copy after it, with the GIL held.
+cdef char scratch[SCRATCH]
+
+cdef object MINUS_ONE = -1
+cdef object AsyncioTransport = _stdlib.StreamTransport
+cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
+
+# glibc maps blocks of 128 KiB and more, and unmaps them when they are shrunk or freed: 78 us per
+# 100 KiB read against 16. Freeing one mapped block raises its threshold to that block's size.
+mgl_prime_malloc()
+
+
+# ------------------------------------------------------------------ the transport ----
+
+@cython.final
+cdef class Stream(SocketTransport):
+    """asyncio.Transport over a connected stream socket."""
+
+    _start_tls_compatible = True
+    _sendfile_compatible = _stdlib.SendfileMode.TRY_NATIVE
+
+    def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None,
+                 context=None):
+        """For a Python socket, which the transport takes over; accepted connections go through
+        Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
+        runs in `context`, or in a copy of the current one."""
+        self.room_on_demand = sock.family == AF_UNIX
+        if not self.room_on_demand:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
+
+    def __dealloc__(self):
+        mgl_queue_clear(&self.queue)
+
+    cdef int use_protocol(self, object protocol) except -1:
+        self.buffered = _stdlib.is_buffered(protocol)
+        self.tls = <SSLProtocol>protocol if type(protocol) is SSLProtocol else None
+        return SocketTransport.use_protocol(self, protocol)
+
+    cdef Py_ssize_t pending(self) noexcept:
+        return self.queue.size
+
+    cdef void drop_queue(self) noexcept:
+        mgl_queue_clear(&self.queue)
+
+    # -------------------------------------------------------------- reading ----
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        if self.conn_lost or self.fd < 0:
+            return 0
+        if events & ~(EPOLLIN | EPOLLRDHUP) and self.blocked:
+            self.blocked = False
+            self.send_queue()
+            if self.conn_lost:
+                return 0
+        if events & (EPOLLIN | GONE) and not self.closing and not self.read_eof:
+            if self.paused:
+                self.missed |= events
+            else:
+                self.read(events)
+        return 0
+
+    cdef int read(self, uint32_t events) except -1:
+        cdef object data, count
+        cdef Py_ssize_t asked = 0, got
+        cdef int _turn
+        for _turn in range(MAX_READS):
+            if self.tls is not None:
+                got = self.receive_tls(&asked)
+                if got < 0:
+                    return 0
+                if got == 0:
+                    return self.on_eof()
+            elif self.buffered:
+                got = self.receive_into(&asked)
+                if got < 0:
+                    return 0
+                if got == 0:
+                    return self.on_eof()
+                count = got
+                try:
+                    self.call("buffer_updated", <PyObject *>count)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as exc:
+                    return self.fatal_error(
+                        exc, "Fatal error: protocol.buffer_updated() call failed.")
+            else:
+                data = self.receive(&asked)
+                if data is None:
+                    return 0
+                got = PyBytes_GET_SIZE(data)
+                if got == 0:
+                    return self.on_eof()
+                try:
+                    self.call("data_received", <PyObject *>data)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as exc:
+                    return self.fatal_error(
+                        exc, "Fatal error: protocol.data_received() call failed.")
+            if self.closing or self.conn_lost:
+                return 0
+            if self.paused:
+                self.missed |= EPOLLIN | events & GONE
+                return 0
+            if got < asked:
+                if not events & GONE:
+                    return 0
+                # The end is behind it. Whom the data has woken runs first, as with asyncio, which
+                # reads once per iteration.
+                break
+        return self.loop.mark_ready(self, EPOLLIN | events & GONE)
+
+    cdef object receive(self, Py_ssize_t *asked):
+        """The next bytes; b"" at the end; None if there are none now or it has failed."""
+        cdef PyObject *data
+        cdef Py_ssize_t n, size
+        cdef uint32_t hint = self.hint
+        if hint < SMALL_READ:
+            size = SCRATCH
+            data = NULL
+            n = recv(self.fd, scratch, SCRATCH, MSG_DONTWAIT)
+        else:
+            size = LARGE_READ
+            if hint < MIDDLE_READ:
+                size = SMALL_READ
+                while size <= <Py_ssize_t>hint:
+                    size *= 2
+            data = PyBytes_New(NULL, size)
+            n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
+        asked[0] = size
+        if n < 0:
+            if data is not NULL:
+                Py_DECREF(<object>data)
+            self.on_read_error(errno)
+            return None
+        # Rises at once, falls by an eighth of the difference per read.
+        self.hint = <uint32_t>n if n > <Py_ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
+        if data is NULL:
+            return PyBytes_FromStringAndSize(scratch, n)
+        _PyBytes_Resize(&data, n)
+        result = <object>data
+        Py_DECREF(result)
+        return result
+
+    cdef Py_ssize_t receive_into(self, Py_ssize_t *asked) except -2:
+        """Fills the protocol's own buffer; how many bytes, -1 if none came."""
+        cdef Py_buffer view
+        cdef Py_ssize_t n
+        cdef int error
+        cdef object buf
+        try:
+            buf = self.call("get_buffer", <PyObject *>MINUS_ONE)
+            if len(buf) == 0:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
+            return -1
+        n = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
+        error = errno
+        asked[0] = view.len
+        PyBuffer_Release(&view)
+        if n < 0:
+            self.on_read_error(error)
+            return -1
+        return n
+
+    cdef Py_ssize_t receive_tls(self, Py_ssize_t *asked) except -2:
+        """receive_into() for our own TLS protocol: no buffer object, no method call."""
+        cdef SSLProtocol tls = self.tls
+        cdef Py_ssize_t n
+        cdef int error = 0
+        cdef char *room
+        try:
+            PyContext_Enter(self.context)
+            try:
+                room = tls.read_buffer(asked)
+                n = recv(self.fd, room, asked[0], MSG_DONTWAIT)
+                error = errno
+                if n > 0:
+                    tls.data_arrived(n)
+                    return n
+            finally:
+                PyContext_Exit(self.context)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
+            return -1
+        if n < 0:
+            self.on_read_error(error)
+            return -1
+        return 0
+
+    cdef int on_read_error(self, int error) except -1:
+        if error == EAGAIN:
+            return 0
+        if error == EINTR:
+            return self.loop.mark_ready(self, EPOLLIN)
+        return self.fatal_error(os_error(error), "Fatal read error on socket transport")
+
+    cdef int on_eof(self) except -1:
+        if self.loop._debug:
+            logger.debug("%r received EOF", self)
+        try:
+            keep_open = self.call("eof_received", NULL)
+            if keep_open:
+                # The protocol may still write; there is nothing left to read.
+                self.read_eof = True
+                return 0
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            return self.fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
+        self.close()
+        return 0
+
+    # -------------------------------------------------------------- writing ----
+
+    def write(self, data):
+        """Send bytes, now or as soon as the peer takes them; a mutable buffer is copied where it
+        has to wait. Raises TypeError for what is not bytes-like, RuntimeError after write_eof()."""
+        cdef Py_buffer view
+        if PyBytes_CheckExact(data):
+            return self._write(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self._write(None, <const char *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef _write(self, object data, const char *start, Py_ssize_t n):
+        if self.eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self.empty_waiter is not None:
+            raise RuntimeError("unable to write; sendfile is in progress")
+        if n == 0:
+            return
+        if self.conn_lost:
+            self.warn_conn_lost()
+            return
+        self.write_bytes(data, start, n)
+
+    cdef int write_bytes(self, object data, const char *start, Py_ssize_t n) except -1:
+        """Send, defer or queue n bytes; `data` is the bytes object they are in, or None."""
+        cdef ssize_t sent
+        cdef Py_ssize_t done = 0
+        if n <= DEFER_MAX and not self.blocked and self.loop.can_defer(n):
+            if data is None:
+                data = PyBytes_FromStringAndSize(start, n)
+            mgl_queue_push(&self.queue, <PyObject *>data, 0)
+            self.loop.deferred += n
+            self.loop.defer_flush(self)
+            if <Py_ssize_t>self.queue.size > self.high:
+                self.settle()
+            return 0
+        if self.queue.size == 0:
+            sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent == n:
+                return 0
+            if sent < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    return self.write_failed(errno)
+            else:
+                done = sent
+        if data is None:
+            data = PyBytes_FromStringAndSize(start + done, n - done)
+            done = 0
+        mgl_queue_push(&self.queue, <PyObject *>data, done)
+        if not self.blocked:
+            self.send_queue()
+        return self.pause_protocol()
+
+    def writelines(self, list_of_data):
+        """Send several bytes-like objects, gathered by the kernel and never joined."""
+        cdef Py_ssize_t total = 0
+        cdef list chunks = []
+        if self.eof:
+            raise RuntimeError("Cannot call writelines() after write_eof()")
+        if self.empty_waiter is not None:
+            raise RuntimeError("unable to writelines; sendfile is in progress")
+        if not list_of_data:
+            return
+        for data in list_of_data:
+            if not PyBytes_CheckExact(data):
+                data = bytes(memoryview(data))
+            if PyBytes_GET_SIZE(data):
+                chunks.append(data)
+                total += PyBytes_GET_SIZE(data)
+        if total == 0:
+            return
+        if self.conn_lost:
+            self.warn_conn_lost()
+            return
+        for data in chunks:
+            mgl_queue_push(&self.queue, <PyObject *>data, 0)
+        if not self.blocked:
+            if total <= DEFER_MAX and self.loop.can_defer(total):
+                self.loop.deferred += total
+                self.loop.defer_flush(self)
+                if <Py_ssize_t>self.queue.size > self.high:
+                    self.settle()
+                return
+            self.send_queue()
+        self.pause_protocol()
+
+    cdef int send_queue(self) except -1:
+        """Send until the queue is empty or the kernel takes no more. A part sent is followed by
+        another try: only EAGAIN makes sure of an EPOLLOUT edge."""
+        cdef iovec iov[MAX_IOV]
+        cdef msghdr message
+        cdef ssize_t sent
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = iov
+        while self.queue.size > 0:
+            message.msg_iovlen = mgl_queue_iov(&self.queue, iov, MAX_IOV)
+            if message.msg_iovlen == 1:
+                sent = send(self.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+            else:
+                sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    self.blocked = True
+                    self.await_room(True)
+                    break
+                return self.write_failed(errno)
+            mgl_queue_consume(&self.queue, sent)
+        self.resume_protocol()
+        if self.queue.size == 0:
+            self.await_room(False)
+            if self.empty_waiter is not None and not self.empty_waiter.done():
+                self.empty_waiter.set_result(None)
+            if self.closing:
+                self.end(None)
+            elif self.eof:
+                self.shutdown_write()
+        return 0
+
+    cdef int write_failed(self, int error) except -1:
+        exc = os_error(error)
+        mgl_queue_clear(&self.queue)
+        self.fatal_error(exc, "Fatal write error on socket transport")
+        if self.empty_waiter is not None and not self.empty_waiter.done():
+            self.empty_waiter.set_exception(exc)
+        return 0
+
+    cdef int on_flush(self) except -1:
+        return self.settle()
+
+    cdef int settle(self) except -1:
+        """Send what was deferred; then the transport is as if nothing ever were."""
+        if self.queue.size > 0 and not self.blocked and not self.conn_lost:
+            self.send_queue()
+            if self.queue.size > 0:
+                self.pause_protocol()
+        return 0
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        """Shut down the writing side once everything is sent; the peer may go on sending."""
+        if self.closing or self.eof:
+            return
+        self.settle()
+        self.eof = True
+        if self.queue.size == 0:
+            self.shutdown_write()
+
+    cdef int shutdown_write(self) except -1:
+        if shutdown(self.fd, SHUT_WR) != 0:
+            raise os_error(errno)
+        return 0
+
+    # -------------------------------------------------------------- sendfile ----
+
+    def _make_empty_waiter(self):
+        """A future that is done once everything is sent; no write() until _reset_empty_waiter()."""
+        if self.empty_waiter is not None:
+            raise RuntimeError("Empty waiter is already set")
+        self.settle()
+        self.empty_waiter = self.loop.new_future()
+        if self.queue.size == 0:
+            self.empty_waiter.set_result(None)
+        return self.empty_waiter
+
+    def _reset_empty_waiter(self):
+        self.empty_waiter = None
+
+    def _lend(self):
+        """The socket, for somebody else to wait on until _take_back()."""
+        self.loop.unwatch(self)
+        self.watched = False
+        return self.make_socket()
+
+    def _take_back(self):
+        if self.fd >= 0 and not self.conn_lost and not self.watched:
+            self.watch_self()
+
+    cdef int connection_ended(self) except -1:
+        self.tls = None
+        if self.empty_waiter is not None and not self.empty_waiter.done():
+            self.empty_waiter.set_exception(ConnectionError("Connection is closed by peer"))
+        return 0
+
+    @property
+    def __class__(self):
+        return AsyncioTransport
+
+
+# ------------------------------------------------------------------ the listener ----
+
+@cython.final
+cdef class Listener(Watcher):
+    """Accepts connections on a listening socket, which stays the server's."""
+
+    def __init__(self, LoopCore loop, protocol_factory, sock, sslcontext, server, int backlog,
+                 handshake_timeout, shutdown_timeout, context=None):
+        self.context = new_context(context)
+        self.loop = loop
+        self.protocol_factory = protocol_factory
+        self.sock = sock
+        self.sslcontext = sslcontext
+        self.server = server
+        self.backlog = max(backlog, 1)
+        self.handshake_timeout = handshake_timeout
+        self.shutdown_timeout = shutdown_timeout
+        self.family = sock.family
+        name = sock.getsockname()
+        if self.family == AF_UNIX:
+            self.sockname = name
+        else:
+            # Accepted sockets inherit it, which saves a system call for each.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if name[0] not in ("0.0.0.0", "::"):
+                self.sockname = name
+        loop.watch(self, sock.fileno(), EPOLLIN)
+
+    def __dealloc__(self):
+        Py_XDECREF(self.context)
+
+    def stop(self):
+        """Accept no more; the socket is left open."""
+        self.stopped = True
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
+        self.loop.unwatch(self)
+
+    def _resume(self):
+        self.retry = None
+        if not self.stopped:
+            self.loop.watch(self, self.fd, EPOLLIN)
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        cdef Address peer
+        cdef socklen_t size
+        cdef int fd, _i
+        for _i in range(self.backlog):
+            if self.stopped:
+                return 0
+            size = sizeof(peer)
+            peer.any.sa_family = 0
+            fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                if errno in (EAGAIN, EINTR, ECONNABORTED):
+                    return 0
+                if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    return self.out_of_resources(errno)
+                self.report("socket.accept() failed", os_error(errno))
+                return 0
+            if self.sslcontext is not None or self.loop._debug:
+                self.accept_cold(fd, &peer)
+            else:
+                self.accept(fd, &peer)
+        return 0
+
+    cdef int accept(self, int fd, Address *peer) except -1:
+        """Make a transport and a protocol of an accepted descriptor."""
+        cdef Stream stream
+        cdef PyObject *context
+        cdef object protocol
+        try:
+            context = PyContext_Copy(self.context)
+            stream = Stream.__new__(Stream)
+            stream.context = context
+            PyContext_Enter(context)
+            try:
+                protocol = self.protocol_factory()
+            finally:
+                PyContext_Exit(context)
+        except (SystemExit, KeyboardInterrupt):
+            close(fd)
+            raise
+        except BaseException:
+            # As asyncio, which tells of it in debug mode only (see accept_cold()).
+            close(fd)
+            return 0
+        stream.adopt(self.loop, fd, protocol, context)
+        stream.family = self.family
+        stream.room_on_demand = self.family == AF_UNIX
+        stream.sockname = self.sockname
+        if self.family == AF_UNIX:
+            stream.peername = ""
+        else:
+            stream.peer = peer[0]
+        if self.server is not None:
+            stream.server = self.server
+            if server_knows_clients:
+                self.server._attach(stream)
+            else:
+                self.server._attach()
+        try:
+            PyContext_Enter(context)
+            try:
+                stream.start()
+            finally:
+                PyContext_Exit(context)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            callback = _stdlib.format_callback(protocol.connection_made, (stream,), False)
+            stream.report(f"Exception in callback {callback}", exc)
+        return 0
+
+    cdef int accept_cold(self, int fd, Address *peer) except -1:
+        """TLS and debug mode: by way of a task, with a Python socket."""
+        conn = socket.socket(
+            self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+        peername = "" if self.family == AF_UNIX else address_tuple(peer)
+        PyContext_Enter(self.context)
+        try:
+            if self.loop._debug:
+                logger.debug("%r got a new connection: %r", self.server, conn)
+            self.loop.create_task(self.loop._accept_connection(
+                self.protocol_factory, conn, peername, self.sslcontext, self.server,
+                self.handshake_timeout, self.shutdown_timeout))
+        finally:
+            PyContext_Exit(self.context)
+        return 0
+
+    cdef int out_of_resources(self, int error) except -1:
+        """Stop listening for a second: the kernel would go on reporting, and spin the loop."""
+        self.report("socket.accept() out of system resource", os_error(error))
+        if not self.stopped:
+            self.loop.unwatch(self)
+            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
+        return 0
+
+    cdef report(self, str message, exc):
+        self.loop.call_exception_handler({
+            "message": message,
+            "exception": exc,
+            "socket": _stdlib.TransportSocket(self.sock),
+        })
+
+    def __repr__(self):
+        return f"<mgloop.Listener fd={self.fd} {self.sock!r}>"

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The deliberate differences from asyncio: docs/differences.md names a test here for each.
+
+A test that runs on both loops shows both sides, and so proves that there is a difference; one that
+is `mgloop_only` asks for something that asyncio does not have, or leaves to chance. A difference
+that goes away fails its test: then the line in the document goes away too.
+"""
+
+import ast
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import re
+import signal
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+import support
+
+
+def side(loop_kind, *, asyncio, mgloop):
+    """What the loop under test is to give."""
+    return {"asyncio": asyncio, "mgloop": mgloop}[loop_kind]
+
+
+# --- scheduling ----------------------------------------------------------------------------------
+
+
+class TestScheduling:
+    def test_short_chains_run_before_the_next_poll(self, loop, loop_kind, socketpair):
+        left, right = socketpair
+        order = []
+
+        def read():
+            order.append(f"read {left.recv(10).decode()}")
+            loop.stop()
+
+        def first():
+            order.append("first")
+            right.send(b"x")
+            loop.call_soon(second)
+
+        def second():
+            order.append("second")
+            loop.call_soon(order.append, "third")
+
+        loop.add_reader(left, read)
+        loop.call_soon(first)
+        loop.run_forever()
+        loop.remove_reader(left)
+        assert order == side(
+            loop_kind,
+            asyncio=["first", "second", "read x"],
+            mgloop=["first", "second", "third", "read x"],
+        )
+
+    def test_the_next_poll_is_near_while_descriptors_are_ready(
+        self, loop, loop_kind, socketpair, tcp_pair
+    ):
+        left, right = socketpair
+        other_left, other_right = tcp_pair
+        order = []
+
+        def chain(names):
+            order.append(names[0])
+            if len(names) > 1:
+                loop.call_soon(chain, names[1:])
+            else:
+                loop.stop()
+
+        def read():
+            order.append("read")
+            left.recv(10)
+            other_right.send(b"x")
+            loop.call_soon(chain, ["first", "second", "third", "fourth"])
+
+        def read_other():
+            order.append("other")
+            other_left.recv(10)
+
+        loop.add_reader(left, read)
+        loop.add_reader(other_left, read_other)
+        right.send(b"x")
+        loop.run_forever()
+        loop.remove_reader(left)
+        loop.remove_reader(other_left)
+        assert order == side(
+            loop_kind,
+            asyncio=["read", "first", "other", "second", "third", "fourth"],
+            mgloop=["read", "first", "second", "other", "third", "fourth"],
+        )
+
+    @pytest.mark.mgloop_only
+    def test_a_chain_without_end_does_not_keep_the_poll_away(self, loop, socketpair):
+        left, right = socketpair
+        steps = []
+
+        def step():
+            steps.append(None)
+            loop.call_soon(step)
+
+        loop.add_reader(left, loop.stop)
+        right.send(b"x")
+        loop.call_soon(step)
+        loop.run_forever()
+        loop.remove_reader(left)
+        assert len(steps) <= 10
+
+    def test_timers_of_equal_times_run_in_the_order_of_their_making(self, loop, loop_kind):
+        order = []
+        when = loop.time() - 1
+        for i in range(20):
+            loop.call_at(when, order.append, i)
+        loop.call_soon(loop.call_later, 0, loop.stop)
+        loop.run_forever()
+        assert sorted(order) == list(range(20))
+        if loop_kind == "mgloop":
+            assert order == sorted(order)
+        else:
+            # asyncio's heap compares times alone: what comes out depends on its shape.
+            assert order != sorted(order)
+
+    def test_timers_of_less_than_a_millisecond(self, run, loop_kind):
+        async def shortest():
+            took = []
+            for _ in range(50):
+                start = time.monotonic()
+                await asyncio.sleep(200e-6)
+                took.append(time.monotonic() - start)
+            return min(took)
+
+        best = run(shortest())
+        assert best >= 200e-6
+        assert side(loop_kind, asyncio=best >= 0.9e-3, mgloop=best < 0.9e-3)
+
+    @pytest.mark.mgloop_only
+    def test_a_time_that_is_no_number_is_now(self, loop):
+        calls = []
+        timers = [loop.call_later(delay, print) for delay in (3600, 1800)]
+        timers.append(loop.call_later(float("nan"), calls.append, "called"))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        for timer in timers:
+            timer.cancel()
+        assert calls == ["called"]
+
+    def test_a_cancelled_timer_leaves_the_heap_at_once(self, loop, loop_kind):
+        timer = loop.call_later(3600, print)
+        gone = weakref.ref(timer)
+        timer.cancel()
+        del timer
+        assert (gone() is None) is side(loop_kind, asyncio=False, mgloop=True)
+
+    def test_the_iteration_is_no_python_method(self, loop, loop_kind):
+        calls = []
+
+        def run_once(original=loop._run_once):
+            calls.append(None)
+            original()
+
+        loop._run_once = run_once
+        loop.run_until_complete(support.turns(10))
+        del loop._run_once
+        assert (len(calls) == 1) is side(loop_kind, asyncio=False, mgloop=True)
+
+    def test_asyncios_queue_and_heap_stay_empty(self, loop, loop_kind):
+        loop.call_soon(print)
+        timer = loop.call_later(3600, print)
+        found = len(loop._ready), len(loop._scheduled)
+        timer.cancel()
+        loop._ready.clear()
+        assert found == side(loop_kind, asyncio=(1, 1), mgloop=(0, 0))
+        loop.close()
+
+    @pytest.mark.without_debug
+    def test_debug_mode_counts_from_the_next_batch(self, loop, loop_kind, caplog):
+        caplog.set_level(logging.WARNING, "asyncio")
+        loop.slow_callback_duration = 0
+        loop.call_soon(loop.set_debug, True)
+        loop.call_soon(support.Calls())
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop.set_debug(False)
+        slow = [r for r in caplog.records if "Calls" in r.getMessage()]
+        # asyncio looks before each callback.
+        assert bool(slow) is side(loop_kind, asyncio=True, mgloop=False)
+
+
+class TestHandles:
+    def test_their_type_is_native(self, loop, loop_kind):
+        handle, timer = loop.call_soon(print), loop.call_later(3600, print)
+        assert isinstance(handle, asyncio.Handle)
+        assert isinstance(timer, asyncio.TimerHandle)
+        native = side(loop_kind, asyncio=False, mgloop=True)
+        assert (type(handle) is not asyncio.Handle) is native
+        assert (not issubclass(type(timer), asyncio.TimerHandle)) is native
+        handle.cancel()
+        timer.cancel()
+
+    def test_one_that_has_run_lets_go_of_its_callback(self, loop, loop_kind):
+        class Argument:
+            pass
+
+        argument = Argument()
+        gone = weakref.ref(argument)
+        handle = loop.call_soon(type, argument)
+        del argument
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert (gone() is None) is side(loop_kind, asyncio=False, mgloop=True)
+        assert ("type" in repr(handle)) is side(loop_kind, asyncio=True, mgloop=False)
+        del handle
+
+    def test_their_attributes_cannot_be_set(self, loop, loop_kind):
+        handle = loop.call_soon(print)
+        handle.cancel()
+        refused = side(
+            loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(AttributeError)
+        )
+        with refused:
+            handle._callback = len
+
+    def test_one_that_has_run_has_no_context(self, loop, loop_kind):
+        handle = loop.call_soon(support.Calls())
+        # What get_context() returns, which is there from 3.12 on.
+        assert isinstance(handle._context, contextvars.Context)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert (handle._context is None) is side(loop_kind, asyncio=False, mgloop=True)
+
+
+# --- threads, signals, processes ------------------------------------------------------------------
+
+
+class TestThreadsSignalsProcesses:
+    @pytest.mark.mgloop_only
+    def test_without_wakeup(self, loop_factory):
+        loop = loop_factory(enable_wakeup=False)
+        with pytest.raises(RuntimeError, match="enable_wakeup=False"):
+            loop.call_soon_threadsafe(print)
+        with pytest.raises(RuntimeError, match="enable_wakeup=False"):
+            loop.run_in_executor(None, print)
+        assert loop.run_until_complete(asyncio.sleep(0, "runs all the same")) == "runs all the same"
+        loop.close()
+
+    @pytest.mark.mgloop_only
+    def test_without_wakeup_there_are_two_descriptors_less(self, loop_factory):
+        def descriptors(**kwargs):
+            before = len(os.listdir("/proc/self/fd"))
+            loop = loop_factory(**kwargs)
+            try:
+                return len(os.listdir("/proc/self/fd")) - before
+            finally:
+                loop.close()
+
+        assert descriptors() - descriptors(enable_wakeup=False) == 2
+
+    def test_the_wakeup_descriptor_of_signals_is_taken_while_running(self, run, loop_kind):
+        async def main():
+            descriptor = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(descriptor)
+            return descriptor
+
+        assert (run(main()) != -1) is side(loop_kind, asyncio=False, mgloop=True)
+        assert signal.set_wakeup_fd(-1) == -1
+
+    @pytest.mark.mgloop_only
+    def test_a_wakeup_descriptor_of_somebody_else_is_left(self, run, socketpair):
+        async def main():
+            descriptor = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(descriptor)
+            return descriptor
+
+        theirs = socketpair[0].fileno()
+        signal.set_wakeup_fd(theirs)
+        try:
+            assert run(main()) == theirs
+        finally:
+            assert signal.set_wakeup_fd(-1) == theirs
+
+    def test_no_child_watcher_is_asked(self, loop_kind, tmp_path):
+        code = """
+            import asyncio.events
+
+            def refuse(self):
+                print("asked")
+                raise RuntimeError("no watcher here")
+
+            policy = asyncio.events._get_event_loop_policy if hasattr(
+                asyncio.events, "_get_event_loop_policy") else asyncio.get_event_loop_policy
+            kind = type(policy())
+            if not hasattr(kind, "get_child_watcher"):
+                print("no watchers")
+                raise SystemExit
+            kind.get_child_watcher = refuse
+
+            async def main():
+                process = await asyncio.create_subprocess_exec(sys.executable, "-c", "exit(7)")
+                print(await process.wait())
+
+            warnings.simplefilter("ignore")
+            try:
+                run(main())
+            except RuntimeError:
+                pass
+        """
+        out, _ = support.run_python(loop_kind, code)
+        if out.strip() == "no watchers":
+            pytest.skip("this version of asyncio has no child watchers either")
+        assert out.split() == side(loop_kind, asyncio=["asked"], mgloop=["7"])
+
+    def test_the_child_of_a_fork_may_not_run_the_inherited_loop(self, loop_kind):
+        code = """
+            loop = new_loop()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    loop.run_until_complete(asyncio.sleep(0))
+                    os._exit(0)
+                except RuntimeError as exc:
+                    os._exit(42 if "fork" in str(exc) else 1)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            loop.close()
+            print(status)
+        """
+        out, _ = support.run_python(loop_kind, code, "-W", "ignore")
+        assert out.strip() == side(loop_kind, asyncio="0", mgloop="42")
+
+
+# --- classes and names ----------------------------------------------------------------------------
+
+
+class TestNames:
+    def test_it_is_no_selector_loop(self, loop, loop_kind):
+        assert isinstance(loop, asyncio.BaseEventLoop)
+        native = side(loop_kind, asyncio=False, mgloop=True)
+        assert (not isinstance(loop, asyncio.SelectorEventLoop)) is native
+
+
+# --- the document ---------------------------------------------------------------------------------
+
+
+def test_the_document_and_the_tests_name_each_other():
+    here = Path(__file__).parent
+    tests = set()
+    for path in here.glob("test_differences*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+                methods = [item.name for item in node.body if hasattr(item, "decorator_list")]
+                tests |= {f"{node.name}::{name}" for name in methods if name.startswith("test_")}
+    text = (here.parents[1] / "docs" / "differences.md").read_text()
+    named = set(re.findall(r"`(Test\w+::test_\w+)`", text))
+    assert named - tests == set(), "the document names tests that do not exist"
+    assert tests - named == set(), "the document does not name these tests"

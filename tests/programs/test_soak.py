@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""soak.py for a few seconds, or for as many as MGLOOP_SOAK_SECONDS says (180 is a soak)."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = float(os.environ.get("MGLOOP_SOAK_SECONDS", "6"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 120)
+def test_soak(loop_kind):
+    done = subprocess.run(
+        [
+            sys.executable,
+            pathlib.Path(__file__).with_name("soak.py"),
+            "--loop",
+            loop_kind,
+            "--seconds",
+            str(SECONDS),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS + 90,
+        check=False,
+    )
+    print(done.stdout)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

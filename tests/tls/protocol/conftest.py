@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""mgloop's TLS protocol against the standard library's, step by step and without sockets.
+
+Every test runs as ``[asyncio]`` and as ``[mgloop]``: on asyncio's loop with
+``asyncio.sslproto.SSLProtocol``, which proves the test, and with ``SSLProtocol` of mgloop.tls`.
+The peer is an ``ssl.SSLObject`` and the transport below a recorder, so a test says exactly which
+bytes arrive together. What needs sockets is in test_ssl_sockets.py; TLS over mgloop's own
+transports is in ../test_tls.py and ../test_start_tls.py.
+"""
+
+import asyncio
+import asyncio.sslproto
+import gc
+import ssl
+
+import pytest
+import support
+from harness import STDLIB, Connection
+
+
+@pytest.fixture(params=["asyncio", "mgloop"])
+def kind(request):
+    """Whose SSLProtocol is under test."""
+    return request.param
+
+
+@pytest.fixture
+def protocol_class(kind, monkeypatch):
+    """The SSLProtocol under test, also put where asyncio's loop looks for it."""
+    if kind == "asyncio":
+        return STDLIB
+    from mgloop.tls._protocol import SSLProtocol
+
+    monkeypatch.setattr(asyncio.sslproto, "SSLProtocol", SSLProtocol)
+    return SSLProtocol
+
+
+@pytest.fixture
+def loop(protocol_class, reported):
+    """asyncio's own loop, audited at the end like conftest's."""
+    before = support.open_fds()
+    loop = support.new_loop("asyncio")
+    loop.set_exception_handler(reported.record)
+    yield loop
+    pending = support.finish(loop)
+    gc.collect()
+    reported.check()
+    assert not pending
+    assert not support.fds_opened_since(before)
+
+
+@pytest.fixture
+def tls_version():
+    """The one version that both sides agree on; modules where it matters parametrise it."""
+    return ssl.TLSVersion.TLSv1_3
+
+
+@pytest.fixture
+def contexts(tls_version, client_ssl_context, server_ssl_context):
+    """(client, server)"""
+    for context in (client_ssl_context, server_ssl_context):
+        context.minimum_version = context.maximum_version = tls_version
+    return client_ssl_context, server_ssl_context
+
+
+@pytest.fixture
+def prepare(loop, protocol_class, contexts):
+    """prepare(app, **kwargs): a Connection before its handshake; ended after the test."""
+    made = []
+
+    def prepare(app, contexts=contexts, **kwargs):
+        connection = Connection(loop, protocol_class, contexts, app, **kwargs)
+        made.append(connection)
+        return connection
+
+    yield prepare
+    for connection in made:
+        if connection.proto._app_transport is not None:
+            connection.lose()
+
+
+@pytest.fixture
+def connect(prepare):
+    """connect(app, **kwargs): a Connection with the handshake done; ended after the test."""
+    return lambda app, **kwargs: prepare(app, **kwargs).shake_hands()
+
+
+@pytest.fixture
+def run_for(loop):
+    """run_for(predicate): run the loop until it is true."""
+    return lambda predicate: loop.run_until_complete(support.wait_until(predicate))

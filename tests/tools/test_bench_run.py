@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The benchmarks' command line, end to end, on asyncio and on loops with known faults.
+
+Each test runs ``python -m bench`` as a user would, with windows so short that the figures mean
+nothing: what is asserted is what the harness notices, keeps and says.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator needs a C compiler"),
+]
+BRIEF = (
+    "--seconds", "0.2", "--warmup", "0.02", "--rounds", "1", "--windows", "1", "--no-control",
+)  # fmt: skip
+FAKES = {"PYTHONPATH": str(ROOT / "tests" / "tools")}
+
+
+def command(*args):
+    return [sys.executable, "-m", "bench", *args]
+
+
+def bench(*args, env=None):
+    """Run the command to its end."""
+    return subprocess.run(
+        command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+
+
+def run(tmp_path, *args, env=None):
+    """Run ``bench run`` briefly; the finished process and the parsed results file."""
+    path = tmp_path / "r.json"
+    done = bench("run", *BRIEF, "--json", str(path), *args, env=env)
+    return done, json.loads(path.read_text()) if path.exists() else None
+
+
+def complaint(done):
+    """The one sentence of a command that failed on its input."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("bench: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def samples(results, subject):
+    return [s for s in results["samples"] if s["subject"] == subject]
+
+
+def test_list_names_loops_and_workloads():
+    done = bench("list")
+    assert done.returncode == 0
+    for text in ("asyncio:SelectorEventLoop", "echo/protocol-1k-c100", "seeds/4-classify-101"):
+        assert text in done.stdout
+
+
+def test_an_echo_run_has_all_its_figures(tmp_path):
+    done, found = run(tmp_path, "--suite", "echo", "--loops", "asyncio",
+                      "--only", "echo/protocol-1k-c100,udp,unix,pipe-1k")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {s["name"] for s in found["subjects"]} == {"asyncio", "floor"}
+    assert len(found["samples"]) == 8
+    for sample in found["samples"]:
+        assert sample["status"] == "ok", sample
+        assert sample["value"] == sample["cpu_us"] > 0
+        assert sample["ops"] > 0
+        assert sample["rss_kib"] > 0
+        latency = sample["latency_us"]
+        assert 0 < latency["50"] <= latency["95"] <= latency["99"] <= latency["99.9"]
+    assert found["machine"]["kernel"] == os.uname().release
+    assert "protocol-1k-c100" in done.stdout
+
+
+def test_bulk_writelines_and_accept(tmp_path):
+    done, found = run(tmp_path, "--suite", "echo,scale", "--loops", "asyncio",
+                      "--only", "bulk,writelines,scale/accept,sendfile")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ok = {s["workload"] for s in samples(found, "asyncio") if s["status"] == "ok"}
+    # 100 MB in 50 ms is asked of no machine: sendfile may end its window without one whole file.
+    assert ok >= {"echo/bulk-receive", "echo/bulk-send", "echo/writelines-10x1k-c100",
+                  "scale/accept"}  # fmt: skip
+
+
+def test_tls(tmp_path):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl program for a certificate")
+    done, found = run(tmp_path, "--suite", "tls", "--loops", "asyncio",
+                      "--only", "tls/protocol-1k,handshakes")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [s["status"] for s in found["samples"]] == ["ok", "ok"]
+
+
+def test_tls_by_the_client_in_python(tmp_path):
+    """What a machine without OpenSSL's headers does: a compiler that cannot link -lssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl program for a certificate")
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *-lssl*) exit 1;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    done, found = run(tmp_path, "--suite", "tls", "--loops", "asyncio",
+                      "--only", "tls/protocol-1k,handshakes", "--seconds", "1",
+                      env={"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for sample in found["samples"]:
+        assert sample["status"] == "ok", sample
+        assert "client in Python" in sample["note"]
+
+
+def test_idle_connections_cost_memory(tmp_path):
+    done, found = run(tmp_path, "--suite", "scale", "--loops", "asyncio", "--only", "rss",
+                      "--no-floor")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (rss,) = [s for s in found["samples"] if s["workload"] == "scale/rss-per-idle"]
+    if rss["status"] == "errors":
+        pytest.skip(f"this machine has no 10,000 connections to spare ({rss['note']})")
+    assert 0.1 < rss["value"] < 100
+
+
+def test_a_slow_loop_is_detected(tmp_path):
+    path = tmp_path / "r.json"
+    done = bench("run", "--quick", "--suite", "micro", "--only", "call_soon-0", "--rounds", "3",
+                 "--loops", "asyncio,slow=bench_fakes:SlowLoop", "--json", str(path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("call_soon-0")]
+    assert "x-" in row, row
+    values = [[s["value"] for s in samples(found, name)] for name in ("asyncio", "slow")]
+    assert min(values[1]) > max(values[0])
+
+
+def test_a_micro_workload_that_kills_its_process_costs_only_itself(tmp_path):
+    done, found = run(tmp_path, "--quick", "--suite", "micro", "--only", "chain,call_later,sleep",
+                      "--rounds", "1", "--loops", "fragile=bench_fakes:FragileLoop")  # fmt: skip
+    assert "micro/call_later-cancel, fragile, window 1: fragile died" in complaint(done)
+    statuses = {s["workload"]: s["status"] for s in samples(found, "fragile")}
+    assert statuses == {
+        "micro/chain": "ok", "micro/call_later-cancel": "failed", "micro/sleep-0": "ok",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("factory", ["LyingLoop", "ClosingLoop"])
+def test_a_broken_server_has_errors_and_no_speed(tmp_path, factory):
+    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
+                      "--loops", f"asyncio,broken=bench_fakes:{factory}")  # fmt: skip
+    (sample,) = samples(found, "broken")
+    assert sample["status"] == "errors"
+    assert "value" not in sample
+    assert sum(sample["errors"].values()) == 100
+    assert samples(found, "asyncio")[0]["status"] == "ok"
+    assert "errors" in done.stdout
+
+
+def test_a_server_that_dies_is_told_and_the_rest_is_kept(tmp_path):
+    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
+                      "--loops", "asyncio,dying=bench_fakes:DyingLoop")  # fmt: skip
+    assert done.returncode == 2
+    assert "dying died while it served (exit status 7)" in done.stderr
+    assert {s["status"] for s in samples(found, "dying")} == {"failed"}
+    assert {s["status"] for s in samples(found, "asyncio")} == {"ok"}
+
+
+def test_a_server_that_hangs_is_told_and_the_rest_is_kept(tmp_path):
+    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
+                      "--loops", "asyncio,silent=bench_fakes:SilentLoop",
+                      "--seconds", "5")  # fmt: skip
+    assert "silent hung: 100 connection(s) had no answer" in complaint(done)
+    assert samples(found, "silent")[0]["status"] == "failed"
+    assert samples(found, "asyncio")[0]["status"] == "ok"
+
+
+def test_what_a_loop_cannot_do_is_said_and_is_no_failure(tmp_path):
+    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
+                      "--loops", "asyncio,stuck=bench_fakes:StuckLoop")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert samples(found, "stuck")[0]["status"] == "unsupported"
+    assert "cannot" in done.stdout
+
+
+def test_interrupt_keeps_what_was_measured(tmp_path):
+    path = tmp_path / "r.json"
+    with subprocess.Popen(
+        command("run", "--suite", "echo", "--loops", "asyncio", "--only", "echo/protocol",
+                "--rounds", "50", "--seconds", "0.05", "--json", str(path)),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                if path.exists() and json.loads(path.read_text())["samples"]:
+                    break
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    found = json.loads(path.read_text())
+    assert found["interrupted"]
+    assert found["samples"]
+    assert "the run was interrupted" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["run", "--loops", "nonsense"], "unknown loop 'nonsense'"),
+        (["run", "--loops", "no_module:x"], "unknown loop 'no_module:x'"),
+        (["run", "--loops", "asyncio,asyncio"], "given twice"),
+        (["run", "--suite", "nonsense"], "unknown suite 'nonsense'"),
+        (["run", "--loops", "asyncio", "--only", "nonsense"], "no workload matches"),
+        (["run", "--loops", "asyncio", "--rounds", "0"], "must be positive"),
+        (["run", "--loops", "asyncio", "--reference", "uvloop"], "not among the loops"),
+        (["run", "--loops", "asyncio", "--suite", "micro", "--json", "/dev/null/x"], "cannot"),
+        (["report", "no-such-file.json"], "cannot read"),
+        (["compare", "README.md", "README.md"], "not JSON"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(args, sentence):
+    assert sentence in complaint(bench(*args))
+
+
+def test_a_results_file_of_another_version(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text('{"format": "mgloop-bench", "version": 99}')
+    for args in (["report", str(path)], ["compare", str(path), str(path)]):
+        assert "version 99, and this is version 1" in complaint(bench(*args))
+
+
+def test_without_wrk_the_others_are_measured(tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("cc", "as", "ld"):
+        (folder / name).symlink_to(shutil.which(name))
+    done, found = run(tmp_path, "--suite", "http,scale", "--loops", "asyncio",
+                      "--only", "http/raw-c50,active50-idle0",
+                      env={"PATH": str(folder)})  # fmt: skip
+    assert "wrk is not installed" in complaint(done)
+    assert {s["workload"] for s in found["samples"]} == {"scale/active50-idle0"}
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done, _ = run(tmp_path, "--suite", "echo", "--loops", "asyncio", "--no-floor",
+                      "--only", "echo/protocol-1k-c1", "--port", str(port))  # fmt: skip
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("bench: ")]
+    assert done.returncode == 2
+    assert sentences == [f"bench: port {port} is in use: choose another"]
+
+
+def test_report_and_compare_of_a_run(tmp_path):
+    done, _ = run(tmp_path, "--suite", "micro", "--only", "sleep-0,chain",
+                  "--loops", "asyncio,twin=asyncio:SelectorEventLoop")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    path, markdown, page = (str(tmp_path / n) for n in ("r.json", "r.md", "r.html"))
+    assert bench("report", path, "--md", markdown, "--html", page).returncode == 0
+    assert "| task switch (sleep(0)) (us) |" in Path(markdown).read_text()
+    assert "<table>" in Path(page).read_text()
+    done = bench("compare", path, path, "--loop", "twin")
+    assert done.returncode == 0
+    assert "no regression beyond the noise among 2 workloads" in done.stdout
+    worse = json.loads(Path(path).read_text())
+    for sample in samples(worse, "twin"):
+        sample["value"] *= 2
+    other = tmp_path / "worse.json"
+    other.write_text(json.dumps(worse))
+    done = bench("compare", path, str(other), "--loop", "twin")
+    assert done.returncode == 1
+    assert "2 regression(s)" in done.stdout
+
+
+def test_the_guard_says_that_a_revision_is_unknown():
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.revisions", "no-such-revision"], cwd=ROOT,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "git knows no revision 'no-such-revision'" in done.stderr
+
+
+def test_http_and_a_seed(tmp_path):
+    pytest.importorskip("aiohttp")
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    done, found = run(tmp_path, "--suite", "http,seeds", "--loops", "asyncio", "--no-floor",
+                      "--only", "http/aiohttp,seeds/1,seeds/3-close-p2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    by_name = {(s["workload"], s["subject"]): s for s in found["samples"]}
+    for key in (
+        ("http/aiohttp-c50", "asyncio"), ("http/aiohttp-client-c20", "asyncio"),
+        ("seeds/1-hello", "aiohttp/asyncio"), ("seeds/3-close-p2", "asyncio, multiplexed"),
+        ("seeds/3-close-p2", "asyncio, one at a time"),
+        ("seeds/3-close-p2", "blocking, one at a time"),
+    ):  # fmt: skip
+        assert by_name[key]["rate"] > 0, by_name[key]
+    assert "wrk -t4 -c100 -d1s" in done.stdout

@@ -36,6 +36,7 @@ cdef class Handle:
     cdef object __weakref__
 
     cdef int run(self, bint keep) except -1
+    cdef int run_by(self, object patched_run, bint keep) except -1
     cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
@@ -55,6 +56,8 @@ cdef class TimerHandle(Handle):
 cdef class ThreadSafeHandle(Handle):
     cdef unsigned long running_in   # thread that runs the callback, 0 = none
     cdef object ended               # threading.Event of those who wait for it, or None
+
+    cdef int end_run(self) except -1
 
 
 # `context` NULL = a copy of the current one, shared through *snapshot. All arguments are borrowed.

@@ -152,6 +152,22 @@ cdef class Handle:
             self.finish()
         return 0
 
+    cdef int run_by(self, object patched_run, bint keep) except -1:
+        """run(), by way of what somebody has put in the place of asyncio's Handle._run()."""
+        cdef object loop = self.loop
+        if self.callback is NULL:
+            return 0
+        try:
+            patched_run(self)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            _stdlib.report_callback_failure(loop, self, exc)
+        finally:
+            if not keep and not self.lasting:
+                self.finish()
+        return 0
+
     cdef int own_context(self) except -1:
         """Have a context that nobody else has, instead of a share in a snapshot. Up to 3.11 making
         one may start the collector, and so anything: afterwards the handle may be cancelled."""
@@ -254,6 +270,9 @@ cdef class Handle:
 cdef class TimerHandle(Handle):
     """A callback that waits for its time; as asyncio.TimerHandle."""
 
+    def __cinit__(self):
+        self.index = -1
+
     def cancel(self):
         """Cancel the timer; it leaves the loop's heap, and lets go of its callback, at once."""
         self.drop()
@@ -319,9 +338,22 @@ cdef class ThreadSafeHandle(Handle):
         try:
             return Handle.run(self, keep)
         finally:
-            self.running_in = 0
-            if self.ended is not None:
-                self.ended.set()
+            self.end_run()
+
+    cdef int run_by(self, object patched_run, bint keep) except -1:
+        if self.callback is NULL:
+            return 0
+        self.running_in = PyThread_get_thread_ident()
+        try:
+            return Handle.run_by(self, patched_run, keep)
+        finally:
+            self.end_run()
+
+    cdef int end_run(self) except -1:
+        self.running_in = 0
+        if self.ended is not None:
+            self.ended.set()
+        return 0
 
     def cancel(self):
         """Cancel the callback, or wait for its end if another thread is running it."""
@@ -410,7 +442,6 @@ cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, P
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
                            Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
-    h.index = -1
     h.deadline = when
     fill(h, loop, callback, args, nargs, context, snapshot)
     return h

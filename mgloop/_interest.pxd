@@ -28,7 +28,9 @@ cdef class FdWatch(Watcher):
     cdef object sock            # weak reference to the socket of a lasting registration, or None
     cdef uint32_t mask          # as registered with the kernel
 
+    cdef uint32_t wanted(self) noexcept
     cdef int sync(self) except -1
+    cdef int try_sync(self) except -1
     cdef bint pop_attempt(self, bint write) except -1
     cdef int enlist(self, Waiter waiter, bint write, object sock) except -1
     cdef int delist(self, Waiter waiter, bint write) except -1

@@ -54,10 +54,9 @@ cdef class FdWatch(Watcher):
     cdef bint owns_descriptor(self) noexcept:
         return False
 
-    cdef int sync(self) except -1:
-        """Bring the kernel's registration in step with what is wanted."""
+    cdef uint32_t wanted(self) noexcept:
+        """What the kernel is to be asked for: 0 = nothing any more."""
         cdef uint32_t mask = 0
-        cdef LoopCore loop = self.loop
         if self.reader is not None or self.writer is not None:
             if self.reader is not None or self.read_waiters is not None:
                 mask |= EPOLLIN
@@ -70,16 +69,30 @@ cdef class FdWatch(Watcher):
             # had to wait for room once may have to again.
             if self.write_waiters is not None or (self.mask & EPOLLET and self.mask & EPOLLOUT):
                 mask |= EPOLLOUT
+        return mask
+
+    cdef int sync(self) except -1:
+        """Bring the kernel's registration in step with what is wanted."""
+        cdef uint32_t mask = self.wanted()
+        cdef LoopCore loop = self.loop
         if mask == 0:
             loop.unwatch(self)
-            return 0
-        if loop.owner_of(self.fd) is self:
+        elif loop.owner_of(self.fd) is self:
             # Also when the mask has not changed: the descriptor may have been closed and opened
             # again under the same number since, and only the kernel knows.
             loop.rearm(self, mask)
         else:
             loop.watch(self, self.fd, mask)
         self.mask = mask
+        return 0
+
+    cdef int try_sync(self) except -1:
+        """sync(), where the user may have closed the descriptor: then those who wait for a socket
+        are told, and readers and writers are not called any more, as with asyncio."""
+        try:
+            self.sync()
+        except OSError:
+            self.fail_waiters()
         return 0
 
     cdef bint on_event(self, uint32_t events) except -1:
@@ -100,7 +113,22 @@ cdef class FdWatch(Watcher):
         if events & ~EPOLLIN and self.fd >= 0:
             changed |= self.pop_attempt(True)
         if changed and not self.mask & EPOLLET and self.fd >= 0:
-            self.sync()
+            self.try_sync()
+        return 0
+
+    cdef int give_way(self, Watcher other) except -1:
+        """The descriptor is another file now, or a transport takes it over."""
+        cdef Handle handle
+        self.ready = 0
+        self.fd = -1
+        self.file = self.sock = None
+        self.fail_waiters()
+        for handle in (self.reader, self.writer):
+            if handle is not None:
+                handle.cancel()
+        self.reader = self.writer = None
+        # Who had given way to this one, on a descriptor that was closed, is not under the next.
+        self.under = None
         return 0
 
     cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
@@ -138,7 +166,7 @@ cdef class FdWatch(Watcher):
             self.read_waiters = waiter.next
         waiter.next = None
         if not self.mask & EPOLLET and self.fd >= 0:
-            self.sync()
+            self.try_sync()
         return 0
 
     cdef int fail_waiters(self) except -1:
@@ -165,10 +193,19 @@ cdef class FdWatch(Watcher):
             waiter = rest
             rest = waiter.next
             waiter.next = None
-            if waiter.attempt():
-                any_done = True
-            else:
+            try:
+                if waiter.attempt():
+                    any_done = True
+                else:
+                    append_waiter(self, waiter, write)
+            except BaseException:
                 append_waiter(self, waiter, write)
+                while rest is not None:
+                    waiter = rest
+                    rest = waiter.next
+                    waiter.next = None
+                    append_waiter(self, waiter, write)
+                raise
         return any_done
 
 
@@ -275,9 +312,11 @@ cdef class FdCore(ScheduleCore):
             watch.sync()
         except BaseException:
             if write:
-                watch.writer = None
+                watch.writer = previous
             else:
-                watch.reader = None
+                watch.reader = previous
+            if watch.reader is None and watch.writer is None:
+                watch.file = None
             raise
         if previous is not None:
             previous.cancel()

@@ -27,6 +27,7 @@ cdef extern from "<sys/epoll.h>":
         EPOLLERR
         EPOLLHUP
         EPOLLET
+        EPOLLMSG
 
 
 cdef extern from "Python.h":
@@ -42,16 +43,24 @@ cdef class Watcher:
     cdef LoopCore loop
     cdef int fd
     cdef uint32_t ready         # events told by the kernel and not yet handled
-    cdef bint queued            # waits in the ready queue, or in the list of flushes
-    cdef bint flush_queued
+    cdef uint32_t events        # what it is registered for
+    cdef bint queued            # waits in the ready queue
+    cdef bint flush_queued      # waits in the list of flushes
+    cdef Watcher under          # who gave way to this one and is told of events as well, or None
     cdef object __weakref__
 
-    # Called from the loop with `ready` taken; raises SystemExit and KeyboardInterrupt only.
+    # Called from the loop with `ready` taken.
     cdef int on_ready(self, uint32_t events) except -1
     # Called once per defer_flush(), at the end of the phase.
     cdef int on_flush(self) except -1
     # Called at once when the kernel reports; True = dealt with, on_ready() is not wanted.
     cdef bint on_event(self, uint32_t events) except -1
+    # The net: an exception has come out of on_ready() or on_flush().
+    cdef int failed(self, object exc) except -1
+    # SystemExit or KeyboardInterrupt has, and leaves run_forever(): events not to be lost by it.
+    cdef int interrupted(self, uint32_t events) except -1
+    # Somebody else wants to watch the same descriptor. Raises RuntimeError, or lets go of it.
+    cdef int give_way(self, Watcher other) except -1
     # The descriptor belongs to a transport: add_reader() and the like must keep off it.
     cdef bint owns_descriptor(self) noexcept
 
@@ -66,6 +75,7 @@ cdef class LoopCore:
     cdef bint wakeup_enabled
     cdef bint iterating         # inside _run_once()
     cdef bint busy              # enough is ready in this iteration for small writes to be deferred
+    cdef public int _unobserved  # registrations that nobody can tell from none; see iterate()
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
@@ -74,11 +84,18 @@ cdef class LoopCore:
     cdef public object _task_factory
     cdef public object _current_handle
 
-    # Interest. watch() keeps the watcher alive until unwatch().
+    cdef int check_open(self) except -1
+    cdef bint forked(self) noexcept
+    cdef int adopt(self) except -1
+
+    # Interest. claim() says whose the descriptor is, watch() has the kernel watch it as well; both
+    # keep the watcher alive until unwatch(). Who has it gives way, or they raise RuntimeError.
+    cdef int claim(self, Watcher watcher, int fd) except -1
     cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1
     cdef void unwatch(self, Watcher watcher) noexcept
     cdef int rearm(self, Watcher watcher, uint32_t events) except -1
     cdef Watcher owner_of(self, int fd)
+    cdef int displace(self, Watcher watcher, int fd) except -1
     cdef int watch_limit(self) noexcept
     # Put the watcher into the ready queue, as if the kernel had reported `events`.
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1
@@ -98,10 +115,12 @@ cdef class LoopCore:
     cdef int iterate(self) except -1
     cdef int run_batch(self, size_t n) except -1
     cdef void drop_snapshot(self) noexcept
-    cdef int run_batch_debug(self, size_t n) except -1
+    cdef int run_batch_slowly(self, size_t n, object patched_run) except -1
+    cdef int caught(self, object item, uint32_t events, object exc) except -1
     cdef int64_t first_deadline(self) except -1
-    cdef int collect_timers(self) except -1
+    cdef int collect_timers(self, bint ask_clock) except -1
     cdef int flush(self) except -1
+    cdef int drop_flushes(self) except -1
     cdef void dispose(self) noexcept
 
 

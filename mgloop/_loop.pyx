@@ -11,13 +11,17 @@ One iteration:
     poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
     timers       those due join the queue
     batch        everything that is in the queue now, in order: callbacks, descriptors, timers
-    more batches what the batch itself scheduled, without a poll between: one after a poll that
-                 brought something, else up to four short ones
+    more batches what the batch itself scheduled, without a poll between: only where there is
+                 nothing to poll for but what the loop itself has registered
     flush        writes deferred by the transports leave
 
-So the order of callbacks is asyncio's. What differs from it is that the first batch after a poll
-is followed by a second one with no poll between: the task that a packet woke runs in the same
-iteration. User code runs outside mg_mgr_poll() only, and nothing is freed inside it.
+So the order of callbacks is asyncio's, and readiness is looked at as often. User code runs outside
+mg_mgr_poll() only, and nothing is freed inside it.
+
+Nothing escapes a watcher: an exception out of one is caught where the loop calls it (run_batch(),
+flush()) and handed to the watcher's failed(), which reports it and sees to it that the descriptor
+does not stay behind. SystemExit and KeyboardInterrupt leave run_forever(); what the kernel had told
+the watcher of is looked at again when the loop runs on. Handles have their own net (Handle.run()).
 
 Threads: one loop, one thread, GIL held everywhere but in the wait. call_soon_threadsafe() may be
 called from any thread; it pushes under the GIL and wakes the wait if there is one.
@@ -25,7 +29,7 @@ called from any thread; it pushes under the GIL and wakes the wait if there is o
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
-from libc.errno cimport EINTR
+from libc.errno cimport EINTR, ENOENT
 from libc.stdint cimport int64_t, uint32_t
 from libc.math cimport ceil
 
@@ -34,7 +38,7 @@ from mgloop._handle cimport (
 )
 
 import os
-from asyncio import futures
+from asyncio import events as asyncio_events, futures
 from asyncio.log import logger
 
 from . import _stdlib
@@ -47,6 +51,9 @@ cdef extern from "poll.h":
     const int64_t MGL_NEVER
     int mgl_poll_run(mgl_poll *poll, int64_t deadline)
     bint mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline)
+    int mgl_poll_batch(const mgl_poll *poll)
+    int mgl_poll_watched(const mgl_poll *poll)
+    int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner)
     int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner)
     int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events)
     void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
@@ -54,12 +61,14 @@ cdef extern from "poll.h":
     int mgl_poll_limit(const mgl_poll *poll)
     bint mgl_poll_wakeup(mgl_poll *poll)
     bint mgl_poll_forked(const mgl_poll *poll)
+    int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
     int64_t mgl_clock_ns() noexcept
 
 
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
+    int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
@@ -78,8 +87,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_WAIT_SECONDS = 24 * 3600    # as asyncio: longer waits are split
-    EXTRA_BATCHES = 4               # between two polls, while at most
+    EXTRA_BATCHES = 4               # between two polls for nothing, while at most
     EXTRA_BATCH_HANDLES = 3         # ... that many callbacks are ready
+    PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays
     DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
 
@@ -90,6 +100,9 @@ cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
+# Tools that trace or measure callbacks put a function of theirs in its place.
+cdef object AsyncioHandle = asyncio_events.Handle
+cdef object asyncio_run = asyncio_events.Handle._run
 cdef tuple KW_LOOP = ("loop",)
 
 
@@ -100,9 +113,22 @@ cdef class Watcher:
 
     def __cinit__(self):
         self.fd = -1
+        # One that is never given a loop has a closed one, so that no method of it finds None.
+        self.loop = CLOSED
 
     cdef int on_ready(self, uint32_t events) except -1:
         return 0
+
+    def _on_ready(self):
+        """on_ready(), as the callback of a handle: see LoopCore.run_batch_slowly()."""
+        cdef uint32_t events = self.ready
+        self.queued = False
+        self.ready = 0
+        if events:
+            try:
+                self.on_ready(events)
+            except BaseException as exc:
+                self.loop.caught(self, events, exc)
 
     cdef int on_flush(self) except -1:
         return 0
@@ -110,8 +136,27 @@ cdef class Watcher:
     cdef bint on_event(self, uint32_t events) except -1:
         return False
 
+    cdef int failed(self, object exc) except -1:
+        self.loop.call_exception_handler({
+            "message": f"Exception in callback {self!r}",
+            "exception": exc,
+        })
+        return 0
+
+    cdef int interrupted(self, uint32_t events) except -1:
+        if self.fd >= 0:
+            self.loop.mark_ready(self, events)
+        return 0
+
+    cdef int give_way(self, Watcher other) except -1:
+        raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
+
     cdef bint owns_descriptor(self) noexcept:
         return True
+
+
+# The loop of watchers that were not given one.
+cdef LoopCore CLOSED = None
 
 
 cdef object os_error(int error):
@@ -125,6 +170,9 @@ cdef int raise_errno(int error) except -1:
 cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
     """Called inside mg_mgr_poll() for each ready registration: notes it, and runs nothing."""
     cdef Watcher watcher = <Watcher>owner
+    # None of this fails: there is room in the queue for all that a poll may bring.
+    if watcher.under is not None:
+        (<LoopCore>loop).mark_ready(watcher.under, events)
     if watcher.on_event(events):
         return
     watcher.ready |= events
@@ -138,7 +186,10 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
 # Handles are not tracked by the collector, and what the queue, the heap and the poll loop hold is
 # out of Cython's sight. A loop that is forgotten instead of closed must be collected all the same
 # (and then warns), so those who own such references show them. A handle's own references may be
-# shown by its owner only while nobody else holds the handle.
+# shown by its owner only while nobody else holds the handle. The exception is a timer that waits
+# for its time, which is often held by whoever waits for it (asyncio.sleep() is): its references
+# count as the loop's. Should the loop be garbage the timer can never run, and closing lets go of
+# them.
 
 cdef inline bint is_handle(PyObject *o) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(o)
@@ -146,11 +197,13 @@ cdef inline bint is_handle(PyObject *o) noexcept:
 
 
 cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept:
-    cdef Handle h
-    cdef int i, n, rc = 0
     if o is NULL or Py_REFCNT(o) != 1 or not is_handle(o):
         return 0
-    h = <Handle>o
+    return show_references(<Handle>o, visit, arg)
+
+
+cdef int show_references(Handle h, visitproc visit, void *arg) noexcept:
+    cdef int i, n, rc = 0
     if h.context is not NULL:
         rc = visit(h.context, arg)
     if rc == 0:
@@ -235,11 +288,32 @@ cdef class LoopCore:
             finally:
                 self.iterating = False
 
-    def _check_not_forked(self):
-        if mgl_poll_forked(self.poll):
+    cdef int check_open(self) except -1:
+        if self._closed or self.poll is NULL:
+            raise RuntimeError("Event loop is closed")
+        return 0
+
+    cdef bint forked(self) noexcept:
+        """In a child of the process that made the loop, which has not adopted it."""
+        return self.poll is not NULL and mgl_poll_forked(self.poll)
+
+    cdef int adopt(self) except -1:
+        """Make the loop this process's own, if it is its parent's."""
+        cdef int rc
+        if not self.forked():
+            return 0
+        if self._thread_id is not None:
             raise RuntimeError(
-                "this event loop was made before fork() and belongs to the parent process; "
+                "this event loop was running when the process forked and belongs to the parent; "
                 "make a new one in the child, for example by asyncio.run()")
+        rc = mgl_poll_adopt(self.poll)
+        if rc < 0:
+            raise_errno(-rc)
+        self._adopted()
+        return 0
+
+    def _adopt(self):
+        self.adopt()
 
     cdef int run_until_stopped(self) except -1:
         while True:
@@ -249,31 +323,35 @@ cdef class LoopCore:
 
     cdef int iterate(self) except -1:
         cdef int64_t deadline = 0
-        cdef int n, extra = 0
-        cdef size_t count = mgl_ring_len(&self.ready)
-        if count == 0 and not self._stopping:
+        cdef int n, _extra
+        cdef size_t count
+        if mgl_poll_forked(self.poll):
+            self.adopt()
+        if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             deadline = self.first_deadline()
+            if mgl_ring_len(&self.ready) > 0 or self._stopping:
+                deadline = 0    # by a time() of the user's
+        mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
         n = mgl_poll_run(self.poll, deadline)
         if n < 0 and n != -EINTR:
             raise_errno(-n)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
-        self.collect_timers()
+        self.collect_timers(False)
         count = mgl_ring_len(&self.ready)
         self.busy = count >= DEFER_READY
         self.run_batch(count)
-        # Whom a packet has woken runs at once, but what that schedules comes after the next poll:
-        # programs count on others being served meanwhile. Where nothing came, short chains run on.
-        while extra < (1 if n > 0 else EXTRA_BATCHES) and not self._stopping:
+        # A look that brings nothing costs a third of a short iteration. Where nothing of a user or
+        # of a transport is watched nobody can tell how often it is taken: other threads push into
+        # the queue themselves, the timers ask the clock, and signals that the loop handles count as
+        # watched (mixins/signals).
+        for _extra in range(EXTRA_BATCHES):
             count = mgl_ring_len(&self.ready)
-            if count == 0 or (n <= 0 and count > EXTRA_BATCH_HANDLES):
+            if count == 0 or count > EXTRA_BATCH_HANDLES or self._stopping \
+                    or mgl_poll_watched(self.poll) > self._unobserved:
                 break
-            extra += 1
-            self.collect_timers()
-            count = mgl_ring_len(&self.ready)
-            if count >= DEFER_READY:
-                self.busy = True
-            self.run_batch(count)
+            self.collect_timers(True)
+            self.run_batch(mgl_ring_len(&self.ready))
         if mgl_ring_len(&self.flushes) > 0:
             self.flush()
         return 0
@@ -284,64 +362,87 @@ cdef class LoopCore:
         Py_XDECREF(snapshot)
 
     cdef int run_batch(self, size_t n) except -1:
-        cdef PyObject *item
-        cdef Watcher watcher
-        cdef uint32_t events
+        cdef PyObject *item = NULL
+        cdef uint32_t events = 0
+        cdef object patched_run = AsyncioHandle._run
         # The last of those who share it needs no copy then; and it keeps values alive.
         self.drop_snapshot()
-        if self._debug:
-            return self.run_batch_debug(n)
-        while n > 0:
-            n -= 1
-            item = mgl_ring_pop(&self.ready)
+        if self._debug or patched_run is not asyncio_run:
+            return self.run_batch_slowly(n, patched_run)
+        # The net is round the whole batch: to put one up takes time. The queue is looked at, too,
+        # since a callback may itself have run what was counted, by calling _run_once().
+        while n > 0 and mgl_ring_len(&self.ready) > 0:
             try:
-                if is_handle(item):
-                    (<Handle>item).run(False)
-                else:
-                    watcher = <Watcher>item
-                    watcher.queued = False
-                    events = watcher.ready
-                    watcher.ready = 0
-                    if events:
-                        watcher.on_ready(events)
-            finally:
-                Py_DECREF(<object>item)
+                while n > 0 and mgl_ring_len(&self.ready) > 0:
+                    n -= 1
+                    item = mgl_ring_pop(&self.ready)
+                    if is_handle(item):
+                        (<Handle>item).run(False)
+                    else:
+                        events = (<Watcher>item).ready
+                        (<Watcher>item).queued = False
+                        (<Watcher>item).ready = 0
+                        if events:
+                            (<Watcher>item).on_ready(events)
+                    Py_DECREF(<object>item)
+            except BaseException as exc:
+                held = <object>item
+                Py_DECREF(held)
+                self.caught(held, events, exc)
         return 0
 
-    cdef int run_batch_debug(self, size_t n) except -1:
-        """As run_batch(), measuring each callback."""
+    cdef int run_batch_slowly(self, size_t n, object patched_run) except -1:
+        """As run_batch(), in debug mode, which measures each callback, or while somebody has put a
+        function of theirs in the place of asyncio's Handle._run(): then that runs each callback."""
         cdef object item
         cdef PyObject *popped
-        cdef Watcher watcher
         cdef uint32_t events
         cdef int64_t start
         cdef double took
-        while n > 0:
+        cdef bint debug, patched = patched_run is not asyncio_run
+        while n > 0 and mgl_ring_len(&self.ready) > 0:
             n -= 1
             popped = mgl_ring_pop(&self.ready)
             item = <object>popped
             Py_DECREF(item)
+            debug = self._debug
+            events = 0
+            if patched and not is_handle(popped):
+                item = self.make_handle((<Watcher>item)._on_ready, (), None)
             try:
-                self._current_handle = item
+                if debug:
+                    self._current_handle = item
                 start = mgl_clock_ns()
-                if isinstance(item, Watcher):
-                    watcher = <Watcher>item
-                    watcher.queued = False
-                    events = watcher.ready
-                    watcher.ready = 0
+                if not is_handle(<PyObject *>item):
+                    events = (<Watcher>item).ready
+                    (<Watcher>item).queued = False
+                    (<Watcher>item).ready = 0
                     if events:
-                        watcher.on_ready(events)
+                        (<Watcher>item).on_ready(events)
+                elif patched:
+                    (<Handle>item).run_by(patched_run, debug)
                 else:
-                    (<Handle>item).run(True)
+                    (<Handle>item).run(debug)
                 took = (mgl_clock_ns() - start) * 1e-9
-                if took >= self.slow_callback_duration:
+                if debug and took >= self.slow_callback_duration:
                     logger.warning("Executing %s took %.3f seconds",
                                    _stdlib.format_handle(item), took)
+            except BaseException as exc:
+                self.caught(item, events, exc)
             finally:
                 self._current_handle = None
-            if not isinstance(item, Watcher) and not (<Handle>item).lasting:
+            if debug and is_handle(<PyObject *>item) and not (<Handle>item).lasting:
                 (<Handle>item).finish()
         return 0
+
+    cdef int caught(self, object item, uint32_t events, object exc) except -1:
+        """The net: see the module's opening. A handle lets through only what has to leave."""
+        if is_handle(<PyObject *>item):
+            raise exc
+        if isinstance(exc, (SystemExit, KeyboardInterrupt)):
+            (<Watcher>item).interrupted(events)
+            raise exc
+        return (<Watcher>item).failed(exc)
 
     cdef double read_clock(self) except? -1:
         if self.time_patched:
@@ -350,24 +451,29 @@ cdef class LoopCore:
 
     cdef int64_t first_deadline(self) except -1:
         """When the first timer is due, in nanoseconds of the port's clock."""
-        cdef double when
+        cdef double when, now = 0
         if self.timers.len == 0:
             return MGL_NEVER
+        if self.time_patched:
+            now = self.time()
+            if self.timers.len == 0:
+                return MGL_NEVER    # it has cancelled the last one
         when = self.timers.items[0].when
         if self.time_patched:
             # In theirs, which may pass at another pace: until then as long as it says now.
-            when = mgl_clock_ns() / 1e9 + min(when - self.time(), <double>MAX_WAIT_SECONDS)
+            when = mgl_clock_ns() / 1e9 + min(when - now, <double>MAX_WAIT_SECONDS)
         if when * 1e9 < <double>MGL_NEVER:
             return max(<int64_t>ceil(when * 1e9), 0)
         return MGL_NEVER
 
-    cdef int collect_timers(self) except -1:
-        """Move the timers that are due into the ready queue."""
+    cdef int collect_timers(self, bint ask_clock) except -1:
+        """Move the timers that are due into the ready queue. The clock need not be asked after a
+        wait that the alarm has not ended."""
         cdef double now
         cdef PyObject *timer
         if self.timers.len == 0:
             return 0
-        if not self.time_patched \
+        if not ask_clock and not self.time_patched \
                 and not mgl_poll_may_have_passed(self.poll, self.first_deadline()):
             return 0
         now = self.read_clock()
@@ -398,51 +504,95 @@ cdef class LoopCore:
 
     cdef int flush(self) except -1:
         """Send what was deferred, until nothing is: resume_writing() may write again."""
-        cdef PyObject *item
-        cdef Watcher watcher
+        cdef PyObject *item = NULL
         self.busy = False
+        if self.forked():
+            return self.drop_flushes()
+        while mgl_ring_len(&self.flushes) > 0:
+            try:
+                while mgl_ring_len(&self.flushes) > 0:
+                    item = mgl_ring_pop(&self.flushes)
+                    (<Watcher>item).flush_queued = False
+                    (<Watcher>item).on_flush()
+                    Py_DECREF(<object>item)
+            except BaseException as exc:
+                held = <object>item
+                Py_DECREF(held)
+                self.caught(held, 0, exc)
+        self.deferred = 0
+        return 0
+
+    cdef int drop_flushes(self) except -1:
+        """In the child of a fork: what was written before is the parent's to send."""
+        cdef PyObject *item
         while mgl_ring_len(&self.flushes) > 0:
             item = mgl_ring_pop(&self.flushes)
-            try:
-                watcher = <Watcher>item
-                watcher.flush_queued = False
-                watcher.on_flush()
-            finally:
-                Py_DECREF(<object>item)
+            (<Watcher>item).flush_queued = False
+            Py_DECREF(<object>item)
         self.deferred = 0
         return 0
 
     # -------------------------------------------------------------- interest ----
 
-    cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1:
+    cdef int displace(self, Watcher watcher, int fd) except -1:
+        """Before `watcher` gets the descriptor: whoever has it gives way."""
         cdef PyObject *owner
-        cdef int rc
-        if self.poll is NULL:
-            raise RuntimeError("Event loop is closed")
+        self.check_open()
+        self.adopt()
         owner = mgl_poll_owner(self.poll, fd)
         if owner is not NULL and <void *>owner != <void *>watcher:
-            # Left by sock_*() or an add_reader(), or by a descriptor closed behind our back.
-            (<Watcher>owner).ready = 0
-            (<Watcher>owner).fd = -1
+            (<Watcher>owner).give_way(watcher)
             mgl_poll_remove(self.poll, fd, True)
-        rc = mgl_poll_add(self.poll, fd, events, <PyObject *>watcher)
+        return 0
+
+    cdef int claim(self, Watcher watcher, int fd) except -1:
+        cdef int rc
+        self.displace(watcher, fd)
+        rc = mgl_poll_claim(self.poll, fd, <PyObject *>watcher)
+        if rc < 0:
+            raise_errno(-rc)
+        watcher.fd = fd
+        return 0
+
+    cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1:
+        cdef int rc
+        self.displace(watcher, fd)
+        watcher.events = events
+        rc = mgl_poll_add(self.poll, fd, all_events(watcher), <PyObject *>watcher)
         if rc < 0:
             raise_errno(-rc)
         watcher.fd = fd
         return 0
 
     cdef void unwatch(self, Watcher watcher) noexcept:
+        cdef Watcher owner = self.owner_of(watcher.fd)
+        cdef Watcher under = watcher.under
         watcher.ready = 0
-        if self.poll is not NULL and watcher.fd >= 0 \
-                and <void *>mgl_poll_owner(self.poll, watcher.fd) == <void *>watcher:
+        if owner is watcher:
+            watcher.under = None
             mgl_poll_remove(self.poll, watcher.fd, True)
+            if under is not None:
+                mgl_poll_add(self.poll, watcher.fd, under.events, <PyObject *>under)
+        elif owner is not None and owner.under is watcher:
+            # Its descriptor is about to be closed: whether that can still be told is no matter.
+            owner.under = None
+            mgl_poll_modify(self.poll, watcher.fd, owner.events)
 
     cdef int rearm(self, Watcher watcher, uint32_t events) except -1:
-        """Change what a watched descriptor is watched for."""
-        cdef int rc = mgl_poll_modify(self.poll, watcher.fd, events)
-        if rc < 0:
-            self.unwatch(watcher)
-            raise_errno(-rc)
+        """Change what a watched descriptor is watched for. Whoever watches it goes on owning it if
+        that fails."""
+        cdef Watcher owner
+        cdef int rc
+        self.check_open()
+        self.adopt()
+        owner = self.owner_of(watcher.fd)
+        if owner is not None and owner is not watcher and owner.under is not watcher:
+            owner = None
+        watcher.events = events
+        rc = ENOENT if owner is None \
+            else -mgl_poll_modify(self.poll, watcher.fd, all_events(owner))
+        if rc > 0:
+            raise_errno(rc)
         return 0
 
     cdef Watcher owner_of(self, int fd):
@@ -456,10 +606,12 @@ cdef class LoopCore:
         return 0 if self.poll is NULL else mgl_poll_limit(self.poll)
 
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1:
+        if self._closed:
+            return 0
         watcher.ready |= events
         if not watcher.queued:
-            watcher.queued = True
             mgl_ring_push(&self.ready, <PyObject *>watcher)
+            watcher.queued = True
         return 0
 
     # -------------------------------------------------------------- scheduling ----
@@ -484,6 +636,7 @@ cdef class LoopCore:
     cdef Handle schedule(self, object callback, object context):
         cdef Handle h
         cdef PyObject *none = NULL
+        self.check_open()
         h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context, NULL)
         mgl_ring_push(&self.ready, <PyObject *>h)
         return h
@@ -491,6 +644,7 @@ cdef class LoopCore:
     cdef Handle schedule_with(self, object callback, object arg, object context):
         cdef Handle h
         cdef PyObject *arg_ptr = <PyObject *>arg
+        self.check_open()
         h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context, NULL)
         mgl_ring_push(&self.ready, <PyObject *>h)
         return h
@@ -534,6 +688,26 @@ cdef class LoopCore:
         self.dispose()
 
 
+cdef inline uint32_t all_events(Watcher owner) noexcept:
+    return owner.events if owner.under is None else owner.events | owner.under.events
+
+
+CLOSED = LoopCore.__new__(LoopCore, enable_wakeup=False)
+CLOSED._closed = True
+CLOSED.dispose()
+
+
+def _settle_before_fork():
+    """What the running loop has deferred leaves before the fork: else parent and child, or neither,
+    would send it."""
+    loop = asyncio_events._get_running_loop()
+    if isinstance(loop, LoopCore):
+        (<LoopCore>loop).flush()
+
+
+os.register_at_fork(before=_settle_before_fork)
+
+
 cdef traverseproc loop_traverse_cython = (<PyTypeObject *>LoopCore).tp_traverse
 
 
@@ -550,7 +724,7 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
             rc = show_handle(owner, visit, arg)
     for i in range(loop.timers.len):
         if rc == 0:
-            rc = show_handle(loop.timers.items[i].timer, visit, arg)
+            rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)
     if rc == 0 and loop.snapshot is not NULL:
         rc = visit(loop.snapshot, arg)
     if loop.poll is not NULL:

@@ -15,12 +15,15 @@ cdef class SockCall(Waiter):
     cdef int kind
     cdef int fd
     cdef bint has_view
+    cdef bint again             # to be tried again without waiting for the kernel
+    cdef bint looked_twice      # ... because of an EAGAIN after the kernel had called it ready
     cdef bint started
     cdef bint finished
 
     cdef object begin(self)
     cdef object try_call(self)
     cdef int wait(self) except -1
+    cdef int try_again(self) except -1
     cdef object resume(self, bint *returned)
     cdef int finish(self) except -1
     cdef int check(self) except -1

@@ -23,7 +23,7 @@ from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
-from mgloop._loop cimport os_error
+from mgloop._loop cimport EPOLLIN, EPOLLOUT, os_error
 
 import socket
 import warnings
@@ -57,6 +57,7 @@ cdef extern from "Python.h":
 cdef enum:
     SCRATCH = 64 * 1024
     SMALL = 16 * 1024
+    MAX_SENT = 1024 * 1024      # bytes per turn: a reader that keeps up would let us send for ever
 
 cdef enum Kind:
     RECV
@@ -79,6 +80,9 @@ cdef object NOT_YET = object()
 @cython.final
 cdef class SockCall(Waiter):
     """One awaited call; a coroutine to everybody who looks."""
+
+    def __cinit__(self):
+        self.finished = True    # until it is given something to do
 
     def __dealloc__(self):
         if self.has_view:
@@ -122,12 +126,13 @@ cdef class SockCall(Waiter):
         """The call itself: its result, or NOT_YET. Raises OSError."""
         global hint
         cdef PyObject *data
-        cdef Py_ssize_t n, size
+        cdef Py_ssize_t n, size, limit
         cdef char *start
         cdef Py_buffer target
         cdef int error
         if self.kind == SENDALL:
             start = <char *>self.view.buf
+            limit = self.done + MAX_SENT
             while True:
                 n = send(self.fd, start + self.done, self.view.len - self.done,
                          MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -136,6 +141,9 @@ cdef class SockCall(Waiter):
                 self.done += n
                 if self.done == self.view.len:
                     return None
+                if self.done >= limit:
+                    self.again = True
+                    return NOT_YET
         elif self.kind == RECV_INTO:
             # Not held while waiting: the owner may resize or release the buffer meanwhile.
             try:
@@ -167,7 +175,10 @@ cdef class SockCall(Waiter):
                     Py_DECREF(result)
                     return result
                 Py_DECREF(<object>data)
-        if c_errno.errno == EAGAIN or c_errno.errno == EINTR:
+        if c_errno.errno == EINTR:
+            self.again = True
+            return NOT_YET
+        if c_errno.errno == EAGAIN:
             return NOT_YET
         raise os_error(c_errno.errno)
 
@@ -179,7 +190,14 @@ cdef class SockCall(Waiter):
         watch.enlist(self, self.kind == SENDALL, self.sock)
         self.watch = watch
         self.future = self.loop.new_future()
+        if self.again:
+            self.try_again()
         return 0
+
+    cdef int try_again(self) except -1:
+        """Behind those who are ready now: no edge will tell."""
+        self.again = False
+        return self.loop.mark_ready(self.watch, EPOLLOUT if self.kind == SENDALL else EPOLLIN)
 
     cdef bint attempt(self) except -1:
         """Called when the descriptor is ready. True = there is nothing more to wait for."""
@@ -196,6 +214,10 @@ cdef class SockCall(Waiter):
             self.future.set_exception(exc)
             return True
         if result is NOT_YET:
+            if self.again or not self.looked_twice:
+                # The kernel has said that it is ready, and will not say so again.
+                self.looked_twice = not self.again
+                self.try_again()
             return False
         self.future.set_result(result)
         return True
@@ -304,6 +326,7 @@ Coroutine.register(SockCall)
 cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
     cdef SockCall call = SockCall.__new__(SockCall)
     call.loop = loop
+    call.finished = False
     call.kind = kind
     call.sock = sock
     call.argument = argument

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 from asyncio import (
     base_events,
     constants,
@@ -25,7 +26,8 @@ from asyncio import (
 from typing import Any
 
 # --- Borrowed methods: functions of asyncio's selector loops that work on any loop which offers
-# _add_reader(), _ensure_fd_no_transport() and their like. None of them calls super().
+# _add_reader(), _ensure_fd_no_transport() and their like. None of them calls super(), or by way of
+# with_class() only.
 SelectorLoop: Any = selector_events.BaseSelectorEventLoop
 UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 
@@ -54,6 +56,19 @@ def is_buffered(protocol: Any) -> bool:
     return hasattr(protocol, "get_buffer") and (
         isinstance(protocol, protocols.BufferedProtocol) or not hasattr(protocol, "data_received")
     )
+
+
+def with_class(function: Any, owner: type) -> Any:
+    """A borrowed method whose super() is to go on from `owner`, not from the class it is from."""
+    code = function.__code__
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    cells["__class__"] = types.CellType(owner)
+    borrowed = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__,
+        tuple(cells[name] for name in code.co_freevars),
+    )  # fmt: skip
+    borrowed.__kwdefaults__ = function.__kwdefaults__
+    return borrowed
 
 
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
@@ -105,7 +120,10 @@ def extract_stack() -> Any:
 
 def report_callback_failure(loop: Any, handle: Any, exc: BaseException) -> None:
     """Tell the loop's exception handler that a handle's callback raised; as asyncio.Handle."""
-    callback = format_callback(handle._callback, handle._args, loop.get_debug())
+    try:
+        callback = format_callback(handle._callback, handle._args, loop.get_debug())
+    except Exception:  # a repr() of the user's; whatever it says, the failure is to be told
+        callback = f"of type {type(handle._callback).__name__}"
     context = {
         "message": f"Exception in callback {callback}",
         "exception": exc,

@@ -23,8 +23,8 @@ from .mixins.signals import SignalsMixin
 from .tls.mixin import TlsMixin
 from .transports._datagram import Datagram
 from .transports._pipe import ReadPipe, WritePipe
-from .transports._stream import Listener, Stream
-from .transports.sendfile import sock_sendfile_native_impl
+from .transports._stream import Stream
+from .transports.server import ServerMixin
 from .transports.unix import UnixMixin
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Loop(
     ProcessMixin,
     ResolveMixin,
     ExecutorMixin,
+    ServerMixin,
     asyncio.BaseEventLoop,
 ):
     """An asyncio event loop on Mongoose's poll loop.
@@ -48,7 +49,9 @@ class Loop(
     """
 
     _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
-    _sock_sendfile_native_impl = sock_sendfile_native_impl
+    _sock_sendfile_native_impl = _stdlib.UnixLoop._sock_sendfile_native_impl
+    _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
+    _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
     sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
     sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
     sock_sendto = _stdlib.SelectorLoop.sock_sendto
@@ -65,7 +68,6 @@ class Loop(
 
     def __init__(self, *, enable_wakeup: bool = True) -> None:
         super().__init__()
-        self._listeners: dict[socket.socket, Listener] = {}
         # asyncio's own transports, which serve datagrams and pipes, register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -85,7 +87,6 @@ class Loop(
             )
             self._signal_handlers.clear()
         self._close_signals()
-        self._listeners.clear()
         super().close()
         self._dispose()
 
@@ -128,72 +129,3 @@ class Loop(
             transp._reset_empty_waiter()
             if resume_reading:
                 transp.resume_reading()
-
-    # --------------------------------------------------------------- servers ----
-
-    def _start_serving(
-        self, protocol_factory: Any, sock: socket.socket, sslcontext: Any = None,
-        server: Any = None, backlog: int = 100,
-        ssl_handshake_timeout: float | None = _stdlib.SSL_HANDSHAKE_TIMEOUT,
-        ssl_shutdown_timeout: float | None = _stdlib.SSL_SHUTDOWN_TIMEOUT,
-        context: contextvars.Context | None = None,
-    ) -> None:  # fmt: skip
-        self._listeners[sock] = Listener(
-            self, protocol_factory, sock, sslcontext, server, backlog, ssl_handshake_timeout,
-            ssl_shutdown_timeout, context,
-        )  # fmt: skip
-
-    def _stop_serving(self, sock: socket.socket) -> None:
-        listener = self._listeners.pop(sock, None)
-        if listener is not None:
-            listener.stop()
-        else:
-            self._remove_reader(sock)
-        self._remove_socket_file(sock)
-        sock.close()
-
-    async def _accept_connection(
-        self, protocol_factory: Any, conn: socket.socket, peername: Any, sslcontext: Any,
-        server: Any, ssl_handshake_timeout: float | None, ssl_shutdown_timeout: float | None,
-    ) -> None:  # fmt: skip
-        """Serve an accepted connection that the native listener leaves to Python: one with TLS,
-        or any in debug mode, where a failure is reported."""
-        protocol = transport = None
-        extra = {"peername": peername}
-        try:
-            try:
-                protocol = protocol_factory()
-                waiter: Any = self.create_future()
-                if sslcontext:
-                    transport = self._make_ssl_transport(
-                        conn, protocol, sslcontext, waiter, server_side=True, extra=extra,
-                        server=server, ssl_handshake_timeout=ssl_handshake_timeout,
-                        ssl_shutdown_timeout=ssl_shutdown_timeout,
-                    )  # fmt: skip
-                else:
-                    transport = self._make_socket_transport(
-                        conn, protocol, waiter, extra=extra, server=server
-                    )
-            except BaseException:
-                conn.close()
-                raise
-            try:
-                await waiter
-            except BaseException:
-                transport.close()
-                raise
-            finally:
-                waiter = None  # its exception would keep the protocol alive
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            if self._debug:
-                context = {
-                    "message": "Error on transport creation for incoming connection",
-                    "exception": exc,
-                }
-                if protocol is not None:
-                    context["protocol"] = protocol
-                if transport is not None:
-                    context["transport"] = transport
-                self.call_exception_handler(context)

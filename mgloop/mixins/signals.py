@@ -14,18 +14,24 @@ is called, which replaces it as asyncio does.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _stdlib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVarTuple
+
+    _Ts = TypeVarTuple("_Ts")
 
 
 class SignalsMixin:
     """add_signal_handler() and remove_signal_handler(), and the pair behind them."""
 
-    add_signal_handler = _stdlib.UnixLoop.add_signal_handler
     _check_signal = _stdlib.UnixLoop._check_signal
     _handle_signal = _stdlib.UnixLoop._handle_signal
     _process_self_data = _stdlib.UnixLoop._process_self_data
@@ -40,9 +46,15 @@ class SignalsMixin:
         self._ssock.setblocking(False)
         self._csock.setblocking(False)
 
+    def add_signal_handler(self, sig: int, callback: Callable[[*_Ts], Any], *args: *_Ts) -> None:
+        """Have callback(*args) called by the loop when the signal comes. As asyncio's."""
+        _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
+        self._count_pair()
+
     def remove_signal_handler(self, sig: int) -> bool:
         """Stop handling the signal; True if it was handled. As asyncio's."""
         removed: bool = _stdlib.UnixLoop.remove_signal_handler(self, sig)
+        self._count_pair()
         if removed and not self._signal_handlers and self._thread_id is not None:  # type: ignore[attr-defined]
             # asyncio's code has taken the descriptor out; the running loop still wants it.
             signal.set_wakeup_fd(self._csock.fileno(), warn_on_full_buffer=False)
@@ -53,7 +65,7 @@ class SignalsMixin:
         # First, since some versions' clean-up would undo the set-up of a loop already running.
         self._check_closed()  # type: ignore[attr-defined]
         self._check_running()  # type: ignore[attr-defined]
-        self._check_not_forked()  # type: ignore[attr-defined]
+        self._adopt()  # type: ignore[attr-defined]
         if threading.current_thread() is not threading.main_thread():
             super().run_forever()  # type: ignore[misc]
             return
@@ -61,6 +73,7 @@ class SignalsMixin:
         # Registered while it runs only: an idle loop that is forgotten, not closed, must not be
         # kept alive by its own registration.
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
+        self._count_pair()
         previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if previous != wakeup_fd:
             _give_back(previous)
@@ -72,6 +85,20 @@ class SignalsMixin:
                 if current != wakeup_fd:
                     _give_back(current)
             self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
+
+    def _count_pair(self) -> None:
+        """Tell the iteration whether anybody could notice that it looks at the pair less often."""
+        self._unobserved = 0 if self._signal_handlers else 1
+
+    def _adopted(self) -> None:
+        """After a fork: a pair of this process's own, under the same numbers, which the signal
+        module may have been told."""
+        reading, writing = socket.socketpair()
+        with reading, writing:
+            reading.setblocking(False)
+            writing.setblocking(False)
+            os.dup2(reading.fileno(), self._ssock.fileno(), inheritable=False)
+            os.dup2(writing.fileno(), self._csock.fileno(), inheritable=False)
 
     def _close_signals(self) -> None:
         for sig in list(self._signal_handlers):

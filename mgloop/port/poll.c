@@ -4,6 +4,8 @@
 #include "poll.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,8 +37,8 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *events, int max);
 #undef epoll_wait
 
 enum {
-    MGL_MAX_EVENTS = 1024,   /* ready registrations taken per wait */
-    MGL_FIRST_POOL = 64,     /* connections in the pool at the start */
+    MGL_MAX_EVENTS = 1024,   /* ready registrations taken per wait, at most */
+    MGL_FIRST_POOL = 64,     /* connections in the pool at the start: as many are taken per wait */
     MGL_FAIRNESS = 16,       /* zero-time-out polls between two releases of the GIL */
     MGL_PROBE_PERIOD = 64,   /* waits between two probes while probing does not pay */
     MGL_SCORE_MAX = 8,
@@ -49,20 +51,24 @@ enum {
 #define MGL_GENERATION 0x7fffffffu
 
 typedef struct {
-    PyObject *owner; /* strong, NULL = not registered */
+    PyObject *owner; /* strong, NULL = nobody's */
     uint32_t generation;
+    uint32_t events; /* as registered with the kernel, 0 = claimed only */
 } registration;
 
 struct mgl_poll {
     struct mg_mgr mgr; /* first: the hook casts back */
-    struct mg_connection *base; /* the wake-up connection, always linked; NULL without wake-ups */
+    struct mg_connection *base; /* the wake-up connection, always linked; NULL = there is none */
     struct mg_connection **pool;
     int pool_size;
     int linked;
+    bool full; /* the last wait took as many as it could */
     int64_t deadline;
     int alarm_fd;
     int64_t alarm; /* when it will ring, MGL_NEVER = not set */
     int failed; /* errno of the wait, 0 = none */
+    bool waited; /* the last wait might have lasted: an alarm that was due has been seen */
+    bool wakeup; /* wake-ups are enabled */
     int zero_polls;
     int score; /* of the GIL-held probe: +1 hit, -2 miss */
     int unprobed;
@@ -70,6 +76,7 @@ struct mgl_poll {
     bool woken;     /* a wake-up is on its way */
     registration *table; /* by descriptor */
     int limit;
+    int watched; /* registrations that the kernel knows */
     uint32_t generation;
     unsigned fork_count;
     PyObject *loop; /* borrowed: the loop owns the poll object */
@@ -105,16 +112,26 @@ uint64_t mg_millis(void) { return 0; }
  * and stop a kernel timer, and want to be told the time, at every wait. Nor does the kernel round
  * an alarm up, as it does a time-out. */
 static bool set_alarm(mgl_poll *poll, int64_t deadline) {
-    if (poll->alarm <= deadline) return true;
-    if (mgl_clock_ns() >= deadline) return false;
     struct itimerspec at = {.it_value = {deadline / 1000000000, deadline % 1000000000}};
     if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0) return false;
     poll->alarm = deadline;
     return true;
 }
 
+/* The time-out to call epoll_wait() with: none if the alarm will ring in time, 0 if the deadline has
+ * passed. Where the alarm cannot be set (a sandbox that forbids it) the wait is bounded after all. */
+static int time_out(mgl_poll *poll) {
+    if (poll->deadline <= 0) return 0;
+    if (poll->alarm <= poll->deadline) return -1;
+    int64_t left = poll->deadline - mgl_clock_ns();
+    if (left <= 0) return 0;
+    if (set_alarm(poll, poll->deadline)) return -1;
+    left = left / 1000000 + 1; /* up, or it would be too early and the loop turn until it is not */
+    return left < INT_MAX ? (int) left : INT_MAX;
+}
+
 bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline) {
-    return poll->alarm > deadline;
+    return !poll->waited || poll->alarm > deadline;
 }
 
 static bool make_alarm(mgl_poll *poll) {
@@ -131,15 +148,16 @@ static bool make_alarm(mgl_poll *poll) {
 static int wait_for_events(mgl_poll *poll) {
     int epoll_fd = poll->mgr.epoll_fd;
     struct epoll_event *events = poll->events;
-    bool may_wait = poll->deadline > 0 && set_alarm(poll, poll->deadline);
+    int ms = time_out(poll);
     PyThreadState *state;
     int n;
 
-    if (!may_wait && ++poll->zero_polls < MGL_FAIRNESS)
-        return epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
-    if (may_wait && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
+    poll->waited = ms != 0;
+    if (ms == 0 && ++poll->zero_polls < MGL_FAIRNESS)
+        return epoll_wait(epoll_fd, events, poll->pool_size, 0);
+    if (ms != 0 && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
         poll->unprobed = 0;
-        n = epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, 0);
+        n = epoll_wait(epoll_fd, events, poll->pool_size, 0);
         if (n != 0) {
             if (poll->score < MGL_SCORE_MAX) poll->score++;
             if (++poll->zero_polls >= MGL_FAIRNESS) {
@@ -157,7 +175,7 @@ static int wait_for_events(mgl_poll *poll) {
     poll->woken = false; /* one wake-up too many is harmless; one believed sent and lost is not */
     poll->waiting = true;
     state = PyEval_SaveThread();
-    n = epoll_wait(epoll_fd, events, MGL_MAX_EVENTS, may_wait ? -1 : 0);
+    n = epoll_wait(epoll_fd, events, poll->pool_size, ms);
     int error = errno;
     PyEval_RestoreThread(state);
     poll->waiting = false;
@@ -184,7 +202,7 @@ static bool grow_pool(mgl_poll *poll, int size) {
     poll->pool = pool;
     while (poll->pool_size < size) {
         struct mg_connection *c = mg_alloc_conn(&poll->mgr);
-        if (c == NULL) return poll->pool_size > 0;
+        if (c == NULL) return false;
         c->fd = (void *) (size_t) -1; /* no descriptor: Mongoose does no I/O of its own on it */
         c->fn = on_poll;
         /* Chained downwards: mgr->conns = pool[n-1] links exactly n of them, then the base. */
@@ -200,7 +218,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     int foreign = 0, ready = 0;
     int n = wait_for_events(poll);
     poll->failed = n < 0 ? errno : 0;
-    if (n > poll->pool_size && !grow_pool(poll, n)) n = n < poll->pool_size ? n : poll->pool_size;
+    poll->full = n == poll->pool_size;
     struct epoll_event *ours = poll->events;
     for (int i = 0; i < n; i++) {
         uint64_t key = poll->events[i].data.u64;
@@ -233,14 +251,22 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     return foreign;
 }
 
+static bool make_wakeup(mgl_poll *poll);
+
 int mgl_poll_run(mgl_poll *poll, int64_t deadline) {
     poll->deadline = deadline;
     poll->failed = 0;
     poll->linked = 0;
     mg_mgr_poll(&poll->mgr, 0);
     poll->mgr.conns = poll->base;
+    /* A wait takes no more than there are connections to link, and leaves the rest with the kernel:
+     * so what is reported is never lost for want of memory. More were there: more next time. */
+    if (poll->full && poll->pool_size < MGL_MAX_EVENTS) grow_pool(poll, poll->pool_size * 2);
+    if (poll->wakeup && poll->base == NULL) make_wakeup(poll); /* or at the next turn */
     return poll->failed != 0 ? -poll->failed : poll->linked;
 }
+
+int mgl_poll_batch(const mgl_poll *poll) { return poll->pool_size; }
 
 /* ------------------------------------------------------------ registrations ---- */
 
@@ -257,6 +283,24 @@ static bool grow_table(mgl_poll *poll, int fd) {
 
 static uint64_t key_of(const mgl_poll *poll, int fd) {
     return MGL_OURS | (uint64_t) poll->table[fd].generation << 32 | (uint32_t) fd;
+}
+
+/* Who owns the descriptor from now on. */
+static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
+    registration *r = &poll->table[fd];
+    PyObject *previous = r->owner;
+    poll->watched += (events != 0) - (r->events != 0);
+    r->events = events;
+    Py_XINCREF(owner);
+    r->owner = owner;
+    Py_XDECREF(previous);
+}
+
+int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner) {
+    if (fd < 0) return -EBADF;
+    if (fd >= poll->limit && !grow_table(poll, fd)) return -ENOMEM;
+    give(poll, fd, owner, 0);
+    return 0;
 }
 
 int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner) {
@@ -279,31 +323,32 @@ int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner) {
         return -ENOMEM;
     }
     poll->generation = generation;
-    PyObject *previous = poll->table[fd].owner;
-    Py_INCREF(owner);
-    poll->table[fd].owner = owner;
     poll->table[fd].generation = generation;
-    Py_XDECREF(previous);
+    give(poll, fd, owner, events);
     return 0;
 }
 
 int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events) {
     if (mgl_poll_forked(poll)) return -EPERM;
+    if (fd < 0 || fd >= poll->limit || poll->table[fd].owner == NULL) return -ENOENT;
     struct epoll_event event = {.events = events, .data.u64 = key_of(poll, fd)};
-    if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) == 0) return 0;
-    /* The user closed the descriptor and it came back as another file: start again. */
-    if (errno == ENOENT && epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return 0;
-    return -errno;
+    /* ENOENT: the user closed the descriptor and it came back as another file: start again. */
+    if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0 &&
+        (errno != ENOENT || epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0))
+        return -errno;
+    poll->watched += poll->table[fd].events == 0;
+    poll->table[fd].events = events;
+    return 0;
 }
 
 void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel) {
     if (fd < 0 || fd >= poll->limit || poll->table[fd].owner == NULL) return;
-    if (in_kernel && !mgl_poll_forked(poll))
+    if (in_kernel && poll->table[fd].events != 0 && !mgl_poll_forked(poll))
         epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    PyObject *owner = poll->table[fd].owner;
-    poll->table[fd].owner = NULL;
-    Py_DECREF(owner);
+    give(poll, fd, NULL, 0);
 }
+
+int mgl_poll_watched(const mgl_poll *poll) { return poll->watched; }
 
 PyObject *mgl_poll_owner(const mgl_poll *poll, int fd) {
     return fd >= 0 && fd < poll->limit ? poll->table[fd].owner : NULL;
@@ -313,28 +358,69 @@ int mgl_poll_limit(const mgl_poll *poll) { return poll->limit; }
 
 /* ---------------------------------------------------------------- wake-ups ---- */
 
+/* Stock Mongoose closes and frees the connection when its recv() fails or memory is short. */
+static void on_wakeup(struct mg_connection *c, int event, void *data) {
+    mgl_poll *poll = (mgl_poll *) c->mgr;
+    wufn(c, event, data);
+    if (event != MG_EV_CLOSE) return;
+    poll->base = NULL;
+    if (poll->pool_size > 0) poll->pool[0]->next = NULL;
+}
+
+/* Whether Mongoose, which does not look, has really registered the connection. */
+static bool is_registered(mgl_poll *poll, struct mg_connection *c) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLERR | EPOLLHUP, .data.ptr = c};
+    return epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, (int) (size_t) c->fd, &event) == 0;
+}
+
 /* What mg_wakeup_init() does, but over an AF_UNIX datagram pair in place of its UDP pair on
  * 127.0.0.1: cheaper, not to be dropped for want of room, and there without `lo`. The sender is
- * mg_wakeup() and the reader Mongoose's own handler, both stock. */
-static bool init_unix_wakeup(mgl_poll *poll) {
+ * mg_wakeup() and the reader Mongoose's own handler, both stock. Where the pair cannot be had,
+ * mg_wakeup_init() itself. Nothing else may be linked. False with errno set. */
+static bool make_wakeup(mgl_poll *poll) {
     int pair[2];
-    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) return false;
-    if (mg_wrapfd(&poll->mgr, pair[1], wufn, NULL) == NULL) {
+    struct mg_connection *c = NULL;
+    errno = 0;
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
+        errno = 0;
+        if (!mg_wakeup_init(&poll->mgr)) {
+            if (errno == 0) errno = ENOMEM;
+            return false;
+        }
+        c = poll->mgr.conns;
+    } else if ((c = mg_wrapfd(&poll->mgr, pair[1], wufn, NULL)) == NULL) {
         close(pair[0]);
         close(pair[1]);
+        errno = ENOMEM;
+        return false;
+    } else {
+        poll->mgr.pipe.fd = pair[0];
+    }
+    int error = errno; /* of Mongoose's epoll_ctl(), if that failed */
+    if (!is_registered(poll, c)) {
+        close((int) (size_t) c->fd);
+        mg_close_conn(c); /* and with it the other end */
+        errno = error != 0 ? error : ENOMEM;
         return false;
     }
-    poll->mgr.pipe.fd = pair[0];
+    c->fn = on_wakeup;
+    poll->base = c;
+    if (poll->pool_size > 0) poll->pool[0]->next = c;
     return true;
 }
 
 bool mgl_poll_wakeup(mgl_poll *poll) {
-    if (poll->base == NULL) return false;
+    if (!poll->wakeup) return false;
     /* Both flags change with the GIL held only, and the loop looks at its ready ring after it has
      * set `waiting`'s counterpart, the time-out: nothing pushed before this call can be missed. */
     if (poll->waiting && !poll->woken && !mgl_poll_forked(poll)) {
         poll->woken = true;
-        mg_wakeup(&poll->mgr, poll->base->id, "", 0);
+        errno = 0; /* mg_wakeup() does not tell whether its send() has failed */
+        if (poll->base == NULL || !mg_wakeup(&poll->mgr, poll->base->id, "", 0) || errno != 0) {
+            /* The alarm ends a wait as well: it rings at once. */
+            struct itimerspec now = {.it_value = {0, 1}};
+            poll->woken = timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &now, NULL) == 0;
+        }
     }
     return true;
 }
@@ -368,15 +454,13 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
         PyErr_SetFromErrno(PyExc_OSError);
         return NULL;
     }
-    if (enable_wakeup) {
-        if (!init_unix_wakeup(poll) && !mg_wakeup_init(&poll->mgr)) {
-            error = errno;
-            mgl_poll_free(poll);
-            errno = error;
-            PyErr_SetFromErrno(PyExc_OSError);
-            return NULL;
-        }
-        poll->base = poll->mgr.conns;
+    poll->wakeup = enable_wakeup;
+    if (enable_wakeup && !make_wakeup(poll)) {
+        error = errno;
+        mgl_poll_free(poll);
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
     }
     if (!grow_pool(poll, MGL_FIRST_POOL) || !grow_table(poll, 63)) {
         mgl_poll_free(poll);
@@ -385,33 +469,65 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
     return poll;
 }
 
+/* Puts an epoll set of this process's own in the place of the one that it shares with its parent,
+ * under the same number. Closing its copy takes nothing out of the parent's. */
+static bool leave_parents_epoll(mgl_poll *poll) {
+    int fresh = epoll_create1(EPOLL_CLOEXEC);
+    if (fresh < 0) return false;
+    bool done = dup3(fresh, poll->mgr.epoll_fd, O_CLOEXEC) >= 0;
+    close(fresh);
+    return done;
+}
+
+static void drop_wakeup(mgl_poll *poll) {
+    if (poll->base == NULL) return;
+    close((int) (size_t) poll->base->fd);
+    poll->mgr.conns = poll->base;
+    mg_close_conn(poll->base); /* its handler closes the other end */
+    poll->mgr.conns = NULL;
+}
+
+int mgl_poll_adopt(mgl_poll *poll) {
+    if (!mgl_poll_forked(poll)) return 0;
+    if (!leave_parents_epoll(poll)) return -errno;
+    close(poll->alarm_fd);
+    if (!make_alarm(poll)) return -errno;
+    drop_wakeup(poll);
+    if (poll->wakeup && !make_wakeup(poll)) return -errno;
+    poll->fork_count = fork_count;
+    poll->waiting = poll->woken = false;
+    for (int fd = 0; fd < poll->limit; fd++) {
+        registration *r = &poll->table[fd];
+        if (r->events == 0) continue;
+        struct epoll_event event = {.events = r->events, .data.u64 = key_of(poll, fd)};
+        /* What cannot be watched here (closed since) is nothing that anybody still waits for. */
+        epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    }
+    return 0;
+}
+
 void mgl_poll_free(mgl_poll *poll) {
     for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
     if (poll->alarm_fd >= 0) close(poll->alarm_fd);
     free(poll->table);
     poll->limit = 0;
     poll->table = NULL;
-    if (mgl_poll_forked(poll)) {
-        /* mg_mgr_free() de-registers the wake-up connection: not in the parent's epoll, which the
-         * child shares. Its own copy of the descriptor is replaced by an empty epoll first. */
-        int fresh = epoll_create1(EPOLL_CLOEXEC);
-        if (fresh >= 0) {
-            dup3(fresh, poll->mgr.epoll_fd, O_CLOEXEC);
-            close(fresh);
-        } else {
-            close(poll->mgr.epoll_fd);
-            poll->mgr.epoll_fd = -1;
-        }
+    /* mg_mgr_free() de-registers the wake-up connection: not in the epoll set of a parent. */
+    if (mgl_poll_forked(poll) && !leave_parents_epoll(poll)) {
+        close(poll->mgr.epoll_fd);
+        poll->mgr.epoll_fd = -1;
     }
     /* Freed by Mongoose, which wants a connection linked while it does so. */
     while (poll->pool_size > 0) {
         struct mg_connection *c = poll->pool[--poll->pool_size];
         c->fn = NULL;
+        c->next = NULL;
         poll->mgr.conns = c;
         mg_close_conn(c);
     }
     free(poll->pool);
     poll->pool = NULL;
+    poll->wakeup = false;
     poll->mgr.conns = poll->base;
     poll->deadline = 0; /* mg_mgr_free() polls once more */
     mg_mgr_free(&poll->mgr);

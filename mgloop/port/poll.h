@@ -55,13 +55,20 @@ int mgl_poll_run(mgl_poll *poll, int64_t deadline);
 /* False = it has not, as of the last iteration: the clock need not be asked. */
 bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline);
 
-/* Interest in a descriptor. All return 0, or -errno and no Python exception. */
+/* The most registrations that one run records: room for as many is to be had beforehand. */
+int mgl_poll_batch(const mgl_poll *poll);
+
+/* Interest in a descriptor. All return 0, or -errno and no Python exception. mgl_poll_claim() says
+ * whose it is and tells the kernel nothing yet. */
+int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner);
 int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner);
 int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events);
 /* Forgets fd and drops its reference to the owner. `in_kernel` = also epoll_ctl(DEL). */
 void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel);
 /* The owner registered for fd (borrowed), or NULL. */
 PyObject *mgl_poll_owner(const mgl_poll *poll, int fd);
+/* How many descriptors the kernel watches, the port's own not counted. */
+int mgl_poll_watched(const mgl_poll *poll);
 /* One past the largest descriptor that may be registered. */
 int mgl_poll_limit(const mgl_poll *poll);
 
@@ -70,6 +77,9 @@ int mgl_poll_limit(const mgl_poll *poll);
 bool mgl_poll_wakeup(mgl_poll *poll);
 
 bool mgl_poll_forked(const mgl_poll *poll);
+/* In a child of the process that made the loop: an epoll set, an alarm and a wake-up of its own, and
+ * in it all that is registered. Returns 0 or -errno. */
+int mgl_poll_adopt(mgl_poll *poll);
 const char *mgl_mongoose_version(void);
 
 /* CLOCK_MONOTONIC in nanoseconds: the clock of time.monotonic(). */

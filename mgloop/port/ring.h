@@ -36,6 +36,13 @@ static int mgl_ring_grow(mgl_ring *r) {
     return 0;
 }
 
+/* Makes room for n more: pushing as many cannot fail then. */
+static inline int mgl_ring_reserve(mgl_ring *r, size_t n) {
+    while (r->items == NULL || mgl_ring_len(r) + n > r->mask + 1)
+        if (mgl_ring_grow(r) != 0) return -1;
+    return 0;
+}
+
 /* Takes a new reference of its own. */
 static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
     if (r->items == NULL || mgl_ring_len(r) > r->mask)

@@ -4,7 +4,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport LoopCore, Watcher
+from mgloop._loop cimport EPOLLMSG, LoopCore, Watcher
 
 
 cdef extern from "<netinet/in.h>":
@@ -20,6 +20,12 @@ cdef extern from "<netinet/in.h>":
         unsigned int sin6_scope_id
 
 
+cdef enum:
+    # Among the events of a watcher; no kernel reports it. A read has met EAGAIN although the kernel
+    # had called the descriptor readable, which it will not say again: look once more, no oftener.
+    SECOND_LOOK = EPOLLMSG
+
+
 cdef union Address:
     sockaddr any
     sockaddr_in v4
@@ -28,7 +34,7 @@ cdef union Address:
 
 cdef class SocketTransport(Watcher):
     cdef dict __dict__          # programs and tests put methods of their own over ours
-    cdef PyObject *context
+    cdef object context         # contextvars.Context; None once connection_lost() was called
     cdef object protocol
     cdef object server          # to be told when the transport is gone, or None
     cdef object sock            # owner of fd once it exists; accepted ones get it when asked for
@@ -47,6 +53,7 @@ cdef class SocketTransport(Watcher):
     cdef bint protocol_paused   # pause_writing() was called
     cdef bint connected         # the protocol is to hear of connection_lost()
     cdef bint watched
+    cdef bint exposed           # somebody has the bare descriptor: nothing is deferred any more
     cdef bint room_on_demand    # EPOLLOUT is asked for while something waits, not always
     cdef bint awaits_room       # ... and is now
 
@@ -56,11 +63,14 @@ cdef class SocketTransport(Watcher):
     cdef void drop_queue(self) noexcept
     cdef int connection_ended(self) except -1       # after connection_lost()
 
-    cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1
+    cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
                           dict extra, object server, object context) except -1
     cdef int use_protocol(self, object protocol) except -1
-    cdef int start(self) except -1
+    cdef int attach(self, object server) except -1
+    cdef int abandon(self) except -1
+    cdef int start(self, object connection_made) except -1
+    cdef int settle_for_outsider(self, bint for_good) except -1
     cdef uint32_t interest(self) noexcept
     cdef int watch_self(self) except -1
     cdef int await_room(self, bint wanted) except -1
@@ -73,11 +83,12 @@ cdef class SocketTransport(Watcher):
     cdef int fatal_error(self, object exc, str message) except -1
     cdef int force_close(self, object exc) except -1
     cdef int end(self, object exc) except -1
+    cdef int let_go(self) except -1
     cdef object local_name(self)
     cdef object make_socket(self)
     cdef int close_descriptor(self) except -1
 
 
-cdef PyObject *new_context(object given) except NULL
+cdef object new_context(object given)
 cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1
 cdef object address_tuple(Address *address)

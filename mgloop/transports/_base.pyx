@@ -17,15 +17,17 @@ through the Python socket that it was given or has made since somebody asked for
 """
 
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.errno cimport EBADF
 
-from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher
+from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error
 
+import contextvars
 import socket
 import warnings
 from asyncio.log import logger
 
 from .. import _stdlib
+from .public_socket import PublicSocket
 
 
 cdef extern from *:
@@ -49,7 +51,6 @@ cdef extern from *:
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_CopyCurrent() except NULL
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
     int try_enter "PyContext_Enter"(PyObject *context)
@@ -66,12 +67,9 @@ cdef enum:
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
 
-cdef PyObject *new_context(object given) except NULL:
-    """A new reference to the context given, or to a copy of the current one."""
-    if given is None:
-        return PyContext_CopyCurrent()
-    Py_INCREF(given)
-    return <PyObject *>given
+cdef object new_context(object given):
+    """The context given, or a copy of the current one."""
+    return contextvars.copy_context() if given is None else given
 
 
 cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1:
@@ -113,19 +111,27 @@ cdef class SocketTransport(Watcher):
     cdef int connection_ended(self) except -1:
         return 0
 
-    cdef int adopt(self, LoopCore loop, int fd, object protocol, PyObject *context) except -1:
-        """`context` is a reference of the transport's own from here on."""
+    def __cinit__(self):
+        # Until it is given a descriptor it is as one that is over.
+        self.closing = True
+        self.conn_lost = 1
+
+    cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1:
+        """Take over the descriptor; not yet, if it raises."""
         self.context = context
         self.loop = loop
-        self.fd = fd
         self.high = DEFAULT_HIGH
         self.low = DEFAULT_HIGH // 4
         self.use_protocol(protocol)
+        loop.claim(self, fd)
+        self.closing = False
+        self.conn_lost = 0
         return 0
 
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
                           dict extra, object server, object context) except -1:
         """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
+        cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
         self.sock = sock
         self.family = sock.family
@@ -141,40 +147,91 @@ cdef class SocketTransport(Watcher):
                 self.peername = sock.getpeername()
             except OSError:
                 pass
-        self.server = server
+        try:
+            self.attach(server)
+        except BaseException:
+            self.abandon()
+            raise
+        loop.schedule_with(self._start, (connection_made, waiter), self.context)
+        return 0
+
+    def __del__(self):
+        if self.fd < 0:
+            return
+        try:
+            warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+        finally:
+            # Also where warnings are errors.
+            try:
+                self.close_descriptor()
+            finally:
+                if self.server is not None:
+                    self._detach()
+
+    def _start(self, what):
+        connection_made, waiter = what
+        try:
+            self.start(connection_made)
+        finally:
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    cdef int attach(self, object server) except -1:
         if server is not None:
             if server_knows_clients:
                 server._attach(self)
             else:
                 server._attach()
-        loop.schedule_with(self._start, waiter, <object>self.context)
+            self.server = server
         return 0
 
-    def __dealloc__(self):
-        Py_XDECREF(self.context)
+    cdef int abandon(self) except -1:
+        """Be as one that never was: the descriptor is whose it was."""
+        self.loop.unwatch(self)
+        self.fd = -1
+        self.sock = None
+        self.closing = True
+        self.conn_lost = 1
+        return 0
 
-    def __del__(self):
-        if self.fd < 0:
-            return
-        warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
-        self.close_descriptor()
-        if self.server is not None:
-            self._detach()
-
-    def _start(self, waiter):
-        try:
-            self.start()
-        finally:
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
-
-    cdef int start(self) except -1:
+    cdef int start(self, object connection_made) except -1:
         """connection_made(), and only then the first read. Runs in the transport's context."""
         try:
-            self.protocol.connection_made(self)
+            connection_made(self)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            callback = _stdlib.format_callback(connection_made, (self,), self.loop._debug)
+            self.report(f"Exception in callback {callback}", exc)
         finally:
             if not self.conn_lost and self.fd >= 0:
                 self.watch_self()
+        return 0
+
+    cdef int failed(self, object exc) except -1:
+        """What has gone wrong is not known, nor what was done before it: the connection ends."""
+        self.report(f"Exception in callback {self!r}", exc)
+        return self.force_close(exc)
+
+    cdef int interrupted(self, uint32_t events) except -1:
+        if self.conn_lost or self.fd < 0:
+            return 0
+        if self.paused:
+            self.missed |= events
+            return 0
+        return self.loop.mark_ready(self, events)
+
+    cdef int give_way(self, Watcher other) except -1:
+        """To whom asyncio lets share the descriptor of a closing transport: what is still to be
+        sent is sent, and connection_lost() comes as ever."""
+        if self.closing:
+            if not self.conn_lost:
+                other.under = self
+        elif self.sock is not None and self.sock.fileno() != self.fd:
+            # Somebody has closed the socket, and the number is another file's now.
+            self.force_close(os_error(EBADF))
+        else:
+            raise RuntimeError(f"File descriptor {self.fd} is used by transport {self!r}")
         return 0
 
     cdef uint32_t interest(self) noexcept:
@@ -186,17 +243,34 @@ cdef class SocketTransport(Watcher):
         return INTEREST | EPOLLOUT
 
     cdef int watch_self(self) except -1:
-        self.loop.watch(self, self.fd, self.interest())
+        try:
+            self.loop.watch(self, self.fd, self.interest())
+        except OSError as exc:
+            return self.fatal_error(exc, "Fatal error on transport")
         self.watched = True
         return 0
 
     cdef int await_room(self, bint wanted) except -1:
         """After EAGAIN: be told when there is room. When all is sent: no longer."""
-        if not self.room_on_demand or self.awaits_room == wanted:
-            return 0
-        self.awaits_room = wanted
-        if self.watched:
-            self.loop.rearm(self, self.interest())
+        if wanted:
+            self.loop.check_open()
+        if not self.watched:
+            self.awaits_room = wanted
+        elif wanted:
+            # Also where it is asked for already: the edge comes once there has been no room, and
+            # registering anew has the kernel look, should it have said EAGAIN for another reason.
+            self.awaits_room = True
+            try:
+                self.loop.rearm(self, self.interest())
+            except OSError:
+                if self.room_on_demand:
+                    raise
+        elif self.room_on_demand and self.awaits_room:
+            self.awaits_room = False
+            try:
+                self.loop.rearm(self, self.interest())
+            except OSError:
+                pass        # one event too many
         return 0
 
     cdef int use_protocol(self, object protocol) except -1:
@@ -212,12 +286,13 @@ cdef class SocketTransport(Watcher):
         args[0] = NULL
         args[1] = <PyObject *>protocol
         args[2] = arg
-        PyContext_Enter(self.context)
+        cdef object context = self.context
+        PyContext_Enter(<PyObject *>context)
         try:
             return PyObject_VectorcallMethod(
                 method, &args[1], n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
         finally:
-            PyContext_Exit(self.context)
+            PyContext_Exit(<PyObject *>context)
 
     # -------------------------------------------------------------- flow control ----
 
@@ -234,6 +309,7 @@ cdef class SocketTransport(Watcher):
         if self.closing or not self.paused:
             return
         self.paused = False
+        self.loop.check_open()
         if self.missed:
             self.loop.mark_ready(self, self.missed)
             self.missed = 0
@@ -258,7 +334,8 @@ cdef class SocketTransport(Watcher):
 
     cdef int control_flow(self, str method) except -1:
         """Tell the protocol. Its context may be entered already, further up: in data_received()."""
-        cdef bint entered = try_enter(self.context) == 0
+        cdef object context = self.context
+        cdef bint entered = try_enter(<PyObject *>context) == 0
         if not entered:
             PyErr_Clear()
         try:
@@ -269,7 +346,7 @@ cdef class SocketTransport(Watcher):
             self.report(f"protocol.{method}() failed", exc)
         finally:
             if entered:
-                PyContext_Exit(self.context)
+                PyContext_Exit(<PyObject *>context)
         return 0
 
     def set_write_buffer_limits(self, high=None, low=None):
@@ -323,7 +400,7 @@ cdef class SocketTransport(Watcher):
         """Schedule connection_lost(), once."""
         if not self.conn_lost:
             self.conn_lost = 1
-            self.loop.schedule_with(self._call_connection_lost, exc, <object>self.context)
+            self.loop.schedule_with(self._call_connection_lost, exc, self.context)
         return 0
 
     cdef int fatal_error(self, object exc, str message) except -1:
@@ -352,14 +429,28 @@ cdef class SocketTransport(Watcher):
             if self.connected:
                 self.protocol.connection_lost(exc)
         finally:
-            if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
-                # Still to be had by get_extra_info() afterwards, as with asyncio.
-                self.sockname = self.local_name()
+            try:
+                if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
+                    # Still to be had by get_extra_info() afterwards, as with asyncio.
+                    self.sockname = self.local_name()
+            except OSError:
+                pass
+            finally:
+                self.let_go()
+
+    cdef int let_go(self) except -1:
+        """Of the descriptor, the protocol, the context and the server."""
+        try:
             self.close_descriptor()
+        finally:
             self.protocol = None
-            if self.server is not None:
-                self._detach()
-            self.connection_ended()
+            self.context = None
+            try:
+                if self.server is not None:
+                    self._detach()
+            finally:
+                self.connection_ended()
+        return 0
 
     def _detach(self):
         server = self.server
@@ -374,6 +465,7 @@ cdef class SocketTransport(Watcher):
         # Explicitly: a duplicate of the descriptor would keep the registration alive.
         self.loop.unwatch(self)
         self.fd = -1
+        self.watched = False
         if self.sock is not None:
             self.sock.close()
         else:
@@ -398,7 +490,7 @@ cdef class SocketTransport(Watcher):
         if name == "socket":
             self.settle()
             if self.public_socket is None:
-                self.public_socket = _stdlib.TransportSocket(self.make_socket())
+                self.public_socket = PublicSocket(self, self.make_socket())
             return self.public_socket
         if name == "peername":
             if self.peername is None and self.peer.any.sa_family != 0:
@@ -419,6 +511,16 @@ cdef class SocketTransport(Watcher):
         if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:
             return address_tuple(&name)
         return self.make_socket().getsockname()
+
+    cdef int settle_for_outsider(self, bint for_good) except -1:
+        """Before somebody acts on the socket by other ways than the transport's methods; `for_good`
+        if we shall not be asked again."""
+        if for_good:
+            self.exposed = True
+        return self.settle()
+
+    def _settle(self, for_good):
+        self.settle_for_outsider(for_good)
 
     cdef object make_socket(self):
         """The Python socket, which from now on owns the descriptor."""
@@ -461,7 +563,10 @@ cdef class SocketTransport(Watcher):
 
     @property
     def _sock(self):
-        return self.make_socket() if self.fd >= 0 else None
+        if self.fd < 0:
+            return None
+        self.settle_for_outsider(True)
+        return self.make_socket()
 
     @property
     def _sock_fd(self):

@@ -20,13 +20,15 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
 from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error
-from mgloop.transports._base cimport Address, SocketTransport, address_tuple, sockaddr
+from mgloop.transports._base cimport (
+    SECOND_LOOK, Address, SocketTransport, address_tuple, sockaddr,
+)
 
 from asyncio import transports
 from collections import deque
@@ -67,6 +69,7 @@ cdef extern from "Python.h":
     int PyContext_Exit(PyObject *context) except -1
     int try_enter "PyContext_Enter"(PyObject *context)
     void PyErr_Clear()
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
 
 cdef enum:
@@ -178,6 +181,9 @@ cdef class Datagram(SocketTransport):
 
     cdef int read_batch(self, uint32_t events) except -1:
         cdef int i, n, error = 0
+        cdef socklen_t sizes[BATCH]
+        cdef Address senders[BATCH]
+        cdef PyObject *data[BATCH]
         cdef list batch
         for i in range(BATCH):
             vectors[i].iov_base = &buffers[i][0]
@@ -191,25 +197,31 @@ cdef class Datagram(SocketTransport):
         if n < 0:
             error = errno
             if error == EAGAIN:
+                if events & EPOLLIN and not events & SECOND_LOOK:
+                    return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
                 return 0
             if error != EINTR:
                 self.on_read_error(os_error(error))
             # An error is told once; datagrams may be behind it.
             return self.loop.mark_ready(self, EPOLLIN)
+        # First everything out of the static buffers: up to 3.11 making a tuple may start the
+        # collector, and with it code of the user's and other threads. Making bytes cannot.
+        for i in range(n):
+            sizes[i] = messages[i].msg_hdr.msg_namelen
+            senders[i] = names[i]
+            data[i] = PyBytes_New(&buffers[i][0], messages[i].msg_len)
         batch = []
         for i in range(n):
-            batch.append((
-                PyBytes_FromStringAndSize(&buffers[i][0], messages[i].msg_len),
-                address_of(&names[i], messages[i].msg_hdr.msg_namelen)
-                if messages[i].msg_hdr.msg_namelen else None,
-            ))
+            item = <object>data[i]
+            Py_DECREF(item)
+            batch.append((item, address_of(&senders[i], sizes[i]) if sizes[i] else None))
         self.deliver(batch)
         if n == BATCH or events & (EPOLLERR | EPOLLHUP):
             # Not drained for certain: on with it after the others have had their turn.
             if self.paused:
                 self.missed |= EPOLLIN
             elif not self.closing and not self.conn_lost:
-                self.loop.mark_ready(self, EPOLLIN)
+                self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
         return 0
 
     cdef int read_one(self, uint32_t events) except -1:
@@ -230,17 +242,20 @@ cdef class Datagram(SocketTransport):
 
     cdef int deliver(self, list batch) except -1:
         cdef Py_ssize_t i, n = len(batch)
+        cdef object context = self.context
         for i in range(n):
             data, address = batch[i]
-            PyContext_Enter(self.context)
+            PyContext_Enter(<PyObject *>context)
             try:
                 self.protocol.datagram_received(data, address)
             except (SystemExit, KeyboardInterrupt):
+                if i + 1 < n:
+                    self.undelivered = batch[i + 1:]
                 raise
             except BaseException as exc:
                 self.report("Exception in callback datagram_received()", exc)
             finally:
-                PyContext_Exit(self.context)
+                PyContext_Exit(<PyObject *>context)
             if self.closing or self.conn_lost:
                 return 0
             if self.paused and i + 1 < n:
@@ -251,14 +266,15 @@ cdef class Datagram(SocketTransport):
 
     cdef int on_error(self, object exc) except -1:
         """error_received(), in the transport's context unless the protocol is in it already."""
-        cdef bint entered = try_enter(self.context) == 0
+        cdef object context = self.context
+        cdef bint entered = try_enter(<PyObject *>context) == 0
         if not entered:
             PyErr_Clear()
         try:
             self.protocol.error_received(exc)
         finally:
             if entered:
-                PyContext_Exit(self.context)
+                PyContext_Exit(<PyObject *>context)
         return 0
 
     cdef int on_read_error(self, object exc) except -1:
@@ -300,11 +316,11 @@ cdef class Datagram(SocketTransport):
                         return
                 finally:
                     PyBuffer_Release(&view)
+            self.await_room(True)
         # What waits must not change meanwhile.
         data = bytes(data)
         self.queue.append((data, addr))
         self.queued_bytes += PyBytes_GET_SIZE(data) + HEADER
-        self.await_room(True)
         self.pause_protocol()
 
     cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1:
@@ -342,21 +358,34 @@ cdef class Datagram(SocketTransport):
         return 1
 
     cdef int send_queue(self) except -1:
+        cdef bint done
         cdef Py_ssize_t size
         while self.queue:
-            data, address = self.queue[0]
-            if not self.send_now(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), address):
-                break
-            if self.conn_lost:
-                return 0
-            self.queue.popleft()
+            data, address = self.queue.popleft()
             size = PyBytes_GET_SIZE(data) + HEADER
             self.queued_bytes -= size
-        self.resume_protocol()
-        if self.queued_bytes == 0:
-            self.await_room(False)
-            if self.closing:
-                self.end(None)
+            try:
+                done = self.send_now(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), address)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                # Out of error_received(): that datagram is gone, the others are not.
+                self.report("Exception in callback error_received()", exc)
+                done = True
+            if self.conn_lost:
+                return 0
+            if not done:
+                self.queue.appendleft((data, address))
+                self.queued_bytes += size
+                self.await_room(True)
+                break
+        try:
+            self.resume_protocol()
+        finally:
+            if self.queued_bytes == 0:
+                self.await_room(False)
+                if self.closing:
+                    self.end(None)
         return 0
 
     # What asyncio's own has by inheritance, and cannot do.

@@ -91,6 +91,11 @@ cdef object AsyncioWritePipe = _stdlib.UnixWritePipeTransport
 cdef class Pipe:
     """What both directions share."""
 
+    def __cinit__(self):
+        # Until it is given a pipe it is as one that is over.
+        self.fd = -1
+        self.closing = self.ending = True
+
     cdef int adopt(self, LoopCore loop, object pipe, object protocol, dict extra,
                    str refusal) except -1:
         """Take over an open file; raises ValueError(refusal) for one that cannot be polled."""
@@ -106,13 +111,16 @@ cdef class Pipe:
         self.extra = {} if extra is None else extra
         self.extra["pipe"] = pipe
         self.pipe = pipe
+        self.closing = self.ending = False
         return 0
 
     def __del__(self):
         if self.pipe is None:
             return
-        warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
-        self.pipe.close()
+        try:
+            warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+        finally:
+            self.pipe.close()   # also where warnings are errors
 
     cdef int end(self, object exc) except -1:
         """Let go of the poll loop, and schedule connection_lost(), once."""
@@ -378,6 +386,7 @@ cdef class WritePipe(Pipe):
                         self.write_failed(errno)
                         return
                     sent = 0
+                self.block()
             done = sent
             if not PyBytes_CheckExact(data):
                 data = PyBytes_FromStringAndSize(<const char *>view.buf + done, view.len - done)
@@ -385,7 +394,6 @@ cdef class WritePipe(Pipe):
             mgl_queue_push(&self.queue, <PyObject *>data, done)
         finally:
             PyBuffer_Release(&view)
-        self.block()
         self.pause_protocol()
 
     def writelines(self, list_of_data):
@@ -397,6 +405,9 @@ cdef class WritePipe(Pipe):
             if PyBytes_GET_SIZE(data):
                 chunks.append(data)
         if not chunks or self.refuses():
+            return
+        if self.loop._closed:
+            self.write(b"".join(chunks))    # which queues nothing that nobody will send
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
@@ -455,9 +466,11 @@ cdef class WritePipe(Pipe):
             self.block()
         else:
             self.unblock()
-        self.resume_protocol()
-        if self.queue.size == 0 and self.closing:
-            self.end(None)
+        try:
+            self.resume_protocol()
+        finally:
+            if self.queue.size == 0 and self.closing:
+                self.end(None)
         return 0
 
     def _write_ready(self):

@@ -27,12 +27,14 @@ cdef class Stream(SocketTransport):
     cdef bint blocked           # the kernel's buffer is full: wait for EPOLLOUT
 
     cdef int read(self, uint32_t events) except -1
-    cdef object receive(self, Py_ssize_t *asked)
-    cdef Py_ssize_t receive_into(self, Py_ssize_t *asked) except -2
-    cdef Py_ssize_t receive_tls(self, Py_ssize_t *asked) except -2
-    cdef int on_read_error(self, int error) except -1
+    cdef object receive(self, uint32_t events, Py_ssize_t *asked)
+    cdef Py_ssize_t receive_into(self, uint32_t events, Py_ssize_t *asked) except -2
+    cdef Py_ssize_t receive_tls(self, uint32_t events, Py_ssize_t *asked) except -2
+    cdef int on_read_error(self, int error, uint32_t events) except -1
     cdef int on_eof(self) except -1
     cdef int send_queue(self) except -1
+    cdef int send_later(self) except -1
+    cdef int all_sent(self) except -1
     cdef _write(self, object data, const char *start, Py_ssize_t n)
     cdef int write_bytes(self, object data, const char *start, Py_ssize_t n) except -1
     cdef int write_failed(self, int error) except -1
@@ -40,7 +42,7 @@ cdef class Stream(SocketTransport):
 
 
 cdef class Listener(Watcher):
-    cdef PyObject *context
+    cdef object context         # None once it is stopped
     cdef object protocol_factory
     cdef object sock
     cdef object sslcontext
@@ -54,6 +56,8 @@ cdef class Listener(Watcher):
     cdef bint stopped
 
     cdef int accept(self, int fd, Address *peer) except -1
-    cdef int accept_cold(self, int fd, Address *peer) except -1
+    cdef int accept_cold(self, object conn, object peername) except -1
+    cdef int accept_any_family(self) except -1
+    cdef int accept_failed(self, int error) except -1
     cdef int out_of_resources(self, int error) except -1
     cdef report(self, str message, exc)

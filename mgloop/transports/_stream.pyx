@@ -26,7 +26,7 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF
 from libc.errno cimport (
     EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno,
 )
@@ -34,11 +34,11 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP, LoopCore, Watcher, os_error,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error,
 )
 from mgloop.tls._protocol cimport SSLProtocol
 from mgloop.transports._base cimport (
-    Address, SocketTransport, address_tuple, new_context, sockaddr,
+    SECOND_LOOK, Address, SocketTransport, address_tuple, new_context, sockaddr,
 )
 
 import socket
@@ -82,6 +82,8 @@ cdef extern from *:
     int close(int fd)
     int shutdown(int fd, int how)
     enum:
+        AF_INET
+        AF_INET6
         AF_UNIX
         MSG_NOSIGNAL
         MSG_DONTWAIT
@@ -91,7 +93,7 @@ cdef extern from *:
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_Copy(PyObject *context) except NULL
+    object copy_of_context "PyContext_Copy"(PyObject *context)
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
@@ -104,6 +106,7 @@ cdef enum:
     MIDDLE_READ = 32 * 1024     # below this: a bytes object of the next power of two
     LARGE_READ = 256 * 1024     # else: as asyncio's max_size
     MAX_READS = 4               # per turn
+    MAX_SENT = 1024 * 1024      # bytes per turn: a reader that keeps up would let us send for ever
     DEFER_MAX = 4 * 1024        # longer writes are sent at once
     MAX_IOV = 64                # objects per sendmsg()
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
@@ -113,7 +116,6 @@ cdef char scratch[SCRATCH]
 
 cdef object MINUS_ONE = -1
 cdef object AsyncioTransport = _stdlib.StreamTransport
-cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
 # glibc maps blocks of 128 KiB and more, and unmaps them when they are shrunk or freed: 78 us per
 # 100 KiB read against 16. Freeing one mapped block raises its threshold to that block's size.
@@ -134,7 +136,7 @@ cdef class Stream(SocketTransport):
         """For a Python socket, which the transport takes over; accepted connections go through
         Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
         runs in `context`, or in a copy of the current one."""
-        self.room_on_demand = sock.family == AF_UNIX
+        self.room_on_demand = sock.family not in (AF_INET, AF_INET6)
         if not self.room_on_demand:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
@@ -176,13 +178,13 @@ cdef class Stream(SocketTransport):
         cdef int _turn
         for _turn in range(MAX_READS):
             if self.tls is not None:
-                got = self.receive_tls(&asked)
+                got = self.receive_tls(events, &asked)
                 if got < 0:
                     return 0
                 if got == 0:
                     return self.on_eof()
             elif self.buffered:
-                got = self.receive_into(&asked)
+                got = self.receive_into(events, &asked)
                 if got < 0:
                     return 0
                 if got == 0:
@@ -196,7 +198,7 @@ cdef class Stream(SocketTransport):
                     return self.fatal_error(
                         exc, "Fatal error: protocol.buffer_updated() call failed.")
             else:
-                data = self.receive(&asked)
+                data = self.receive(events, &asked)
                 if data is None:
                     return 0
                 got = PyBytes_GET_SIZE(data)
@@ -220,13 +222,15 @@ cdef class Stream(SocketTransport):
                 # The end is behind it. Whom the data has woken runs first, as with asyncio, which
                 # reads once per iteration.
                 break
-        return self.loop.mark_ready(self, EPOLLIN | events & GONE)
+            events &= ~<uint32_t>EPOLLIN    # what it reported has been met
+        return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK | events & GONE)
 
-    cdef object receive(self, Py_ssize_t *asked):
+    cdef object receive(self, uint32_t events, Py_ssize_t *asked):
         """The next bytes; b"" at the end; None if there are none now or it has failed."""
         cdef PyObject *data
         cdef Py_ssize_t n, size
         cdef uint32_t hint = self.hint
+        cdef int error
         if hint < SMALL_READ:
             size = SCRATCH
             data = NULL
@@ -241,9 +245,10 @@ cdef class Stream(SocketTransport):
             n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
         asked[0] = size
         if n < 0:
+            error = errno
             if data is not NULL:
                 Py_DECREF(<object>data)
-            self.on_read_error(errno)
+            self.on_read_error(error, events)
             return None
         # Rises at once, falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <Py_ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
@@ -254,7 +259,7 @@ cdef class Stream(SocketTransport):
         Py_DECREF(result)
         return result
 
-    cdef Py_ssize_t receive_into(self, Py_ssize_t *asked) except -2:
+    cdef Py_ssize_t receive_into(self, uint32_t events, Py_ssize_t *asked) except -2:
         """Fills the protocol's own buffer; how many bytes, -1 if none came."""
         cdef Py_buffer view
         cdef Py_ssize_t n
@@ -264,29 +269,40 @@ cdef class Stream(SocketTransport):
             buf = self.call("get_buffer", <PyObject *>MINUS_ONE)
             if len(buf) == 0:
                 raise RuntimeError("get_buffer() returned an empty buffer")
-            PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
+            return -1
+        try:
+            PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:
+            # In the words of socket.recv_into().
+            self.fatal_error(
+                TypeError("recv_into() argument 1 must be read-write bytes-like object, "
+                          f"not {type(buf).__name__}"),
+                "Fatal read error on socket transport")
             return -1
         n = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
         error = errno
         asked[0] = view.len
         PyBuffer_Release(&view)
         if n < 0:
-            self.on_read_error(error)
+            self.on_read_error(error, events)
             return -1
         return n
 
-    cdef Py_ssize_t receive_tls(self, Py_ssize_t *asked) except -2:
+    cdef Py_ssize_t receive_tls(self, uint32_t events, Py_ssize_t *asked) except -2:
         """receive_into() for our own TLS protocol: no buffer object, no method call."""
         cdef SSLProtocol tls = self.tls
+        cdef object context = self.context
         cdef Py_ssize_t n
         cdef int error = 0
         cdef char *room
         try:
-            PyContext_Enter(self.context)
+            PyContext_Enter(<PyObject *>context)
             try:
                 room = tls.read_buffer(asked)
                 n = recv(self.fd, room, asked[0], MSG_DONTWAIT)
@@ -295,22 +311,25 @@ cdef class Stream(SocketTransport):
                     tls.data_arrived(n)
                     return n
             finally:
-                PyContext_Exit(self.context)
+                PyContext_Exit(<PyObject *>context)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
             return -1
         if n < 0:
-            self.on_read_error(error)
+            self.on_read_error(error, events)
             return -1
         return 0
 
-    cdef int on_read_error(self, int error) except -1:
-        if error == EAGAIN:
-            return 0
+    cdef int on_read_error(self, int error, uint32_t events) except -1:
         if error == EINTR:
             return self.loop.mark_ready(self, EPOLLIN)
+        if error == EAGAIN:
+            # The kernel has just called it readable. It will not say so again: look once more.
+            if events & EPOLLIN and not events & SECOND_LOOK:
+                return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
+            return 0
         return self.fatal_error(os_error(error), "Fatal read error on socket transport")
 
     cdef int on_eof(self) except -1:
@@ -362,7 +381,7 @@ cdef class Stream(SocketTransport):
         """Send, defer or queue n bytes; `data` is the bytes object they are in, or None."""
         cdef ssize_t sent
         cdef Py_ssize_t done = 0
-        if n <= DEFER_MAX and not self.blocked and self.loop.can_defer(n):
+        if n <= DEFER_MAX and not self.blocked and not self.exposed and self.loop.can_defer(n):
             if data is None:
                 data = PyBytes_FromStringAndSize(start, n)
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
@@ -380,6 +399,7 @@ cdef class Stream(SocketTransport):
                     return self.write_failed(errno)
             else:
                 done = sent
+            self.loop.check_open()
         if data is None:
             data = PyBytes_FromStringAndSize(start + done, n - done)
             done = 0
@@ -409,10 +429,14 @@ cdef class Stream(SocketTransport):
         if self.conn_lost:
             self.warn_conn_lost()
             return
+        if self.loop._closed:
+            data = b"".join(chunks)
+            self.write_bytes(data, PyBytes_AS_STRING(data), total)
+            return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
         if not self.blocked:
-            if total <= DEFER_MAX and self.loop.can_defer(total):
+            if total <= DEFER_MAX and not self.exposed and self.loop.can_defer(total):
                 self.loop.deferred += total
                 self.loop.defer_flush(self)
                 if <Py_ssize_t>self.queue.size > self.high:
@@ -422,14 +446,20 @@ cdef class Stream(SocketTransport):
         self.pause_protocol()
 
     cdef int send_queue(self) except -1:
-        """Send until the queue is empty or the kernel takes no more. A part sent is followed by
-        another try: only EAGAIN makes sure of an EPOLLOUT edge."""
+        """Send until the queue is empty, the kernel takes no more, or it is the others' turn. A
+        part sent is followed by another try: only EAGAIN makes sure of an EPOLLOUT edge."""
         cdef iovec iov[MAX_IOV]
         cdef msghdr message
         cdef ssize_t sent
+        cdef Py_ssize_t left = MAX_SENT
+        if self.loop.forked():
+            return 0        # what was written before the fork is the parent's to send
         memset(&message, 0, sizeof(message))
         message.msg_iov = iov
         while self.queue.size > 0:
+            if left <= 0:
+                self.send_later()
+                break
             message.msg_iovlen = mgl_queue_iov(&self.queue, iov, MAX_IOV)
             if message.msg_iovlen == 1:
                 sent = send(self.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -437,22 +467,41 @@ cdef class Stream(SocketTransport):
                 sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent < 0:
                 if errno == EINTR:
-                    continue
-                if errno == EAGAIN:
+                    self.send_later()
+                elif errno == EAGAIN:
                     self.blocked = True
                     self.await_room(True)
-                    break
-                return self.write_failed(errno)
+                else:
+                    return self.write_failed(errno)
+                break
             mgl_queue_consume(&self.queue, sent)
-        self.resume_protocol()
-        if self.queue.size == 0:
-            self.await_room(False)
-            if self.empty_waiter is not None and not self.empty_waiter.done():
-                self.empty_waiter.set_result(None)
-            if self.closing:
-                self.end(None)
-            elif self.eof:
+            left -= sent
+        try:
+            self.resume_protocol()
+        finally:
+            # Whatever it raises: nobody else will do this.
+            if self.queue.size == 0:
+                self.all_sent()
+        return 0
+
+    cdef int send_later(self) except -1:
+        """Go on behind those who are ready now."""
+        self.blocked = True
+        return self.loop.mark_ready(self, EPOLLOUT)
+
+    cdef int all_sent(self) except -1:
+        """What was asked for once the queue is empty."""
+        self.await_room(False)
+        if self.empty_waiter is not None and not self.empty_waiter.done():
+            self.empty_waiter.set_result(None)
+        if self.closing:
+            self.end(None)
+        elif self.eof:
+            try:
                 self.shutdown_write()
+            except OSError as exc:
+                # The peer has reset the connection, which the next read will tell.
+                self.report(f"Exception in callback {self!r}", exc)
         return 0
 
     cdef int write_failed(self, int error) except -1:
@@ -478,10 +527,13 @@ cdef class Stream(SocketTransport):
         return True
 
     def write_eof(self):
-        """Shut down the writing side once everything is sent; the peer may go on sending."""
+        """Shut down the writing side once everything is sent; the peer may go on sending. Raises
+        OSError if the connection is gone and that has not been noticed yet."""
         if self.closing or self.eof:
             return
         self.settle()
+        if self.closing:
+            return      # what was deferred has met a reset
         self.eof = True
         if self.queue.size == 0:
             self.shutdown_write()
@@ -546,17 +598,14 @@ cdef class Listener(Watcher):
         self.shutdown_timeout = shutdown_timeout
         self.family = sock.family
         name = sock.getsockname()
-        if self.family == AF_UNIX:
-            self.sockname = name
-        else:
+        if self.family in (AF_INET, AF_INET6):
             # Accepted sockets inherit it, which saves a system call for each.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if name[0] not in ("0.0.0.0", "::"):
                 self.sockname = name
+        else:
+            self.sockname = name
         loop.watch(self, sock.fileno(), EPOLLIN)
-
-    def __dealloc__(self):
-        Py_XDECREF(self.context)
 
     def stop(self):
         """Accept no more; the socket is left open."""
@@ -565,11 +614,23 @@ cdef class Listener(Watcher):
             self.retry.cancel()
             self.retry = None
         self.loop.unwatch(self)
+        self.context = None
 
     def _resume(self):
         self.retry = None
-        if not self.stopped:
+        if self.stopped:
+            return
+        try:
             self.loop.watch(self, self.fd, EPOLLIN)
+        except OSError as exc:
+            self.report("socket.accept() out of system resource", exc)
+            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
+
+    cdef int give_way(self, Watcher other) except -1:
+        if self.sock.fileno() == self.fd:
+            raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
+        self.fd = -1        # somebody has closed it, and the number is another file's now
+        return 0
 
     cdef int on_ready(self, uint32_t events) except -1:
         cdef Address peer
@@ -578,84 +639,99 @@ cdef class Listener(Watcher):
         for _i in range(self.backlog):
             if self.stopped:
                 return 0
+            if self.family not in (AF_INET, AF_INET6, AF_UNIX):
+                if not self.accept_any_family():
+                    return 0
+                continue
             size = sizeof(peer)
             peer.any.sa_family = 0
             fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
-                if errno in (EAGAIN, EINTR, ECONNABORTED):
-                    return 0
-                if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
-                    return self.out_of_resources(errno)
-                self.report("socket.accept() failed", os_error(errno))
-                return 0
-            if self.sslcontext is not None or self.loop._debug:
-                self.accept_cold(fd, &peer)
-            else:
+                return self.accept_failed(errno)
+            if self.sslcontext is None and not self.loop._debug:
                 self.accept(fd, &peer)
+                continue
+            try:
+                conn = socket.socket(
+                    self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+            except BaseException:
+                close(fd)
+                raise
+            self.accept_cold(conn, "" if self.family == AF_UNIX else address_tuple(&peer))
         return 0
+
+    cdef int accept_failed(self, int error) except -1:
+        if error in (EAGAIN, EINTR, ECONNABORTED):
+            return 0
+        if error in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+            return self.out_of_resources(error)
+        raise os_error(error)
+
+    cdef int accept_any_family(self) except -1:
+        """By the socket module, which knows all kinds of addresses. 1 if there was one."""
+        try:
+            conn, peername = self.sock.accept()
+        except OSError as exc:
+            return self.accept_failed(exc.errno)
+        conn.setblocking(False)
+        self.accept_cold(conn, peername)
+        return 1
 
     cdef int accept(self, int fd, Address *peer) except -1:
         """Make a transport and a protocol of an accepted descriptor."""
-        cdef Stream stream
-        cdef PyObject *context
-        cdef object protocol
+        cdef Stream stream = Stream.__new__(Stream)
+        cdef object context, connection_made
         try:
-            context = PyContext_Copy(self.context)
-            stream = Stream.__new__(Stream)
-            stream.context = context
-            PyContext_Enter(context)
+            context = copy_of_context(<PyObject *>self.context)
+            PyContext_Enter(<PyObject *>context)
             try:
                 protocol = self.protocol_factory()
+                connection_made = protocol.connection_made
             finally:
-                PyContext_Exit(context)
-        except (SystemExit, KeyboardInterrupt):
-            close(fd)
-            raise
-        except BaseException:
-            # As asyncio, which tells of it in debug mode only (see accept_cold()).
-            close(fd)
-            return 0
-        stream.adopt(self.loop, fd, protocol, context)
-        stream.family = self.family
-        stream.room_on_demand = self.family == AF_UNIX
-        stream.sockname = self.sockname
-        if self.family == AF_UNIX:
-            stream.peername = ""
-        else:
-            stream.peer = peer[0]
-        if self.server is not None:
-            stream.server = self.server
-            if server_knows_clients:
-                self.server._attach(stream)
+                PyContext_Exit(<PyObject *>context)
+            stream.family = self.family
+            stream.room_on_demand = self.family == AF_UNIX
+            stream.sockname = self.sockname
+            if self.family == AF_UNIX:
+                stream.peername = ""
             else:
-                self.server._attach()
-        try:
-            PyContext_Enter(context)
-            try:
-                stream.start()
-            finally:
-                PyContext_Exit(context)
-        except (SystemExit, KeyboardInterrupt):
-            raise
+                stream.peer = peer[0]
+            stream.adopt(self.loop, fd, protocol, context)
+            stream.attach(self.server)
         except BaseException as exc:
-            callback = _stdlib.format_callback(protocol.connection_made, (stream,), False)
-            stream.report(f"Exception in callback {callback}", exc)
+            # As asyncio, which tells of it in debug mode only (see accept_cold()).
+            stream.abandon()
+            close(fd)
+            if isinstance(exc, (SystemExit, KeyboardInterrupt)):
+                raise
+            return 0
+        PyContext_Enter(<PyObject *>context)
+        try:
+            stream.start(connection_made)
+        finally:
+            PyContext_Exit(<PyObject *>context)
         return 0
 
-    cdef int accept_cold(self, int fd, Address *peer) except -1:
-        """TLS and debug mode: by way of a task, with a Python socket."""
-        conn = socket.socket(
-            self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
-        peername = "" if self.family == AF_UNIX else address_tuple(peer)
-        PyContext_Enter(self.context)
+    cdef int accept_cold(self, object conn, object peername) except -1:
+        """TLS, debug mode, and families of sockets that are rare: by way of a task, with a Python
+        socket."""
+        cdef object context = self.context
+        cdef object coroutine
+        if self.loop._debug:
+            logger.debug("%r got a new connection: %r", self.server, conn)
+        coroutine = self.loop._accept_connection(
+            self.protocol_factory, conn, peername, self.sslcontext, self.server,
+            self.handshake_timeout, self.shutdown_timeout)
+        PyContext_Enter(<PyObject *>context)
         try:
-            if self.loop._debug:
-                logger.debug("%r got a new connection: %r", self.server, conn)
-            self.loop.create_task(self.loop._accept_connection(
-                self.protocol_factory, conn, peername, self.sslcontext, self.server,
-                self.handshake_timeout, self.shutdown_timeout))
+            self.loop.create_task(coroutine)
+        except BaseException:
+            # A task factory of the user's.
+            coroutine.close()
+            conn.close()
+            raise
         finally:
-            PyContext_Exit(self.context)
+            PyContext_Exit(<PyObject *>context)
         return 0
 
     cdef int out_of_resources(self, int error) except -1:

@@ -2,14 +2,13 @@
 """UNIX sockets: connections and servers by path, and the removal of a server's socket file.
 
 Per connection and per server, hence asyncio's own code of the running version; the transports it
-makes are the native ones.
+makes are the native ones. That its own functions make the calls matters by itself: tools that
+forbid blocking calls (blockbuster) permit os.stat() and os.unlink() beneath these.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-from asyncio.log import logger
 from typing import Any
 
 from .. import _stdlib
@@ -27,16 +26,9 @@ class UnixMixin:
         # known (3.13).
         self._unix_server_sockets: dict[socket.socket, int] = {}
 
-    def _remove_socket_file(self, sock: socket.socket) -> None:
-        """Unlink the file of a server's socket, unless somebody has put another in its place."""
-        inode = self._unix_server_sockets.pop(sock, None)
-        if inode is None:
-            return
-        path = sock.getsockname()
-        try:
-            if os.stat(path).st_ino == inode:
-                os.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            logger.error("Unable to clean up listening UNIX socket %r: %r", path, error)
+
+# Since 3.13: closes the socket, then removes its file.
+if "_stop_serving" in vars(_stdlib.UnixLoop):
+    UnixMixin._stop_serving = _stdlib.with_class(  # type: ignore[attr-defined]
+        _stdlib.UnixLoop._stop_serving, UnixMixin
+    )

@@ -10,7 +10,6 @@ import contextvars
 import gc
 import inspect
 import os
-import select
 import socket
 import ssl
 import types
@@ -501,26 +500,6 @@ class TestTransports:
 
 
 # --- datagrams -----------------------------------------------------------------------------------
-
-
-class TestSendfile:
-    def test_cancelled_it_leaves_the_file_where_it_has_come_to(
-        self, loop, loop_kind, run, socketpair, tmp_path
-    ):
-        left, _right = socketpair
-        path = tmp_path / "file"
-        path.write_bytes(bytes(support.BIG))
-
-        async def main():
-            with path.open("rb") as file:
-                task = loop.create_task(loop.sock_sendfile(left, file))
-                await support.wait_until(lambda: not select.select([], [left], [], 0)[1])
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                return file.tell()
-
-        assert (run(main()) > 0) is side(loop_kind, asyncio=False, mgloop=True)
 
 
 # --- pipes and processes ------------------------------------------------------------------------

@@ -104,24 +104,6 @@ class TestFork:
         )
 
     @pytest.mark.mgloop_only
-    def test_the_child_cannot_run_the_inherited_loop(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    loop.run_forever()
-                except RuntimeError as exc:
-                    os._exit(42 if "fork" in str(exc) else 43)
-                os._exit(44)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
-            loop.run_until_complete(asyncio.sleep(0.001))
-            loop.close()
-            """,
-        )
-
     # asyncio's collected loop closes itself, with the effect named above.
     @pytest.mark.mgloop_only
     def test_dropping_the_inherited_loop(self, loop_kind):

@@ -1,0 +1,776 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an interruption leaves behind: the kernel's report, which comes only once.
+
+KeyboardInterrupt and SystemExit leave run_forever() out of the middle of a callback. A program may
+run the loop again, to wind down in order, and then everything must go on as if nothing had been:
+the rest of the data, the end of the stream, the datagrams behind. asyncio asks the kernel again
+for every read; a loop that is told of a change once must remember it. The same holds for a clock
+written in Python, which runs where nobody expects a callback to be scheduled.
+"""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+
+import pytest
+import support
+
+INTERRUPTIONS = [KeyboardInterrupt, SystemExit]
+each_interruption = pytest.mark.parametrize("interruption", INTERRUPTIONS)
+#: Which of its calls interrupt: the first, a later one, several in a row.
+each_moment = pytest.mark.parametrize("moments", [{1}, {2}, {1, 2, 3}], ids=["1st", "2nd", "1-3"])
+
+#: Seconds after which what was in the kernel before the loop ran is lost.
+SOON = 5.0
+
+
+class Interrupter:
+    """Raises `interruption` in the calls whose numbers are in `moments`."""
+
+    def __init__(self, interruption, moments):
+        self.interruption = interruption
+        self.moments = moments
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls in self.moments:
+            raise self.interruption(f"call {self.calls}")
+
+    @property
+    def raised(self):
+        """How many of the moments have been."""
+        return sum(moment <= self.calls for moment in self.moments)
+
+
+def run_through(loop, interrupter, future):
+    """Run until `future` is done, as often as it takes; how often the loop was interrupted."""
+
+    async def wait():
+        await asyncio.wait_for(asyncio.shield(future), SOON)
+
+    task = loop.create_task(wait())
+    interruptions = 0
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except interrupter.interruption as exc:
+            assert str(exc).startswith("call")
+            interruptions += 1
+    task.result()
+    return interruptions
+
+
+class _Ends(asyncio.BaseProtocol):
+    """Counts what arrives; `over` is done when the connection is."""
+
+    def __init__(self, loop, interrupt, where):
+        self.interrupt = interrupt
+        self.where = where
+        self.data = bytearray()
+        self.events = []
+        self.over = loop.create_future()
+
+    def _at(self, where):
+        self.events.append(where)
+        if where == self.where:
+            self.interrupt()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self._at("connection_made")
+
+    def eof_received(self):
+        self._at("eof_received")
+
+    def connection_lost(self, exc):
+        if not self.over.done():
+            self.over.set_result(exc)
+        self._at("connection_lost")
+
+
+class Plain(_Ends, asyncio.Protocol):
+    def data_received(self, data):
+        self.data += data
+        self._at("data")
+
+
+class Buffered(_Ends, asyncio.BufferedProtocol):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.buffer = bytearray(65536)
+
+    def get_buffer(self, sizehint):
+        if self.where == "get_buffer":
+            self.interrupt()
+        return self.buffer
+
+    def buffer_updated(self, nbytes):
+        self.data += self.buffer[:nbytes]
+        self._at("data")
+
+
+either_protocol = pytest.mark.parametrize("kind", [Plain, Buffered])
+
+
+@contextlib.contextmanager
+def tcp_sockets():
+    with support.nonblocking_tcp_pair() as pair:
+        yield pair
+
+
+either_family = pytest.mark.parametrize(
+    "sockets", [tcp_sockets, support.nonblocking_socketpair], ids=["TCP", "UNIX"]
+)
+
+
+def pour(sock, data):
+    """Hand all of `data` to a non-blocking socket, however long it takes, and close it."""
+    sock.setblocking(True)
+    sock.sendall(data)
+    sock.close()
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class TestStreams:
+    @each_interruption
+    @each_moment
+    @either_protocol
+    @either_family
+    def test_the_rest_of_the_data_and_its_end(self, loop, interruption, moments, kind, sockets):
+        """All of it is in the kernel before the loop runs: nothing new comes to wake it."""
+        data = support.pattern(100_000)
+        interrupt = Interrupter(interruption, moments)
+        with sockets() as (ours, peer):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
+            protocol = kind(loop, interrupt, "data")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            assert peer.send(data) == len(data)
+            peer.close()
+            interruptions = run_through(loop, interrupt, protocol.over)
+        assert protocol.data == data
+        assert protocol.events[-2:] == ["eof_received", "connection_lost"]
+        assert interruptions == interrupt.raised
+
+    @each_interruption
+    @each_moment
+    @either_protocol
+    @either_family
+    def test_data_without_an_end(self, loop, interruption, moments, kind, sockets):
+        data = support.pattern(100_000)
+        interrupt = Interrupter(interruption, moments)
+        with sockets() as (ours, peer):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
+            protocol = kind(loop, interrupt, "data")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            assert peer.send(data) == len(data)
+            arrived = loop.create_task(
+                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
+            )
+            run_through(loop, interrupt, arrived)
+            protocol.transport.abort()
+            run_through(loop, interrupt, protocol.over)
+        assert protocol.data == data
+
+    @each_interruption
+    @either_protocol
+    def test_at_every_call_while_data_keeps_coming(self, loop, interruption, kind):
+        data = support.pattern(3_000_000)
+        interrupt = Interrupter(interruption, range(1, 10_000))
+        with tcp_sockets() as (ours, peer):
+            protocol = kind(loop, interrupt, "data")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            with support.in_thread(pour, peer, data):
+                run_through(loop, interrupt, protocol.over)
+        assert protocol.data == data
+
+    @each_interruption
+    @either_family
+    def test_asked_for_a_buffer(self, loop, interruption, sockets):
+        interrupt = Interrupter(interruption, {1, 2})
+        with sockets() as (ours, peer):
+            protocol = Buffered(loop, interrupt, "get_buffer")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            peer.send(b"data")
+            peer.close()
+            assert run_through(loop, interrupt, protocol.over) == 2
+        assert protocol.data == b"data"
+
+    @each_interruption
+    @either_protocol
+    @either_family
+    def test_the_end_of_the_stream(self, loop, interruption, kind, sockets):
+        """The end has not been dealt with, and is told again."""
+        interrupt = Interrupter(interruption, {1})
+        with sockets() as (ours, peer):
+            protocol = kind(loop, interrupt, "eof_received")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            peer.close()
+            assert run_through(loop, interrupt, protocol.over) == 1
+        assert protocol.events == [
+            "connection_made", "eof_received", "eof_received", "connection_lost"
+        ]  # fmt: skip
+
+    @each_interruption
+    @either_protocol
+    @either_family
+    @pytest.mark.parametrize("accepted", [False, True], ids=["sock=", "accepted"])
+    def test_connection_made(self, loop, interruption, kind, sockets, accepted):
+        interrupt = Interrupter(interruption, {1})
+        with sockets() as (ours, peer):
+            protocol = kind(loop, interrupt, "connection_made")
+            peer.send(b"data")
+            peer.close()
+            if accepted:
+                connecting = loop.connect_accepted_socket(lambda: protocol, ours)
+            else:
+                connecting = loop.create_connection(lambda: protocol, sock=ours)
+            task = loop.create_task(connecting)
+            assert run_through(loop, interrupt, protocol.over) == 1
+            assert loop.run_until_complete(task)[1] is protocol
+        assert protocol.data == b"data"
+        assert protocol.events == ["connection_made", "data", "eof_received", "connection_lost"]
+
+    @each_interruption
+    @either_family
+    def test_connection_lost(self, loop, interruption, sockets):
+        """The descriptor is closed all the same: the peer sees the end."""
+        interrupt = Interrupter(interruption, {1})
+        with sockets() as (ours, peer):
+            protocol = Plain(loop, interrupt, "connection_lost")
+            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol.transport.close()
+            assert run_through(loop, interrupt, protocol.over) <= 1
+            support.turn(loop, 2)
+            assert interrupt.calls == 1
+            peer.setblocking(True)
+            peer.settimeout(support.PATIENCE)
+            assert peer.recv(10) == b""
+
+    @each_interruption
+    @pytest.mark.parametrize("family", ["TCP", "UNIX"])
+    def test_a_factory(self, loop, interruption, family, tmp_path, reported):
+        """It loses its own connection at most; those behind it in the backlog are accepted."""
+        interrupt = Interrupter(interruption, {1, 3})
+        made = []
+        enough = loop.create_future()
+
+        class Served(asyncio.Protocol):
+            def __init__(self):
+                interrupt()
+
+            def connection_made(self, transport):
+                made.append(transport)
+                if len(made) == 4:
+                    enough.set_result(None)
+
+        if family == "TCP":
+            server = loop.run_until_complete(loop.create_server(Served, "127.0.0.1", 0))
+            make = socket.create_connection
+        else:
+            path = str(tmp_path / "socket")
+            server = loop.run_until_complete(loop.create_unix_server(Served, path))
+
+            def make(address):
+                sock = socket.socket(socket.AF_UNIX)
+                sock.connect(address)
+                return sock
+
+        with contextlib.ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(make(server.sockets[0].getsockname()))
+            assert run_through(loop, interrupt, enough) == 2
+            for transport in made:
+                transport.abort()
+            server.close()
+            loop.run_until_complete(server.wait_closed())
+        # asyncio's tasks that accept tell of it once more, and its sockets are left to the
+        # collector.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        for context in reported.pop_all():
+            assert type(context["exception"]) is interruption
+
+    @each_interruption
+    @either_family
+    def test_resume_writing(self, loop, interruption, sockets):
+        """What is still queued goes on leaving."""
+        interrupt = Interrupter(interruption, {1, 2})
+        data = support.pattern(support.BIG)
+
+        class Writer(Plain):
+            def pause_writing(self):
+                pass
+
+            def resume_writing(self):
+                interrupt()
+
+        with sockets() as (ours, peer):
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            protocol = Writer(loop, interrupt, None)
+            transport, _ = loop.run_until_complete(
+                loop.create_connection(lambda: protocol, sock=ours)
+            )
+            transport.set_write_buffer_limits(high=len(data) // 2, low=len(data) // 4)
+            transport.write(data)
+            transport.close()
+            received = bytearray()
+
+            def receive():
+                peer.setblocking(True)
+                while chunk := peer.recv(65536):
+                    received.extend(chunk)
+
+            with support.in_thread(receive):
+                assert run_through(loop, interrupt, protocol.over) == 1
+        assert received == data
+
+    @each_interruption
+    def test_other_transports_have_their_turn(self, loop, interruption):
+        """Those whose reports came with the one that interrupted."""
+        interrupt = Interrupter(interruption, {1, 2, 3, 4, 5})
+        with contextlib.ExitStack() as stack:
+            pairs = [stack.enter_context(tcp_sockets()) for _ in range(10)]
+            protocols = [Plain(loop, interrupt, "data") for _ in pairs]
+            for protocol, (ours, peer) in zip(protocols, pairs, strict=True):
+                loop.run_until_complete(loop.create_connection(lambda p=protocol: p, sock=ours))
+            for _, peer in pairs:
+                peer.send(b"data")
+                peer.close()
+            over = asyncio.gather(*(protocol.over for protocol in protocols))
+            assert run_through(loop, interrupt, over) == 5
+        assert all(protocol.data == b"data" for protocol in protocols)
+
+    @each_interruption
+    @each_moment
+    def test_over_tls(
+        self, loop, interruption, moments, server_ssl_context, client_ssl_context
+    ):
+        data = support.pattern(1_000_000)
+        interrupt = Interrupter(interruption, moments)
+        protocol = Plain(loop, interrupt, "data")
+        server = loop.run_until_complete(
+            loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
+        )
+        release = threading.Event()
+
+        def client():
+            address = server.sockets[0].getsockname()
+            with (
+                socket.create_connection(address) as sock,
+                client_ssl_context.wrap_socket(sock, server_hostname="localhost") as tls,
+            ):
+                tls.sendall(data)
+                # The end of the stream is a matter of its own, in TLS.
+                release.wait(support.PATIENCE)
+
+        with support.in_thread(client):
+            arrived = loop.create_task(
+                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
+            )
+            try:
+                interruptions = run_through(loop, interrupt, arrived)
+            finally:
+                release.set()
+        run_through(loop, interrupt, protocol.over)
+        server.close()
+        loop.run_until_complete(server.wait_closed())
+        assert protocol.data == data
+        assert interruptions == len(moments)
+
+
+# --- datagrams -----------------------------------------------------------------------------------
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, loop, interrupt, where="datagram"):
+        self.interrupt = interrupt
+        self.where = where
+        self.got = []
+        self.errors = []
+        self.over = loop.create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, addr):
+        self.got.append(data)
+        if self.where == "datagram":
+            self.interrupt()
+
+    def error_received(self, exc):
+        self.errors.append(exc.errno)
+        if self.where == "error":
+            self.interrupt()
+
+    def connection_lost(self, exc):
+        self.over.set_result(exc)
+
+
+class TestDatagrams:
+    @each_interruption
+    @each_moment
+    @pytest.mark.parametrize("count", [3, 16, 17, 40])
+    @pytest.mark.parametrize("family", ["UDP", "UNIX"])
+    def test_those_that_are_queued(self, loop, interruption, moments, count, family, tmp_path):
+        interrupt = Interrupter(interruption, moments)
+        protocol = Datagrams(loop, interrupt)
+        if family == "UDP":
+            kind, address = socket.AF_INET, ("127.0.0.1", 0)
+        else:
+            kind, address = socket.AF_UNIX, str(tmp_path / "socket")
+        transport, _ = loop.run_until_complete(
+            loop.create_datagram_endpoint(lambda: protocol, address, family=kind)
+        )
+        address = transport.get_extra_info("sockname")
+        sent = [b"%d" % number for number in range(count)]
+        with socket.socket(kind, socket.SOCK_DGRAM) as peer:
+            peer.setblocking(False)
+            waiting = list(sent)
+            # A UNIX socket queues but a few: the rest follows when there is room.
+            with contextlib.suppress(BlockingIOError):
+                while waiting:
+                    peer.sendto(waiting[0], address)
+                    waiting.pop(0)
+            in_kernel = len(sent) - len(waiting)
+            arrived = loop.create_task(
+                support.wait_until(lambda: len(protocol.got) == in_kernel, timeout=SOON - 1)
+            )
+            interruptions = run_through(loop, interrupt, arrived)
+        assert protocol.got == sent[:in_kernel]
+        assert interruptions == interrupt.raised
+        transport.close()
+        loop.run_until_complete(protocol.over)
+
+    @each_interruption
+    def test_those_behind_an_error(self, loop, interruption):
+        interrupt = Interrupter(interruption, {1})
+        protocol = Datagrams(loop, interrupt, "error")
+        peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with peer:
+            peer.bind(("127.0.0.1", 0))
+            transport, _ = loop.run_until_complete(
+                loop.create_datagram_endpoint(
+                    lambda: protocol, remote_addr=peer.getsockname()
+                )
+            )
+            for _ in range(3):
+                peer.sendto(b"before", transport.get_extra_info("sockname"))
+        transport.get_extra_info("socket")  # which makes the Python socket, if there is none yet
+        transport.sendto(b"refused")
+        arrived = loop.create_task(
+            support.wait_until(lambda: len(protocol.got) == 3 and protocol.errors, timeout=SOON - 1)
+        )
+        assert run_through(loop, interrupt, arrived) == 1
+        assert protocol.errors == [errno.ECONNREFUSED]
+        transport.close()
+        loop.run_until_complete(protocol.over)
+
+    @each_interruption
+    def test_queued_and_paused_by_turns(self, loop, interruption):
+        """Interrupted, paused, resumed: each of them leaves part of what has been fetched."""
+        protocol = Datagrams(loop, None, None)
+        transport, _ = loop.run_until_complete(
+            loop.create_datagram_endpoint(lambda: protocol, ("127.0.0.1", 0))
+        )
+        interrupt = Interrupter(interruption, {5, 21})
+
+        def received(data, addr):
+            protocol.got.append(data)
+            if len(protocol.got) % 4 == 0:
+                transport.pause_reading()
+                loop.call_later(0.001, transport.resume_reading)
+            interrupt()
+
+        if not hasattr(transport, "pause_reading"):
+            pytest.skip("asyncio's datagram transports cannot pause reading")
+        protocol.datagram_received = received
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            for number in range(40):
+                peer.sendto(b"%d" % number, transport.get_extra_info("sockname"))
+        arrived = loop.create_task(
+            support.wait_until(lambda: len(protocol.got) == 40, timeout=SOON - 1)
+        )
+        assert run_through(loop, interrupt, arrived) == 2
+        assert protocol.got == [b"%d" % number for number in range(40)]
+        transport.close()
+        loop.run_until_complete(protocol.over)
+
+
+# --- the user's descriptors, and pipes -----------------------------------------------------------
+
+
+class TestDescriptors:
+    @each_interruption
+    def test_a_reader_that_has_not_read(self, loop, interruption, socketpair):
+        ours, peer = socketpair
+        interrupt = Interrupter(interruption, {1, 2, 3})
+        got = loop.create_future()
+
+        def readable():
+            interrupt()
+            got.set_result(ours.recv(100))
+            loop.remove_reader(ours)
+
+        loop.add_reader(ours, readable)
+        peer.send(b"data")
+        assert run_through(loop, interrupt, got) == 3
+        assert got.result() == b"data"
+
+    @each_interruption
+    def test_readers_that_were_reported_together(self, loop, interruption):
+        interrupt = Interrupter(interruption, {1, 2, 3})
+        done = loop.create_future()
+        called = []
+
+        def readable(number, sock):
+            sock.recv(100)
+            loop.remove_reader(sock)
+            called.append(number)
+            if len(called) == 6:
+                done.set_result(None)
+            interrupt()
+
+        with contextlib.ExitStack() as stack:
+            for number in range(6):
+                ours, peer = stack.enter_context(support.nonblocking_socketpair())
+                loop.add_reader(ours, readable, number, ours)
+                peer.send(b"x")
+            assert run_through(loop, interrupt, done) == 3
+        assert sorted(called) == list(range(6))
+
+    @each_interruption
+    def test_a_writer(self, loop, interruption, socketpair):
+        ours, _ = socketpair
+        interrupt = Interrupter(interruption, {1, 2})
+        done = loop.create_future()
+
+        def writable():
+            interrupt()
+            loop.remove_writer(ours)
+            done.set_result(None)
+
+        loop.add_writer(ours, writable)
+        assert run_through(loop, interrupt, done) == 2
+
+    @each_interruption
+    @each_moment
+    @pytest.mark.parametrize("where", ["data", "connection_made"])
+    def test_a_pipe(self, loop, interruption, moments, where):
+        interrupt = Interrupter(interruption, moments if where == "data" else {1})
+        data = support.pattern(60_000)
+        protocol = Plain(loop, interrupt, where)
+        read_end, write_end = os.pipe()
+        task = loop.create_task(
+            loop.connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb", 0))
+        )
+        with os.fdopen(write_end, "wb", 0) as writer:
+            assert writer.write(data) == len(data)
+            if 2 in moments:
+                arrived = loop.create_task(
+                    support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
+                )
+                run_through(loop, interrupt, arrived)
+                assert writer.write(b"more") == 4
+        run_through(loop, interrupt, protocol.over)
+        loop.run_until_complete(task)
+        assert protocol.data == data + (b"more" if 2 in moments else b"")
+        assert protocol.events[-2:] == ["eof_received", "connection_lost"]
+
+    @each_interruption
+    def test_the_output_of_a_child(self, loop, interruption):
+        interrupt = Interrupter(interruption, {1, 2})
+
+        class Output(asyncio.SubprocessProtocol):
+            def __init__(self):
+                self.data = bytearray()
+                self.over = loop.create_future()
+
+            def pipe_data_received(self, fd, data):
+                self.data += data
+                interrupt()
+
+            def connection_lost(self, exc):
+                self.over.set_result(None)
+
+        transport, protocol = loop.run_until_complete(
+            loop.subprocess_exec(Output, "sh", "-c", "read x; echo one; read x; echo two")
+        )
+        for _ in range(2):
+            transport.get_pipe_transport(0).write(b"go on\n")
+        run_through(loop, interrupt, protocol.over)
+        transport.close()
+        assert protocol.data == b"one\ntwo\n"
+
+    @each_interruption
+    def test_tasks_that_wait_for_sockets(self, loop, interruption, socketpair):
+        """An interruption in one task does not take the data from the other."""
+        ours, peer = socketpair
+        other_ours, other_peer = socket.socketpair()
+        with other_ours, other_peer:
+            other_ours.setblocking(False)
+            interrupt = Interrupter(interruption, {1, 2})
+            got = []
+
+            async def receive(sock):
+                while chunk := await loop.sock_recv(sock, 1):
+                    got.append(chunk)
+                    interrupt()
+
+            tasks = [loop.create_task(receive(sock)) for sock in (ours, other_ours)]
+            support.turn(loop, 3)
+            peer.send(b"abc")
+            other_peer.send(b"def")
+            arrived = loop.create_task(support.wait_until(lambda: len(got) == 2, timeout=SOON - 1))
+            assert run_through(loop, interrupt, arrived) == 2
+            assert all(type(task.exception()) is interruption for task in tasks)
+            assert sorted(got) == [b"a", b"d"]
+            assert ours.recv(10) == b"bc"
+            assert other_ours.recv(10) == b"ef"
+
+
+# --- a clock in Python ---------------------------------------------------------------------------
+
+#: Longer than any of it takes, shorter than a test may.
+FAR = 3.0
+
+
+class Clock:
+    """loop.time() in Python, which does `action` once, at its `at`-th call while the loop runs."""
+
+    def __init__(self, loop, action, at=1):
+        self.loop = loop
+        self.action = action
+        self.at = at
+        self.calls = 0
+        self.original = loop.time
+
+    def __call__(self):
+        if self.loop.is_running():
+            self.calls += 1
+            if self.calls == self.at:
+                self.action()
+        return self.original()
+
+
+def run_with_clock(loop, action, at=1):
+    """Run with a far timer and a clock that does `action`; the seconds until loop.stop()."""
+    far = loop.call_later(FAR, loop.stop)
+    clock = Clock(loop, action, at)
+    loop.time = clock
+    start = time.monotonic()
+    loop.run_forever()
+    took = time.monotonic() - start
+    del loop.time
+    far.cancel()
+    assert clock.calls >= at
+    return took
+
+
+class TestClocks:
+    @pytest.mark.parametrize("at", [1, 2, 3])
+    def test_that_calls_the_loop_as_from_another_thread(self, loop, at):
+        if at > 1:
+            loop.call_later(0.001, int)
+            loop.call_later(0.002, int)
+        took = run_with_clock(loop, lambda: loop.call_soon_threadsafe(loop.stop), at)
+        assert took < FAR / 2
+
+    def test_during_which_another_thread_calls(self, loop):
+        """The clock lets go of the interpreter, as any line of Python may."""
+
+        def let_another_in():
+            thread = threading.Thread(target=loop.call_soon_threadsafe, args=(loop.stop,))
+            thread.start()
+            thread.join()
+
+        assert run_with_clock(loop, let_another_in) < FAR / 2
+
+    def test_during_which_a_job_ends(self, loop):
+        """run_in_executor() tells the loop from the job's thread."""
+        release = threading.Event()
+
+        def let_it_end():
+            release.set()
+            time.sleep(0.05)
+
+        async def main():
+            await loop.run_in_executor(None, release.wait)
+            loop.stop()
+
+        task = loop.create_task(main())
+        support.turn(loop, 5)
+        assert run_with_clock(loop, let_it_end) < FAR / 2
+        loop.run_until_complete(task)
+
+    def test_during_which_a_signal_comes(self, loop):
+        loop.add_signal_handler(signal.SIGUSR1, loop.stop)
+        support.turn(loop)
+        took = run_with_clock(loop, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        loop.remove_signal_handler(signal.SIGUSR1)
+        assert took < FAR / 2
+
+    def test_during_which_data_comes(self, loop, socketpair):
+        ours, peer = socketpair
+        loop.add_reader(ours, loop.stop)
+        took = run_with_clock(loop, lambda: peer.send(b"x"))
+        loop.remove_reader(ours)
+        assert took < FAR / 2
+
+    @pytest.mark.mgloop_only  # asyncio waits for the next timer
+    @pytest.mark.parametrize("at", [1, 2])
+    def test_that_schedules_a_callback(self, loop, at):
+        if at > 1:
+            loop.call_later(0.001, int)
+        assert run_with_clock(loop, lambda: loop.call_soon(loop.stop), at) < FAR / 2
+
+    @pytest.mark.mgloop_only  # asyncio waits for the timer that was the first before
+    @pytest.mark.parametrize("at", [1, 2])
+    def test_that_sets_a_nearer_timer(self, loop, at):
+        if at > 1:
+            loop.call_later(0.001, int)
+        assert run_with_clock(loop, lambda: loop.call_later(0.01, loop.stop), at) < FAR / 2
+
+    def test_that_cancels_the_only_timer(self, loop, socketpair):
+        ours, peer = socketpair
+        loop.add_reader(ours, loop.stop)
+        timer = loop.call_later(FAR, pytest.fail)
+        clock = Clock(loop, timer.cancel)
+        loop.time = clock
+        threading.Timer(0.05, peer.send, (b"x",)).start()
+        loop.run_forever()
+        del loop.time
+        loop.remove_reader(ours)
+
+    @each_interruption
+    def test_that_interrupts(self, loop, interruption):
+        calls = []
+
+        def action():
+            loop.call_soon_threadsafe(loop.stop)
+            raise interruption("from the clock")
+
+        far = loop.call_later(FAR, calls.append, "far")
+        near = loop.call_later(0.01, calls.append, "near")
+        clock = Clock(loop, action)
+        loop.time = clock
+        with pytest.raises(interruption):
+            loop.run_forever()
+        loop.run_forever()
+        del loop.time
+        loop.run_until_complete(asyncio.sleep(0.02))
+        far.cancel()
+        near.cancel()
+        assert calls == ["near"]

@@ -859,3 +859,191 @@ def test_no_more_iterations_than_asyncio(loop, way, circumstances):
         if worse := compare(loop, WAYS[way], circumstance, numbers, count):
             later[start] = worse
     assert not later, f"{{number: (iterations on asyncio, here)}}: {later}"
+
+
+# --- order ---------------------------------------------------------------------------------------
+#
+# Programs order the events of two descriptors by iterations, most often without knowing it.
+
+
+class Named(asyncio.Protocol):
+    """Writes its name and what happens to it into a list that several share."""
+
+    def __init__(self, name, events):
+        self.name = name
+        self.events = events
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.events.append(f"{self.name} made")
+
+    def data_received(self, data):
+        self.events.append(f"{self.name} data")
+
+    def eof_received(self):
+        self.events.append(f"{self.name} eof")
+
+    def connection_lost(self, exc):
+        self.events.append(f"{self.name} lost")
+
+
+@contextlib.asynccontextmanager
+async def two_pipes(loop, events):
+    """(reading transport, writing end) of a pipe, and a function that connects another."""
+    with contextlib.ExitStack() as stack:
+
+        async def connect(name, data=b"", end=False):
+            read_end, write_end = os.pipe()
+            writer = stack.enter_context(os.fdopen(write_end, "wb", 0))
+            if data:
+                writer.write(data)
+            if end:
+                writer.close()
+            transport, _ = await loop.connect_read_pipe(
+                lambda: Named(name, events), os.fdopen(read_end, "rb", 0)
+            )
+            stack.callback(transport.close)
+            return transport, writer
+
+        yield connect
+    await support.turns(5)
+
+
+@contextlib.asynccontextmanager
+async def two_sockets(loop, events, family):
+    """The same for transports over sockets."""
+    transports = []
+    with contextlib.ExitStack() as stack:
+
+        async def connect(name, data=b"", end=False):
+            left, right = stack.enter_context(sockets_of(family))
+            if data:
+                right.send(data)
+            if end:
+                right.close()
+            transport, _ = await loop.create_connection(lambda: Named(name, events), sock=left)
+            transports.append(transport)
+            return transport, right
+
+        yield connect
+        # Before the sockets are closed by the stack.
+        for transport in transports:
+            abort(transport)
+        await support.turns(5)
+
+
+CONNECTIONS = {
+    "pipes": two_pipes,
+    "TCP": lambda loop, events: two_sockets(loop, events, "TCP"),
+    "UNIX": lambda loop, events: two_sockets(loop, events, "UNIX"),
+}
+
+
+async def new_with_data_then_old_closed(connect):
+    """As asyncssh redirects a stream: what the new pipe has must be in before the old one ends."""
+    old, _ = await connect("old")
+    yield
+    await connect("new", b"data")
+    old.close()
+    yield
+
+
+async def new_with_data_and_end_then_old_closed(connect):
+    old, _ = await connect("old")
+    yield
+    await connect("new", b"data", end=True)
+    old.close()
+    yield
+
+
+async def old_closed_while_new_connects(connect):
+    old, _ = await connect("old")
+    yield
+    old.close()
+    await connect("new", b"data")
+    yield
+
+
+async def old_ends_while_new_connects(connect):
+    _, peer = await connect("old")
+    yield
+    peer.close()
+    await connect("new", b"data")
+    yield
+
+
+async def old_has_data_while_new_connects(connect):
+    old, peer = await connect("old")
+    yield
+    os.write(peer.fileno(), b"data")
+    await connect("new", b"data")
+    old.close()
+    yield
+
+
+async def a_turn_between(connect):
+    old, _ = await connect("old")
+    yield
+    await connect("new", b"data")
+    await asyncio.sleep(0)
+    old.close()
+    yield
+
+
+async def two_turns_between(connect):
+    old, _ = await connect("old")
+    yield
+    await connect("new", b"data")
+    await support.turns(2)
+    old.close()
+    yield
+
+
+SCENES = [
+    new_with_data_then_old_closed,
+    new_with_data_and_end_then_old_closed,
+    old_closed_while_new_connects,
+    old_ends_while_new_connects,
+    old_has_data_while_new_connects,
+    a_turn_between,
+    two_turns_between,
+]
+
+
+def play(loop, connections, scene, idle, crowd):
+    """The events of a scene, whose second half begins after `idle` idle iterations."""
+    events = []
+
+    async def main():
+        async with connections(loop, events) as connect:
+            script = scene(connect)
+            await anext(script)
+            await asyncio.sleep(0.001)
+            await support.turns(idle)
+            for _ in range(crowd):
+                loop.call_soon(int)
+            await anext(script)
+            result = None
+            # Until nothing has happened for as long as any loop takes.
+            while result != events:
+                result = list(events)
+                await asyncio.sleep(0.005)
+            await script.aclose()
+        return result
+
+    return loop.run_until_complete(asyncio.wait_for(main(), support.PATIENCE))
+
+
+@pytest.mark.without_debug
+@pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
+@pytest.mark.parametrize("connections", CONNECTIONS)
+def test_the_order_of_two_descriptors(loop, connections, scene):
+    moments = [(idle, crowd) for idle in IDLE for crowd in (0, 3, 10)]
+    reference = support.new_loop("asyncio")
+    try:
+        there = {at: play(reference, CONNECTIONS[connections], scene, *at) for at in moments}
+    finally:
+        support.finish(reference)
+    here = {at: play(loop, CONNECTIONS[connections], scene, *at) for at in moments}
+    differ = {at: (there[at], here[at]) for at in moments if there[at] != here[at]}
+    assert not differ, f"{{(idle, crowd): (order on asyncio, here)}}: {differ}"

@@ -7,6 +7,7 @@
 # make debug        the tests under the interpreter's memory checks and development mode
 # make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
 # make ecosystem    other projects' suites and programs over mgloop
+# make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
 # make clean        delete what the above made
@@ -29,7 +30,8 @@ PIP = $(RUN) $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan debug conformance ecosystem bench bench-compare clean build
+.PHONY: all serve test lint format types asan debug conformance ecosystem faults bench bench-compare clean \
+	build
 .DELETE_ON_ERROR:
 
 all: build
@@ -79,6 +81,9 @@ conformance: build $(VENV)/.group-test
 
 ecosystem: build $(VENV)/.group-test
 	$(RUN) python -m tests.ecosystem $(ARGS)
+
+faults: build $(VENV)/.group-test
+	$(RUN) python -m tests.faults $(ARGS)
 
 bench: build $(VENV)/.group-bench
 	$(RUN) python -m bench run --quick $(ARGS)

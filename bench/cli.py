@@ -3,7 +3,8 @@
 
 Exit status: 0 all went well; 1 ``compare`` found a regression; 2 something was wrong with the input
 or the machine, or a subject failed (one sentence on stderr each, what was measured is kept); 130
-interrupted by Ctrl-C (what was measured is kept).
+interrupted by Ctrl-C (what was measured is kept). A program that is not installed, such as wrk, is
+no failure: a sentence says what is left out for lack of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import compare, loops, machine, measure, processes, registry, report, results, runner
-from .errors import BenchError, scrub
+from .errors import BenchError, MissingToolError, scrub
 
 DEFAULT_SUITES = "micro,echo,http,tls,scale"
 
@@ -153,12 +154,19 @@ def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) ->
     core = args.quick or args.core
     candidates = registry.workloads()
     seeds_plan = None
+    skipped = []
     if "seeds" in wanted:
         from .seeds import plan as seeds
 
-        seeds_plan = seeds.prepare(bench, [s for s in subjects if not s.control_of], args.peers)
-        candidates += seeds_plan.workloads
+        try:
+            seeds_plan = seeds.prepare(bench, [s for s in subjects if not s.control_of], args.peers)
+            candidates += seeds_plan.workloads
+        except MissingToolError as exc:
+            candidates += seeds.workloads()  # their names are known all the same
+            skipped.append(str(exc))
     chosen = registry.select(candidates, wanted, only, core=core)
+    if seeds_plan is None:
+        chosen = [w for w in chosen if w.suite != "seeds"]
     if seeds_plan is not None and core and not only:
         chosen += seeds_plan.workloads
     items = runner.plan(bench, chosen, subjects, floor=not args.no_floor)
@@ -172,7 +180,10 @@ def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) ->
         for name, reason in seeds_plan.missing.items():
             print(f"left out: {name}: {reason}", file=sys.stderr)
     if not items:
-        raise BenchError("nothing to measure: see `python -m bench list`")
+        if not skipped:
+            raise BenchError("nothing to measure: see `python -m bench list`")
+        _tell_skipped(skipped)
+        return 0
     found = results.Results(
         machine=machine.describe(),
         settings={
@@ -188,16 +199,23 @@ def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) ->
         reference=reference.name,
         workloads=[w.describe() for w in chosen],
         missing={name: scrub(reason) for name, reason in missing.items()},
+        skipped=skipped,
     )
     found.save(path)
     runner.Runner(items, found, bench.settings, lambda: found.save(path)).run()
     print(report.terminal(found))
     print(f"\nresults: {path}")
+    _tell_skipped(found.skipped)
     for sentence in found.failures:
         print(f"bench: {sentence}", file=sys.stderr)
     if found.interrupted:
         return 130
     return 2 if found.failures else 0
+
+
+def _tell_skipped(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        print(f"left out: {sentence}", file=sys.stderr)
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -16,6 +16,10 @@ class BenchError(Exception):
     """Ends the command with its text on stderr and exit status 2; what was measured is kept."""
 
 
+class MissingToolError(BenchError):
+    """A program is not installed: what needs it is left out with this sentence, and no failure."""
+
+
 class UnsupportedError(Exception):
     """The loop says that it cannot do this workload; its text is printed in the table's notes."""
 

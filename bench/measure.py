@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import native, processes
-from .errors import BenchError, RunError, UnsupportedError
+from .errors import BenchError, MissingToolError, RunError, UnsupportedError
 from .loops import Loop
 from .processes import Child, Cores
 from .registry import Workload
@@ -330,10 +330,10 @@ def _idle_sample(raw: dict, idle: int) -> dict:
 
 
 def wrk_path() -> str:
-    """Where wrk is. BenchError that says how to install it."""
+    """Where wrk is. MissingToolError that says how to install it."""
     found = shutil.which("wrk")
     if found is None:
-        raise BenchError(WRK_MISSING)
+        raise MissingToolError(WRK_MISSING)
     return found
 
 

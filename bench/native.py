@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .errors import BenchError
+from .errors import BenchError, MissingToolError
 
 SOURCES = Path(__file__).with_name("native")
 
@@ -34,12 +34,15 @@ def _digest() -> str:
 
 
 def compiler() -> str:
-    """The C compiler. BenchError if there is none."""
+    """The C compiler. MissingToolError if there is none."""
     named = os.environ.get("CC")
     for name in (named,) if named else ("cc", "gcc", "clang"):
         if found := shutil.which(name.split()[0]):
             return found
-    raise BenchError("no C compiler (cc): the load generator cannot be built")
+    raise MissingToolError(
+        f"no C compiler ({named or 'cc'}), and the load generator is built by one: install it "
+        "(Debian, Ubuntu: apt-get install gcc libc6-dev)"
+    )
 
 
 class Programs:
@@ -70,7 +73,7 @@ def _compile(source: str, target: Path, *flags: str) -> str:
 
 
 def programs() -> Programs:
-    """Build what is not built yet. BenchError if the compiler fails."""
+    """Build what is not built yet. BenchError if the compiler fails, or is missing."""
     folder = cache_folder() / _digest()
     folder.mkdir(parents=True, exist_ok=True)
     client, floor, plain = folder / "client", folder / "floor", folder / "client-plain"
@@ -86,11 +89,14 @@ def programs() -> Programs:
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Paths of a new self-signed P-256 certificate and its key. BenchError without openssl."""
+    """Paths of a new self-signed P-256 certificate and its key. Needs the openssl program."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     if not cert.exists():
         if shutil.which("openssl") is None:
-            raise BenchError("no openssl program: the TLS workloads need it for a certificate")
+            raise MissingToolError(
+                "no openssl program, and the TLS workloads need it for a certificate: install it "
+                "(Debian, Ubuntu: apt-get install openssl)"
+            )
         done = subprocess.run(
             [
                 "openssl",

@@ -157,6 +157,7 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
 def notes(results: Results) -> list[str]:
     """What must be said beside the tables: what is missing, failed, cannot, or is no win."""
     found = [f"{name} is left out: {reason}" for name, reason in results.missing.items()]
+    found += [f"skipped: {sentence}" for sentence in results.skipped]
     found += [f"failed: {sentence}" for sentence in results.failures]
     told = set()
     for s in results.samples:

@@ -34,6 +34,7 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     samples: list[dict] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     interrupted: bool = False
     created: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

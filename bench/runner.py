@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import measure
-from .errors import BenchError, RunError, UnsupportedError, scrub
+from .errors import BenchError, MissingToolError, RunError, UnsupportedError, scrub
 from .loops import Loop
 from .measure import Bench
 from .registry import METRICS, Workload
@@ -226,8 +226,10 @@ class Runner:
         except BenchError as exc:
             # The machine lacks something for this workload: none of the subjects can do it.
             self.skipped.add(item.name)
-            if str(exc) not in self.results.failures:
-                self.results.failures.append(str(exc))
+            missing = isinstance(exc, MissingToolError)
+            told = self.results.skipped if missing else self.results.failures
+            if str(exc) not in told:
+                told.append(str(exc))
             return f"skipped ({exc})"
         return shown if len(item.workloads) == 1 else f"{len(item.workloads)} workloads"
 

@@ -390,7 +390,7 @@ def _await_answer(child: Child, port: int, timeout: float = 20.0) -> None:
 
 
 def prepare(bench: Bench, loops: Sequence[Loop], peers: Sequence[str]) -> Plan:
-    """The plan for this machine. BenchError without wrk or for an interpreter that is missing."""
+    """The plan for this machine. BenchError for an interpreter that is missing, or without wrk."""
     measure.wrk_path()
     pythons = [sys.executable, *(interpreter(python, "--peers") for python in peers)]
     missing: dict[str, str] = {}

@@ -26,7 +26,7 @@ from bench import (  # noqa: E402
     runner,
     stats,
 )
-from bench.errors import BenchError, RunError, UnsupportedError, scrub  # noqa: E402
+from bench.errors import BenchError, MissingToolError, RunError, UnsupportedError, scrub  # noqa: E402
 from bench.results import Results, load  # noqa: E402
 from bench.seeds import payload, plan, tables  # noqa: E402
 
@@ -397,13 +397,22 @@ class TestRunner:
         assert found.failures == []
         assert "B at echo/a: no servers" in report.notes(found)
 
-    def test_what_the_machine_lacks_skips_the_workload(self, monkeypatch):
+    def test_what_the_machine_cannot_do_skips_the_workload(self, monkeypatch):
         def behave(name):
-            raise BenchError("wrk is not installed")
+            raise BenchError("port 80 is in use")
 
         order, found = self.run(monkeypatch, behave)
         assert order == ["aA"]
-        assert found.failures == ["wrk is not installed"]
+        assert found.failures == ["port 80 is in use"]
+
+    def test_a_missing_tool_skips_the_workload_and_is_no_failure(self, monkeypatch):
+        def behave(name):
+            raise MissingToolError("wrk is not installed")
+
+        order, found = self.run(monkeypatch, behave)
+        assert order == ["aA"]
+        assert (found.failures, found.skipped) == ([], ["wrk is not installed"])
+        assert "skipped: wrk is not installed" in report.notes(found)
 
     def test_interrupt_keeps_what_was_measured(self, monkeypatch):
         def behave(name):

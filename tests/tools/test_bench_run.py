@@ -247,8 +247,27 @@ def test_without_wrk_the_others_are_measured(tmp_path):
     done, found = run(tmp_path, "--suite", "http,scale", "--loops", "asyncio",
                       "--only", "http/raw-c50,active50-idle0",
                       env={"PATH": str(folder)})  # fmt: skip
-    assert "wrk is not installed" in complaint(done)
+    assert done.returncode == 0, done.stderr
+    assert "left out: wrk is not installed" in done.stderr
+    assert "skipped: wrk is not installed" in done.stdout
     assert {s["workload"] for s in found["samples"]} == {"scale/active50-idle0"}
+
+
+@pytest.mark.parametrize("workload", ["http/raw-c50", "seeds/1"])
+def test_where_only_wrk_could_measure_nothing_is_measured(tmp_path, workload):
+    done, _ = run(tmp_path, "--suite", "http,seeds", "--loops", "asyncio", "--only", workload,
+                  env={"PATH": str(tmp_path)})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "left out: wrk is not installed" in done.stderr
+
+
+def test_without_a_compiler_what_needs_no_load_generator_is_measured(tmp_path):
+    nothing = {"PATH": str(tmp_path), "CC": "", "XDG_CACHE_HOME": str(tmp_path)}
+    done, found = run(tmp_path, "--suite", "micro,echo", "--loops", "asyncio", "--no-floor",
+                      "--only", "micro/call_soon-0,echo/protocol-1k-c1", env=nothing)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "left out: no C compiler (cc)" in done.stderr
+    assert {s["workload"] for s in found["samples"]} == {"micro/call_soon-0"}
 
 
 def test_a_port_in_use(tmp_path):

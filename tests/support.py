@@ -55,6 +55,30 @@ needs_run_loop_factory = pytest.mark.skipif(
     "loop_factory" not in inspect.signature(asyncio.run).parameters,
     reason="asyncio.run(loop_factory=) came with CPython 3.12",
 )
+needs_popen_that_cleans_up = pytest.mark.skipif(
+    not hasattr(subprocess.Popen, "_on_error_fd_closer"),
+    reason="this subprocess.Popen leaks the descriptors that it has got when it gets no more",
+)
+
+
+def _communicate_is_silent():
+    """Does Process.communicate() keep a broken pipe of the child's input to itself?
+
+    asyncio's protocol for the child's end of life has a future for that pipe, which nobody asks.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        protocol = asyncio.subprocess.SubprocessStreamProtocol(limit=1, loop=loop)
+        protocol.pipe_connection_lost(0, BrokenPipeError())
+        closed = protocol._get_close_waiter(None)
+        silent = not closed._log_traceback
+        closed._log_traceback = False
+        return silent
+    finally:
+        loop.close()
+
+
+COMMUNICATE_IS_SILENT = _communicate_is_silent()
 
 
 def _has_ipv6():

@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -199,11 +200,19 @@ async def test_line_by_line(loop):
 
 
 @on_loop
-async def test_input_that_the_child_does_not_want(loop):
+async def test_input_that_the_child_does_not_want(loop, reported):
     """It ends, or closes its input: a broken pipe is not the parent's failure."""
     process = await asyncio.create_subprocess_exec("true", stdin=PIPE)
     await process.communicate(bytes(1_000_000))
     assert process.returncode == 0
+    await support.turns()
+    del process
+    gc.collect()
+    if not support.COMMUNICATE_IS_SILENT:
+        # One future that nobody asks, in asyncio's own part, whatever the loop.
+        for context in reported.pop_all():
+            assert context["message"] == "Future exception was never retrieved"
+            assert isinstance(context["exception"], BrokenPipeError)
 
 
 @on_loop

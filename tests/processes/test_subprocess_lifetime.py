@@ -32,6 +32,7 @@ async def test_a_hundred_megabytes_both_ways(loop):
     assert process.returncode == 0
 
 
+@support.needs_popen_that_cleans_up
 def test_too_few_descriptors(loop_kind):
     """With 0, 1, 2 ... descriptors left it either works or raises EMFILE, and leaves nothing."""
     out, err = support.run_python(

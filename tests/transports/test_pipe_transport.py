@@ -19,7 +19,7 @@ import tty
 
 import pytest
 import support
-from peers import assert_idle, on_loop, skip_on_asyncio
+from peers import assert_idle, on_loop, skip_if_pipes_keep_reading, skip_on_asyncio
 from test_pipes import MESSAGE, PipeRecorder, pipe, read_end, read_fd, terminal, write_end
 
 __all__ = ["pipe", "terminal"]  # fixtures
@@ -40,7 +40,8 @@ def polling(transport):
 
 
 @on_loop
-async def test_the_reading_end_tells_its_state(loop, pipe):
+async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
+    skip_if_pipes_keep_reading(loop_kind)
     reader, _writer = pipe
     transport, protocol = await read_end(loop, reader)
     assert f"fd={reader.fileno()}" in repr(transport)
@@ -111,7 +112,8 @@ def test_a_transport_that_is_never_closed_warns(loop_factory, pipe, end):
 
 
 @on_loop
-async def test_nothing_more_happens_after_the_end(loop, pipe):
+async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
+    skip_if_pipes_keep_reading(loop_kind)
     reader, writer = pipe
     reading, received = await read_end(loop, reader)
     writing, sent = await write_end(loop, writer)
@@ -227,7 +229,9 @@ async def test_flow_control_raises(loop, pipe, reported, call):
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
 @on_loop
-async def test_closing_while_being_made(loop, pipe, connect):
+async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
+    skip_if_pipes_keep_reading(loop_kind)
+
     class Closing(PipeRecorder):
         def connection_made(self, transport):
             super().connection_made(transport)
@@ -313,7 +317,9 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
 
 
 @on_loop
-async def test_paused_before_the_first_read(loop, pipe):
+async def test_paused_before_the_first_read(loop, loop_kind, pipe):
+    skip_if_pipes_keep_reading(loop_kind)
+
     class Pausing(PipeRecorder):
         def connection_made(self, transport):
             super().connection_made(transport)

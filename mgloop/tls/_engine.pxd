@@ -34,8 +34,7 @@ cdef class Engine:
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size, bint* at_eof) except -1
 
     # Plaintext in. The number of bytes taken: 0 if OpenSSL has to read first.
-    cdef Py_ssize_t encrypt(self, object data) except -1
-    cdef Py_ssize_t encrypt_memory(self, char* data, Py_ssize_t size) except -1
+    cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1
 
     cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept
     cdef Py_ssize_t partial_size(self) noexcept

@@ -330,14 +330,8 @@ cdef class Engine:
 
     # Encrypting.
 
-    cdef Py_ssize_t encrypt(self, object data) except -1:
-        """Encrypt *data*, any bytes-like object that is not empty."""
-        try:
-            return self.sslobj_write(data)
-        except AGAIN:
-            return 0
-
-    cdef Py_ssize_t encrypt_memory(self, char* data, Py_ssize_t size) except -1:
+    cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1:
+        """Encrypt data[:size], which is not empty."""
         try:
             if self.raw:
                 return self.sslobj_write(span(data, size))

@@ -110,8 +110,9 @@ cdef class SSLProtocol:
     cdef int write_many(self, object chunks) except -1
     cdef bint refuse_write(self) except -1
     cdef int put(self, object data) except -1
-    cdef int enqueue(self, object data) except -1
-    cdef Py_ssize_t encrypt(self, object data) except -1
+    cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1
+    cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1
+    cdef Py_ssize_t encrypt(self, char* start, Py_ssize_t size) except -1
     cdef int flush_record(self) except -1
     cdef int do_write(self, bint everything) except -1
     cdef int end_of_callback(self) except -1

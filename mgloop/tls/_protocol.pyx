@@ -23,7 +23,9 @@ protocol, the protocol both transports; connection_lost() cuts all of these.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from libc.string cimport memcpy
 
 from mgloop.tls._engine cimport Engine
@@ -134,12 +136,10 @@ cdef inline Py_ssize_t bytes_in(object data) except -1:
 
 cdef object without_head(object data, Py_ssize_t done):
     """What is left of *data* after *done* bytes, safe from changes by its owner."""
-    if type(data) is bytes:
-        return data if done == 0 else memoryview(data)[done:]
-    view = memoryview(data)
-    if type(view.obj) is bytes:
-        return view.cast('B')[done:]
-    return bytes(view.cast('B')[done:])
+    if done == 0 and type(data) is bytes:
+        return data
+    view = memoryview(data).cast('B')
+    return view[done:] if type(view.obj) is bytes else bytes(view[done:])
 
 
 @cython.final
@@ -278,7 +278,8 @@ cdef class SSLTransport:
 
     def _test__append_write_backlog(self, data):
         # CPython's test_ssl fills the backlog through this.
-        self._ssl_protocol.enqueue(data)
+        data = without_head(data, 0)
+        self._ssl_protocol.enqueue(data, NULL, len(data))
 
 
 @cython.final
@@ -850,71 +851,82 @@ cdef class SSLProtocol:
         return 0
 
     cdef int put(self, object data) except -1:
-        """Encrypt *data* if that is possible now, else queue it."""
-        cdef Py_ssize_t size = bytes_in(data), done
+        """Encrypt *data* if that is possible now, else queue it.
+
+        One view of it is held meanwhile, and gives its size: neither another thread nor a
+        `__buffer__` of the user's own can make the memory smaller than what is copied.
+        """
         cdef Py_buffer view
+        if PyBytes_CheckExact(data):
+            return self.put_memory(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self.put_memory(data, <char*>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1:
+        """put() of start[:size], which is what *data* lends."""
+        cdef Py_ssize_t done
         cdef LoopBuffers buffers = self.buffers
+        if size == 0:
+            return 0
         if self.state != WRAPPED or self._write_buffer_size > 0:
-            return self.enqueue(data)
+            return self.enqueue(data, start, size)
         if self._ssl_writing_paused:
             self.flush_record()
-            return self.enqueue(data)
+            return self.enqueue(data, start, size)
         if self.deferring and size <= SMALL_WRITE:
             if buffers.record_owner == <void*>self:
                 if buffers.record_used + size > RECORD_PLAIN_MAX:
                     self.flush_record()
                     if self._write_buffer_size > 0:
-                        return self.enqueue(data)
+                        return self.enqueue(data, start, size)
             if buffers.record_owner == NULL:
                 buffers.record_owner = <void*>self
                 buffers.record_used = 0
             if buffers.record_owner == <void*>self:
-                PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-                memcpy(PyByteArray_AS_STRING(buffers.record) + buffers.record_used,
-                       view.buf, size)
-                PyBuffer_Release(&view)
+                memcpy(PyByteArray_AS_STRING(buffers.record) + buffers.record_used, start, size)
                 buffers.record_used += size
                 return 0
         self.flush_record()
         if self._write_buffer_size > 0:
-            return self.enqueue(data)
-        done = self.encrypt(data)
-        if done < size:
-            self.enqueue(without_head(data, done))
+            return self.enqueue(data, start, size)
+        done = self.encrypt(start, size)
+        if done < size and self._transport is not None:
+            self.enqueue(data, start + done, size - done)
         return 0
 
-    cdef int enqueue(self, object data) except -1:
+    cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1:
+        """Keep start[:size], the end of what *data* lends: by reference if that is bytes."""
+        if PyBytes_CheckExact(data):
+            data = without_head(data, PyBytes_GET_SIZE(data) - size)
+        elif type(data) is memoryview and type(data.obj) is bytes:
+            data = without_head(data, data.nbytes - size)
+        else:
+            data = PyBytes_FromStringAndSize(start, size)
         if self.backlog is None:
             self.backlog = deque()
-        data = without_head(data, 0)
         self.backlog.append(data)
-        self._write_buffer_size += len(data)
+        self._write_buffer_size += size
         return 0
 
-    cdef Py_ssize_t encrypt(self, object data) except -1:
-        """Encrypt *data* into the outgoing BIO and flush that whenever it is full.
+    cdef Py_ssize_t encrypt(self, char* start, Py_ssize_t size) except -1:
+        """Encrypt start[:size] into the outgoing BIO and flush that whenever it is full.
 
         Returns how many bytes were taken: fewer than all if OpenSSL first wants to read (it
         renegotiates) or the transport below has paused us.
         """
-        cdef Py_ssize_t size = bytes_in(data), done, got
-        if size <= FLUSH_SIZE:
-            done = self.tls.encrypt(data)
-            self.unflushed += done
-        else:
-            done = 0
-            view = memoryview(data).cast('B')
-            while done < size and not (self._ssl_writing_paused and self.state == WRAPPED):
-                got = self.tls.encrypt(view[done:done + FLUSH_SIZE])
-                if got == 0:
-                    return done
-                done += got
-                self.unflushed += got
-                if self.unflushed >= FLUSH_SIZE:
-                    self.process_outgoing()
-        if self.unflushed >= FLUSH_SIZE:
-            self.process_outgoing()
-        return done
+        cdef Py_ssize_t done = 0, got
+        while True:
+            got = self.tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
+            done += got
+            self.unflushed += got
+            if self.unflushed >= FLUSH_SIZE:
+                self.process_outgoing()
+            if (got == 0 or done >= size or self._transport is None
+                    or (self._ssl_writing_paused and self.state == WRAPPED)):
+                return done
 
     cdef int flush_record(self) except -1:
         """Encrypt the small writes that were gathered; no-op if there are none."""
@@ -924,8 +936,8 @@ cdef class SSLProtocol:
             return 0
         record = PyByteArray_AS_STRING(buffers.record)
         try:
-            if self.tls.encrypt_memory(record, buffers.record_used) == 0:
-                self.enqueue(PyBytes_FromStringAndSize(record, buffers.record_used))
+            if self.tls.encrypt(record, buffers.record_used) == 0:
+                self.enqueue(None, record, buffers.record_used)
             else:
                 self.unflushed += buffers.record_used
         finally:
@@ -934,6 +946,7 @@ cdef class SSLProtocol:
 
     cdef int do_write(self, bint everything) except -1:
         """Encrypt the backlog: *everything*, or as much as the transport below wants."""
+        cdef Py_buffer view
         cdef Py_ssize_t size, done
         while self._write_buffer_size > 0 and (everything or not self._ssl_writing_paused):
             data = self.backlog.popleft()
@@ -945,7 +958,11 @@ cdef class SSLProtocol:
                     pieces.append(data)
                     size += len(data)
                 data = b''.join(pieces)
-            done = self.encrypt(data)
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+            try:
+                done = self.encrypt(<char*>view.buf, view.len)
+            finally:
+                PyBuffer_Release(&view)
             if self.backlog is None:
                 return 0
             self._write_buffer_size -= done

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """From the application to records, and its flow control in both directions."""
 
+import contextlib
 import logging
 import ssl
 
@@ -137,6 +138,131 @@ def test_writes_of_one_connection_inside_a_callback_of_another(connect):
     connection.arrive(connection.peer_says(b"?"))
     assert connection.heard() == b"ab"
     assert other.heard() == b"12"
+
+
+class Liar(bytearray):
+    """Its length is not the size of what it lends."""
+
+    claim = 0
+
+    def __len__(self):
+        return self.claim
+
+
+class Shrinking(bytearray):
+    """Lends less every time (where `__buffer__` counts: CPython 3.12)."""
+
+    sizes = (3000, 2000, 1000, 1, 0)
+
+    def __buffer__(self, flags):
+        size, *self.sizes = self.sizes
+        return memoryview(support.pattern(size))
+
+
+def at_once(connect, transport_write, app_class=App):
+    connection = connect(app_class())
+    transport_write(connection.app.transport)
+    return connection
+
+
+def in_a_callback(connect, transport_write, app_class=App):
+    connection = connect(app_class(lambda app, data: transport_write(app.transport)))
+    connection.arrive(connection.peer_says(b"?"))
+    return connection
+
+
+def while_the_transport_below_is_paused(connect, transport_write, app_class=App):
+    connection = connect(app_class())
+    connection.proto.pause_writing()
+    transport_write(connection.app.transport)
+    connection.proto.resume_writing()
+    return connection
+
+
+in_every_way = pytest.mark.parametrize(
+    "way", [at_once, in_a_callback, while_the_transport_below_is_paused]
+)
+
+
+@in_every_way
+@pytest.mark.parametrize("claim", [1, 9, 11, 3000, 100_000])
+@pytest.mark.parametrize("method", ["write", "writelines"])
+def test_a_length_that_is_not_the_size(connect, way, claim, method):
+    def write(transport):
+        data = Liar(b"0123456789")
+        data.claim = claim
+        if method == "write":
+            transport.write(data)
+        else:
+            transport.writelines([data])
+
+    assert way(connect, write).heard() == b"0123456789"
+
+
+@in_every_way
+@pytest.mark.parametrize("method", ["write", "writelines"])
+def test_a_buffer_that_shrinks_between_two_looks_at_it(connect, way, method):
+    def write(transport):
+        data = Shrinking(b"x" * 3000)
+        if method == "write":
+            transport.write(data)
+        else:
+            transport.writelines([data])
+
+    heard = way(connect, write).heard()
+    assert heard in (b"x" * 3000, *(support.pattern(size) for size in Shrinking.sizes))
+
+
+@in_every_way
+@pytest.mark.parametrize("size", [12, 6000, 240_000])
+def test_views_of_items_and_of_more_dimensions(connect, way, size):
+    message = support.pattern(size)
+    views = [
+        memoryview(message).cast("I"),
+        memoryview(bytearray(message)).cast("H"),
+        memoryview(message).cast("B", (size // 6, 2, 3)),
+    ]
+
+    def write(transport):
+        for view in views:
+            transport.write(view)
+        transport.writelines(views)
+
+    assert way(connect, write).heard() == message * 6
+
+
+@in_every_way
+@pytest.mark.parametrize("method", ["write", "writelines"])
+def test_a_view_with_gaps_is_fatal(connect, reported, kind, way, method):
+    def write(transport):
+        data = memoryview(b"0123456789")[::2]
+        if method == "write":
+            transport.write(data)
+        else:
+            transport.writelines([data])
+
+    connection = way(connect, write)
+    assert isinstance(connection.below.fatal, BufferError)
+    assert reported.pop(BufferError)["message"] == "Fatal error on SSL protocol"
+    if kind == "asyncio":
+        # It has kept it, and fails once more whenever it sends.
+        reported.pop_all()
+    connection.lose(connection.below.fatal)
+    assert connection.app.events[-1] == "lost"
+
+
+def test_clearing_what_is_being_written(connect):
+    connection = connect(App())
+    data = bytearray(support.pattern(300_000))
+
+    def clear():
+        # BufferError: its memory is in use, as long as not all of it is encrypted.
+        with contextlib.suppress(BufferError):
+            data.clear()
+
+    connection.below.on_write = clear
+    connection.app.transport.write(data)
+    assert connection.heard() == support.pattern(300_000)
 
 
 def test_write_rejects_what_is_not_bytes(connect):

@@ -26,6 +26,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 
+import _ssl
 import ssl
 
 cdef extern from "Python.h":
@@ -36,6 +37,7 @@ cdef extern from "Python.h":
     void Py_CLEAR(PyObject*)
 
 cdef object SSLObject = ssl.SSLObject
+cdef object RawObject = _ssl._SSLSocket
 cdef object MemoryBIO = ssl.MemoryBIO
 cdef tuple AGAIN = (ssl.SSLWantReadError, ssl.SSLSyscallError)
 
@@ -94,12 +96,11 @@ cdef class Engine:
         self.sslobj = sslobj
         kind = type(sslobj)
         inner = getattr(sslobj, '_sslobj', None)
-        # An SSLContext may name a subclass of SSLObject that overrides these.
-        self.raw = (inner is not None and issubclass(kind, SSLObject)
+        # An SSLContext may name a subclass of SSLObject that overrides these. Only what is known
+        # to return bytes and to fill no more than it was lent may be handed memory.
+        self.raw = (type(inner) is RawObject and issubclass(kind, SSLObject)
                     and kind.read is SSLObject.read and kind.write is SSLObject.write
-                    and kind.pending is SSLObject.pending
-                    and hasattr(inner, 'read') and hasattr(inner, 'write')
-                    and hasattr(inner, 'pending'))
+                    and kind.pending is SSLObject.pending)
         if self.raw:
             sslobj = inner
         self.sslobj_read = sslobj.read
@@ -315,9 +316,9 @@ cdef class Engine:
                 if self.raw:
                     got = self.sslobj_read(size - filled, span(room + filled, size - filled))
                 else:
-                    chunk = self.sslobj_read(size - filled)
-                    got = len(chunk)
-                    memcpy(room + filled, PyBytes_AS_STRING(chunk), min(got, size - filled))
+                    chunk = bytes(memoryview(self.sslobj_read(size - filled)))
+                    got = min(PyBytes_GET_SIZE(chunk), size - filled)
+                    memcpy(room + filled, PyBytes_AS_STRING(chunk), got)
                 if got == 0:
                     at_eof[0] = True
                     break

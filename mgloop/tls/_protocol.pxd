@@ -24,8 +24,8 @@ from mgloop.tls._engine cimport Engine
 
 
 cdef class LoopBuffers:
-    cdef object arrival             # bytearray: ciphertext as it comes from the socket
-    cdef object arrival_view
+    cdef object arrival_view        # memoryview: ciphertext as it comes from the socket
+    cdef Py_buffer pin              # the same memory, kept in place
     cdef object record              # bytearray: small writes on their way into one record
     cdef Py_ssize_t record_used
     cdef void* record_owner         # SSLProtocol that is filling `record`, not referenced

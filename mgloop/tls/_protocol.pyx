@@ -18,6 +18,10 @@ What is done differently, for speed and memory:
 
 Everything runs in the loop's thread with the GIL held. Lifetime: the transport below holds the
 protocol, the protocol both transports; connection_lost() cuts all of these.
+
+Python code can call any method at any time: before __init__(), which makes the engine, from a
+finalizer after the collector has cleared the object. So both classes look for None before they
+reach into an extension type (nonecheck, AttributeError), which costs a comparison with a constant.
 """
 
 cimport cython
@@ -100,22 +104,27 @@ cdef object buffers_of_loop = weakref.WeakKeyDictionary()
 
 
 @cython.final
+@cython.no_gc
 cdef class LoopBuffers:
     """Memory that all TLS connections of one loop use in turn."""
 
     def __cinit__(self):
-        self.arrival = None
         self.record = bytearray(RECORD_PLAIN_MAX)
         self.record_used = 0
         self.record_owner = NULL
 
+    def __dealloc__(self):
+        if self.pin.buf is not NULL:
+            PyBuffer_Release(&self.pin)
+
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL:
-        if self.arrival is None:
-            self.arrival = bytearray(ARRIVAL_SIZE)
-            # The export also pins the bytearray: nobody can resize it under us.
-            self.arrival_view = memoryview(self.arrival)
+        if self.pin.buf is NULL:
+            arrival = bytearray(ARRIVAL_SIZE)
+            self.arrival_view = memoryview(arrival)
+            # For good: who has the view can release it, and could then resize what it shows.
+            PyObject_GetBuffer(arrival, &self.pin, PyBUF_WRITABLE)
         size[0] = ARRIVAL_SIZE
-        return PyByteArray_AS_STRING(self.arrival)
+        return <char*>self.pin.buf
 
 
 cdef LoopBuffers buffers_for(object loop):
@@ -143,6 +152,7 @@ cdef object without_head(object data, Py_ssize_t done):
 
 
 @cython.final
+@cython.nonecheck(True)
 cdef class SSLTransport:
     """The transport that the application sees: asyncio's `_SSLProtocolTransport`.
 
@@ -153,7 +163,13 @@ cdef class SSLTransport:
     _start_tls_compatible = True
     _sendfile_compatible = FALLBACK
 
+    def __cinit__(self):
+        # Nothing to warn about before there is a connection.
+        self._closed = True
+
     def __init__(self, loop, SSLProtocol ssl_protocol not None):
+        if self._ssl_protocol is not None:
+            raise RuntimeError('SSLTransport.__init__() called twice')
         self._loop = loop
         self._ssl_protocol = ssl_protocol
         self._closed = False
@@ -283,6 +299,7 @@ cdef class SSLTransport:
 
 
 @cython.final
+@cython.nonecheck(True)
 cdef class SSLProtocol:
     """TLS as a BufferedProtocol of the transport below: a drop-in for
     `asyncio.sslproto.SSLProtocol` (same parameters, Python 3.11 to 3.14).
@@ -304,6 +321,8 @@ cdef class SSLProtocol:
                  ssl_shutdown_timeout=None):
         if sslproto.ssl is None:
             raise RuntimeError('stdlib ssl module not available')
+        if self.tls is not None:
+            raise RuntimeError('SSLProtocol.__init__() called twice')
         if ssl_handshake_timeout is None:
             ssl_handshake_timeout = HANDSHAKE_TIMEOUT
         elif ssl_handshake_timeout <= 0:
@@ -499,7 +518,7 @@ cdef class SSLProtocol:
         cdef SSLProtocol alive = self
         cdef Py_ssize_t size
         cdef char* data = alive.buffers.arrival_space(&size)
-        return alive.on_ciphertext(data, min(nbytes, size))
+        return alive.on_ciphertext(data, max(0, min(nbytes, size)))
 
     def eof_received(self):
         """The peer has stopped sending, with a closing alert before or (unclean) without.

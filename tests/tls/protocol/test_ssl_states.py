@@ -8,7 +8,16 @@ import ssl
 
 import pytest
 import support
-from harness import STDLIB, App, BufferedApp, all_apps, both_apps, only_mgloop
+from harness import (
+    STDLIB,
+    App,
+    Below,
+    BufferedApp,
+    Connection,
+    all_apps,
+    both_apps,
+    only_mgloop,
+)
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -449,6 +458,68 @@ def test_everything_is_harmless_when_the_connection_is_lost(connect, loop):
     transport.abort()
     transport.close()
     assert app.events == ["made", "lost"]
+
+
+# --- life after loop.close() ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def orphan(protocol_class, contexts):
+    """orphan(app, stage): a Connection whose loop is closed."""
+
+    def orphan(app, stage="connected"):
+        loop = support.new_loop("asyncio")
+        connection = Connection(loop, protocol_class, contexts, app)
+        if stage != "new":
+            connection.shake_hands()
+        if stage == "paused":
+            app.transport.pause_reading()
+        if stage == "lost":
+            connection.lose()
+        loop.close()
+        return connection
+
+    yield orphan
+    gc.collect()
+
+
+NEEDS_THE_LOOP = {
+    "close": ("connected", lambda connection: connection.app.transport.close()),
+    "resume_reading": ("paused", lambda connection: connection.app.transport.resume_reading()),
+    "connection_lost": ("connected", lambda connection: connection.proto.connection_lost(None)),
+    "connection_made": ("new", lambda connection: connection.proto.connection_made(Below())),
+}
+NEEDS_NO_LOOP = {
+    "write": lambda connection: connection.app.transport.write(b"still"),
+    "writelines": lambda connection: connection.app.transport.writelines([b"still", b"there"]),
+    "data": lambda connection: connection.arrive(connection.peer_says(b"data")),
+    "abort": lambda connection: connection.app.transport.abort(),
+    "pause_reading": lambda connection: connection.app.transport.pause_reading(),
+    "limits": lambda connection: connection.app.transport.set_write_buffer_limits(10, 5),
+    "extra info": lambda connection: connection.app.transport.get_extra_info("peername"),
+    "protocol": lambda connection: connection.app.transport.set_protocol(App()),
+    "pause_writing": lambda connection: connection.proto.pause_writing(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
+@pytest.mark.parametrize("name", NEEDS_THE_LOOP)
+def test_what_needs_the_loop_says_that_it_is_closed(orphan, name):
+    stage, call = NEEDS_THE_LOOP[name]
+    connection = orphan(App(), stage)
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        call(connection)
+    connection.proto._app_transport.abort()
+
+
+@pytest.mark.parametrize("stage", ["connected", "lost"])
+@pytest.mark.parametrize("name", NEEDS_NO_LOOP)
+def test_what_needs_no_loop_works_without(orphan, name, stage):
+    connection = orphan(App(), stage)
+    before = len(connection.below.writes)
+    NEEDS_NO_LOOP[name](connection)
+    assert (len(connection.below.writes) > before) == (name.startswith("write") and stage != "lost")
+    connection.app.transport.abort()
 
 
 # --- types ----------------------------------------------------------------------------------------

@@ -241,7 +241,8 @@ class TestThreadsSignalsProcesses:
             async def main():
                 await asyncio.sleep(0)
                 os.fork()
-                await asyncio.sleep(0.01)
+                for _ in range(10):
+                    await asyncio.sleep(0)
 
             try:
                 loop.run_until_complete(main())

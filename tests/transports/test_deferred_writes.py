@@ -1,0 +1,570 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Writes that were put off must not be told from writes that were sent.
+
+While much is ready in an iteration a loop may let small writes wait for its end. asyncio sends at
+once, and programs count on it without a thought: they shut the socket down behind the transport's
+back, hand a duplicate to somebody, or fork. What each of them sees must be as if write() had sent.
+What cannot be had is in docs/differences.md, and its tests are in tests/differences/.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+
+import pytest
+import support
+
+#: Asked of a stream socket: the bytes that the peer has not acknowledged, or not taken.
+SIOCOUTQ = termios.TIOCOUTQ
+
+
+def in_a_busy_iteration(loop, action):
+    """Run `action` among enough callbacks that a loop would put writes off; return its result."""
+    outcome = loop.create_future()
+
+    def act():
+        try:
+            outcome.set_result(action())
+        except Exception as exc:
+            outcome.set_exception(exc)
+
+    def crowd():
+        for _ in range(8):
+            loop.call_soon(int)
+        loop.call_soon(act)
+        for _ in range(8):
+            loop.call_soon(int)
+
+    loop.call_soon(crowd)
+    return loop.run_until_complete(outcome)
+
+
+def drained(sock):
+    """What a non-blocking socket has at this moment."""
+    return support.drain(sock)
+
+
+@contextlib.contextmanager
+def connected(loop, family):
+    """(transport, plain socket at its other end)."""
+    pair = (
+        support.nonblocking_tcp_pair() if family == "TCP" else support.nonblocking_socketpair()
+    )
+    with pair as (ours, peer):
+        protocol = support.RecordingProtocol(loop)
+        transport, _ = loop.run_until_complete(
+            loop.create_connection(lambda: protocol, sock=ours)
+        )
+        try:
+            yield transport, peer
+        finally:
+            transport.abort()
+            loop.run_until_complete(protocol.lost)
+
+
+families = pytest.mark.parametrize("family", ["TCP", "UNIX"])
+writes = pytest.mark.parametrize(
+    "write",
+    [
+        lambda transport: transport.write(b"deferred"),
+        lambda transport: transport.write(bytearray(b"deferred")),
+        lambda transport: transport.writelines([b"defer", b"red"]),
+        lambda transport: [transport.write(b"%c" % byte) for byte in b"deferred"],
+    ],
+    ids=["write", "bytearray", "writelines", "several"],
+)
+
+
+# --- the socket of a transport -------------------------------------------------------------------
+
+
+def duplicate_and_send(sock):
+    with sock.dup() as other:
+        other.send(b" and more")
+
+
+def write_by_number(sock):
+    os.write(sock.fileno(), b" and more")
+
+
+def object_by_number(sock):
+    with socket.socket(fileno=os.dup(sock.fileno())) as other:
+        other.send(b" and more")
+
+
+class TestTransportSocket:
+    """It was asked for before the write: asking once more might be what sends."""
+
+    @families
+    @writes
+    @pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
+    def test_shutdown(self, loop, family, write, how):
+        with connected(loop, family) as (transport, peer):
+            sock = transport.get_extra_info("socket")
+
+            def action():
+                write(transport)
+                sock.shutdown(how)
+
+            in_a_busy_iteration(loop, action)
+            received = bytearray()
+            with support.in_thread(lambda: received.extend(recv_all(peer))):
+                pass
+            assert received == b"deferred"
+
+    @families
+    @writes
+    @pytest.mark.parametrize("act", [duplicate_and_send, write_by_number, object_by_number])
+    def test_another_way_to_the_same_socket(self, loop, family, write, act):
+        """What is sent that way comes after what was written before."""
+        with connected(loop, family) as (transport, peer):
+            sock = transport.get_extra_info("socket")
+
+            def action():
+                write(transport)
+                act(sock)
+
+            in_a_busy_iteration(loop, action)
+            support.turn(loop, 3)
+            assert drained(peer) == b"deferred and more"
+
+    @families
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda sock: sock.fileno(),
+            lambda sock: sock.dup().close(),
+            lambda sock: sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE),
+            lambda sock: sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            lambda sock: sock.shutdown(socket.SHUT_RD),
+        ],
+        ids=["fileno", "dup", "getsockopt", "setsockopt", "shutdown"],
+    )
+    def test_each_method_sends_first(self, loop, family, call):
+        with connected(loop, family) as (transport, peer):
+            sock = transport.get_extra_info("socket")
+
+            def action():
+                transport.write(b"deferred")
+                call(sock)
+                return drained(peer)
+
+            assert in_a_busy_iteration(loop, action) == b"deferred"
+
+    @families
+    def test_asked_for_after_the_write(self, loop, family):
+        with connected(loop, family) as (transport, peer):
+
+            def action():
+                transport.write(b"deferred")
+                transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+
+            in_a_busy_iteration(loop, action)
+            assert recv_all(peer) == b"deferred"
+
+    def test_what_the_kernel_says_is_waiting(self, loop):
+        """A program that keeps an eye on how far the peer is behind."""
+        with connected(loop, "UNIX") as (transport, _):
+            sock = transport.get_extra_info("socket")
+
+            def action():
+                transport.write(b"deferred")
+                answer = fcntl.ioctl(sock.fileno(), SIOCOUTQ, bytes(4))
+                return struct.unpack("i", answer)[0]
+
+            assert in_a_busy_iteration(loop, action) > 0
+
+    @families
+    def test_it_is_what_asyncio_gives(self, loop, family):
+        with connected(loop, family) as (transport, _):
+            sock = transport.get_extra_info("socket")
+            assert isinstance(sock, asyncio.trsock.TransportSocket)
+            assert transport.get_extra_info("socket") is sock
+            assert repr(sock).startswith("<asyncio.TransportSocket ")
+            assert sock.fileno() == sock._sock.fileno()
+            assert sock.gettimeout() == 0
+            with pytest.raises(ValueError, match="blocking"):
+                sock.setblocking(True)
+            for banned in ("close", "recv", "send", "sendall", "detach"):
+                assert not hasattr(sock, banned)
+
+    @families
+    def test_after_the_end(self, loop, family):
+        with connected(loop, family) as (transport, _):
+            sock = transport.get_extra_info("socket")
+            transport.write(b"x")
+            transport.close()
+            support.turn(loop, 3)
+            assert sock.fileno() == -1
+            with pytest.raises(OSError):
+                sock.shutdown(socket.SHUT_WR)
+            with pytest.raises(OSError):
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
+            assert "fd=-1" in repr(sock)
+
+    def test_shutdown_below_tls(self, loop, server_ssl_context, client_ssl_context):
+        server_protocol = support.RecordingProtocol(loop)
+        server = loop.run_until_complete(
+            loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_ssl_context)
+        )
+        client_protocol = support.RecordingProtocol(loop)
+        transport, _ = loop.run_until_complete(
+            loop.create_connection(
+                lambda: client_protocol, *server.sockets[0].getsockname(),
+                ssl=client_ssl_context, server_hostname="localhost",
+            )  # fmt: skip
+        )
+        loop.run_until_complete(server_protocol.made)
+        sock = transport.get_extra_info("socket")
+
+        def action():
+            transport.write(b"deferred")
+            sock.shutdown(socket.SHUT_WR)
+
+        in_a_busy_iteration(loop, action)
+        loop.run_until_complete(asyncio.wait({server_protocol.lost}, timeout=support.PATIENCE))
+        received = bytes(server_protocol.data)
+        transport.abort()
+        server_protocol.transport.abort()
+        server.close()
+        loop.run_until_complete(asyncio.gather(server_protocol.lost, client_protocol.lost))
+        loop.run_until_complete(server.wait_closed())
+        assert received == b"deferred"
+
+
+def recv_all(sock):
+    """Everything up to the end of the stream, by blocking."""
+    sock.setblocking(True)
+    sock.settimeout(support.PATIENCE)
+    chunks = []
+    while chunk := sock.recv(65536):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+# --- fork ----------------------------------------------------------------------------------------
+
+#: How the child leaves the callback in which it was forked. asyncio has sent by then.
+DEPARTURES = {
+    "SystemExit": "raise SystemExit(0)",
+    "KeyboardInterrupt": "raise KeyboardInterrupt",
+    "exception and stop": "loop.stop(); raise ValueError",
+    "return and stop": "loop.stop(); return",
+    "os._exit": "os._exit(0)",
+    "sys.exit after a write": "transport.close(); raise SystemExit(0)",
+}
+
+_FORK = """
+    import contextlib, gc
+    loop = new_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    warnings.simplefilter("ignore")
+    pairs = [socket.socketpair() for _ in range({transports})]
+    transports = []
+    for ours, _ in pairs:
+        ours.setblocking(False)
+        transports.append(loop.run_until_complete(
+            loop.create_connection(asyncio.Protocol, sock=ours))[0])
+    transport = transports[0]
+    parent = os.getpid()
+
+    def seen(sock):
+        with contextlib.suppress(BlockingIOError):
+            return sock.recv(100, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+
+    at_fork = []
+
+    def act():
+        for other in transports:
+            other.write(b"once")
+        pid = os.fork()
+        if pid == 0:
+            {departure}
+        at_fork.extend(seen(peer) for _, peer in pairs)
+        os.waitpid(pid, 0)
+
+    def crowd():
+        for _ in range(8):
+            loop.call_soon(int)
+        loop.call_soon(act)
+        for _ in range(8):
+            loop.call_soon(int)
+        loop.call_soon(loop.call_soon, loop.stop)
+
+    loop.call_soon(crowd)
+    try:
+        loop.run_forever()
+    except BaseException:
+        if os.getpid() == parent:
+            raise
+    if os.getpid() != parent:
+        {afterwards}
+    print(at_fork)
+    for other in transports:
+        other.close()
+    turn(loop, 3)
+    print([peer.recv(100) for _, peer in pairs])
+    print([peer.recv(100) for _, peer in pairs])
+    for _, peer in pairs:
+        peer.close()
+    loop.close()
+    """
+
+
+class TestFork:
+    @pytest.mark.parametrize("transports", [1, 3])
+    @pytest.mark.parametrize(
+        "afterwards", ["os._exit(0)", "sys.exit(0)"], ids=["then _exit", "then sys.exit"]
+    )
+    @pytest.mark.parametrize("departure", DEPARTURES)
+    def test_nothing_is_sent_twice(self, loop_kind, departure, afterwards, transports):
+        program = _FORK.format(
+            departure=DEPARTURES[departure], afterwards=afterwards, transports=transports
+        )
+        out, _ = support.run_python(loop_kind, program)
+        _, received, end = out.splitlines()
+        assert received == repr([b"once"] * transports)
+        assert end == repr([b""] * transports)
+
+    def test_it_has_been_sent_when_the_child_begins(self, loop_kind):
+        """So the child may answer for it, or the parent die."""
+        program = _FORK.format(departure="os._exit(0)", afterwards="pass", transports=3)
+        out, _ = support.run_python(loop_kind, program)
+        assert out.splitlines()[0] == repr([b"once"] * 3)
+
+    def test_a_process_of_multiprocessing(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            import multiprocessing
+            warnings.simplefilter("ignore")
+            loop = new_loop()
+            ours, peer = socket.socketpair()
+            ours.setblocking(False)
+            transport, _ = loop.run_until_complete(
+                loop.create_connection(asyncio.Protocol, sock=ours))
+
+            def in_child():
+                # What a child of a fork-server or a worker does: a loop of its own.
+                asyncio.set_event_loop(None)
+                run(asyncio.sleep(0.001))
+
+            def act():
+                transport.write(b"once")
+                process = multiprocessing.get_context("fork").Process(target=in_child)
+                asyncio._set_running_loop(None)
+                process.start()
+                asyncio._set_running_loop(loop)
+                process.join()
+                assert process.exitcode == 0, process.exitcode
+
+            def crowd():
+                for _ in range(8):
+                    loop.call_soon(int)
+                loop.call_soon(act)
+                loop.call_soon(loop.call_soon, loop.stop)
+
+            loop.call_soon(crowd)
+            loop.run_forever()
+            transport.close()
+            turn(loop, 3)
+            assert peer.recv(100) == b"once"
+            assert peer.recv(100) == b""
+            peer.close()
+            loop.close()
+            """,
+        )
+
+    def test_the_loop_of_another_thread(self, loop_kind):
+        """It is in the middle of an iteration when the main thread forks."""
+        support.run_python(
+            loop_kind,
+            """
+            warnings.simplefilter("ignore")
+            ours, peer = socket.socketpair()
+            ours.setblocking(False)
+            written, forked = threading.Event(), threading.Event()
+
+            def body():
+                loop = new_loop()
+                transport, _ = loop.run_until_complete(
+                    loop.create_connection(asyncio.Protocol, sock=ours))
+
+                def act():
+                    transport.write(b"once")
+                    written.set()
+                    forked.wait()
+
+                def crowd():
+                    for _ in range(8):
+                        loop.call_soon(int)
+                    loop.call_soon(act)
+                    loop.call_soon(loop.call_soon, loop.stop)
+
+                loop.call_soon(crowd)
+                loop.run_forever()
+                transport.close()
+                turn(loop, 3)
+                loop.close()
+
+            thread = threading.Thread(target=body)
+            thread.start()
+            written.wait()
+            pid = os.fork()
+            if pid == 0:
+                sys.exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            forked.set()
+            thread.join()
+            assert peer.recv(100) == b"once"
+            assert peer.recv(100) == b""
+            peer.close()
+            """,
+        )
+
+    def test_many_forks_and_loops(self, loop_kind):
+        """Whatever a loop registers to be told of a fork does not keep it alive, or grow."""
+        support.run_python(
+            loop_kind,
+            """
+            import gc, weakref
+            warnings.simplefilter("ignore")
+            known = []
+            for _ in range(50):
+                loop = new_loop()
+                loop.run_until_complete(asyncio.sleep(0))
+                loop.close()
+                known.append(weakref.ref(loop))
+                del loop
+            gc.collect()
+            for _ in range(3):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            gc.collect()
+            assert not any(reference() for reference in known)
+            """,
+        )
+
+    def test_a_forked_child_of_a_subprocess(self, loop_kind):
+        """subprocess forks and execs: the deferred write is the parent's alone."""
+        out, _ = support.run_python(
+            loop_kind,
+            """
+            import subprocess
+            loop = new_loop()
+            ours, peer = socket.socketpair()
+            ours.setblocking(False)
+            transport, _ = loop.run_until_complete(
+                loop.create_connection(asyncio.Protocol, sock=ours))
+
+            def act():
+                transport.write(b"once")
+                # With a function to run in between, the child is forked by Python.
+                subprocess.run(["true"], preexec_fn=int, check=True)
+
+            def crowd():
+                for _ in range(8):
+                    loop.call_soon(int)
+                loop.call_soon(act)
+                loop.call_soon(loop.call_soon, loop.stop)
+
+            loop.call_soon(crowd)
+            loop.run_forever()
+            transport.close()
+            turn(loop, 3)
+            print(peer.recv(100), peer.recv(100))
+            peer.close()
+            loop.close()
+            """,
+        )
+        assert out.strip() == "b'once' b''"
+
+
+# --- leaving the loop ----------------------------------------------------------------------------
+
+
+class TestLeaving:
+    """What was written before the loop was left is sent when it has been left."""
+
+    @families
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_by_an_exception(self, loop, family, exception):
+        with connected(loop, family) as (transport, peer):
+            def act():
+                transport.write(b"deferred")
+                raise exception
+
+            def crowd():
+                for _ in range(8):
+                    loop.call_soon(int)
+                loop.call_soon(act)
+
+            loop.call_soon(crowd)
+            with pytest.raises(exception):
+                loop.run_forever()
+            assert drained(peer) == b"deferred"
+
+    @families
+    def test_by_stop(self, loop, family):
+        with connected(loop, family) as (transport, peer):
+            def crowd():
+                for _ in range(8):
+                    loop.call_soon(int)
+                loop.call_soon(transport.write, b"deferred")
+                loop.call_soon(loop.stop)
+
+            loop.call_soon(crowd)
+            loop.run_forever()
+            assert drained(peer) == b"deferred"
+
+    def test_by_an_exception_of_another_transports_protocol(self, loop):
+        """One transport's failure to be sent does not keep back the others' writes."""
+
+        class Interrupting(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+
+            def pause_writing(self):
+                raise KeyboardInterrupt
+
+        pairs = [socket.socketpair() for _ in range(4)]
+        transports = []
+        for number, (ours, peer) in enumerate(pairs):
+            ours.setblocking(False)
+            peer.setblocking(False)
+            kind = Interrupting if number == 0 else asyncio.Protocol
+            transports.append(
+                loop.run_until_complete(loop.create_connection(kind, sock=ours))[0]
+            )
+        support.fill(pairs[0][0])
+        transports[0].set_write_buffer_limits(high=3, low=1)
+
+        def crowd():
+            for _ in range(8):
+                loop.call_soon(int)
+            for transport in transports:
+                loop.call_soon(transport.write, b"word")
+            loop.call_soon(loop.call_soon, loop.stop)
+
+        loop.call_soon(crowd)
+        interrupted = 0
+        for _ in range(3):
+            try:
+                loop.run_forever()
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+        assert interrupted == 1
+        for _, peer in pairs[1:]:
+            assert drained(peer) == b"word"
+        for transport in transports:
+            transport.abort()
+        support.turn(loop, 3)
+        for _, peer in pairs:
+            peer.close()

@@ -16,6 +16,7 @@ cdef class Engine:
     # Framing of the arriving records: what is known about the one that is incomplete.
     cdef bint framed                # every byte so far made sense as TLS records
     cdef bint carry                 # OpenSSL may have something to give without further input
+    cdef bint ended                 # the peer's closing alert was met: nothing can follow
     cdef int header_seen
     cdef unsigned char header[5]
     cdef Py_ssize_t record_size
@@ -26,20 +27,20 @@ cdef class Engine:
     cdef int recount(self) except -1
     cdef int tampered(self) except -1
 
-    # Ciphertext in, plaintext out. *at_eof* is set when the peer's closing alert was met.
+    # Ciphertext in, plaintext out.
     cdef int feed(self, char* data, Py_ssize_t size) except -1
     cdef bint drained(self) except -1
-    cdef object decrypt_arrival(self, char* data, Py_ssize_t size, bint* at_eof)
-    cdef object decrypt_fed(self, bint* at_eof)
-    cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size, bint* at_eof) except -1
+    cdef object decrypt_arrival(self, char* data, Py_ssize_t size)
+    cdef object decrypt_fed(self)
+    cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1
 
     # Plaintext in. The number of bytes taken: 0 if OpenSSL has to read first.
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1
 
     cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept
     cdef Py_ssize_t partial_size(self) noexcept
-    cdef object decrypt_one(self, Py_ssize_t room, bint* at_eof)
+    cdef object decrypt_one(self, Py_ssize_t room)
     cdef object decrypt_many(self, char* data, Py_ssize_t first, Py_ssize_t whole,
-                             Py_ssize_t room, bint* at_eof)
-    cdef object read_all(self, bint* at_eof)
-    cdef object read_until_again(self, bint* at_eof)
+                             Py_ssize_t room)
+    cdef object read_all(self)
+    cdef object read_until_again(self)

@@ -185,7 +185,7 @@ cdef class Engine:
             self.carry = False
         return True
 
-    cdef object decrypt_arrival(self, char* data, Py_ssize_t size, bint* at_eof):
+    cdef object decrypt_arrival(self, char* data, Py_ssize_t size):
         """Decrypt the complete records of *data* and keep the beginning of the next one.
 
         For a raw and framed engine without carry. Returns bytes, or None without any. Nothing
@@ -206,21 +206,21 @@ cdef class Engine:
                     first = at
         if records > 1:
             try:
-                return self.decrypt_many(data, first, whole, room, at_eof)
+                return self.decrypt_many(data, first, whole, room)
             finally:
                 if whole < size:
                     self.incoming_write(span(data + whole, size - whole))
         self.incoming_write(span(data, size))
-        return self.decrypt_one(room, at_eof) if records else None
+        return self.decrypt_one(room) if records else None
 
-    cdef object decrypt_one(self, Py_ssize_t room, bint* at_eof):
+    cdef object decrypt_one(self, Py_ssize_t room):
         try:
             plain = self.sslobj_read(max(room, 1))
         except AGAIN:
             # It was one of OpenSSL's own: a ticket, a key update.
             return None
         if not plain:
-            at_eof[0] = self.carry = True
+            self.ended = self.carry = True
             return None
         if PyBytes_GET_SIZE(plain) >= room:
             # A record that holds more than its ciphertext: compression. There may be a rest.
@@ -228,7 +228,7 @@ cdef class Engine:
         return plain
 
     cdef object decrypt_many(self, char* data, Py_ssize_t first, Py_ssize_t whole,
-                             Py_ssize_t room, bint* at_eof):
+                             Py_ssize_t room):
         """Decrypt the records in data[:whole] one behind the other into one bytes object.
 
         *first* is where the first one ends: its header may have come earlier. Returns None if
@@ -250,7 +250,7 @@ cdef class Engine:
                         got = <Py_ssize_t>self.sslobj_read(
                             room - filled, span(bytes_data(plain) + filled, room - filled))
                         if got == 0:
-                            at_eof[0] = True
+                            self.ended = True
                             break
                         filled += got
                         count -= 1
@@ -260,10 +260,10 @@ cdef class Engine:
                 count = 0
                 if at == whole:
                     break
-                if at_eof[0] or filled == room:
+                if self.ended or filled == room:
                     self.incoming_write(span(data + at, whole - at))
                     break
-            if filled == room or at_eof[0]:
+            if filled == room or self.ended:
                 self.carry = True
             if filled == 0:
                 return None
@@ -273,11 +273,11 @@ cdef class Engine:
         finally:
             Py_CLEAR(plain)
 
-    cdef object decrypt_fed(self, bint* at_eof):
+    cdef object decrypt_fed(self):
         """Decrypt what is in the BIO; `carry` stays set if there may be more. None if nothing."""
-        return self.read_all(at_eof) if self.raw else self.read_until_again(at_eof)
+        return self.read_all() if self.raw else self.read_until_again()
 
-    cdef object read_all(self, bint* at_eof):
+    cdef object read_all(self):
         # OpenSSL may hold most of a record whose end is all that is in the BIO.
         cdef Py_ssize_t room = max(
             <Py_ssize_t>self.incoming.pending + <Py_ssize_t>self.sslobj_pending(),
@@ -285,7 +285,7 @@ cdef class Engine:
         cdef Py_ssize_t filled = 0
         cdef PyObject* plain = bytes_alloc(NULL, room)
         try:
-            filled = self.decrypt_into(bytes_data(plain), room, at_eof)
+            filled = self.decrypt_into(bytes_data(plain), room)
             if filled == 0:
                 return None
             bytes_resize(&plain, filled)
@@ -294,21 +294,21 @@ cdef class Engine:
         finally:
             Py_CLEAR(plain)
 
-    cdef object read_until_again(self, bint* at_eof):
+    cdef object read_until_again(self):
         """For an SSLObject of the user's own: only its documented methods, no shared memory."""
         chunks = []
         try:
             while True:
                 chunk = self.sslobj_read(READ_SIZE)
                 if not chunk:
-                    at_eof[0] = True
+                    self.ended = True
                     break
                 chunks.append(chunk)
         except AGAIN:
             pass
         return b''.join(chunks) if chunks else None
 
-    cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size, bint* at_eof) except -1:
+    cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1:
         """Decrypt what is in the BIO into room[:size], which is not empty; returns how much."""
         cdef Py_ssize_t filled = 0, got
         try:
@@ -320,7 +320,7 @@ cdef class Engine:
                     got = min(PyBytes_GET_SIZE(chunk), size - filled)
                     memcpy(room + filled, PyBytes_AS_STRING(chunk), got)
                 if got == 0:
-                    at_eof[0] = True
+                    self.ended = True
                     break
                 filled += got
                 if self.raw and self.drained():

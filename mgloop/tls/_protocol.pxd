@@ -91,6 +91,12 @@ cdef class SSLProtocol:
     cdef int data_arrived(self, Py_ssize_t nbytes) except -1
 
     cdef int set_state(self, int new_state) except -1
+    cdef int proceed(self) except -1
+    cdef int advance(self) except -1
+    cdef int again(self) except -1
+    cdef int close(self) except -1
+    cdef int end_of_stream(self) except -1
+    cdef int send_outgoing(self) except -1
     cdef int on_ciphertext(self, char* data, Py_ssize_t size) except -1
     cdef int read_arrival(self, char* data, Py_ssize_t size) except -1
     cdef int do_handshake(self) except -1

@@ -19,6 +19,10 @@ What is done differently, for speed and memory:
 Everything runs in the loop's thread with the GIL held. Lifetime: the transport below holds the
 protocol, the protocol both transports; connection_lost() cuts all of these.
 
+A callback of the application that raises SystemExit or KeyboardInterrupt ends run_forever(). What
+it kept from being done (records that are decrypted and not delivered, the end of the stream, the
+end of the handshake) is done when the loop runs again: see again().
+
 Python code can call any method at any time: before __init__(), which makes the engine, from a
 finalizer after the collector has cleared the object. So both classes look for None before they
 reach into an extension type (nonecheck, AttributeError), which costs a comparison with a constant.
@@ -210,7 +214,7 @@ cdef class SSLTransport:
         """
         if not self._closed:
             self._closed = True
-            self._ssl_protocol.start_shutdown()
+            self._ssl_protocol.close()
         else:
             self._ssl_protocol.let_go()
 
@@ -453,12 +457,14 @@ cdef class SSLProtocol:
         self.handshake_timer = self._loop.call_later(
             self.handshake_timeout, self._check_handshake_timeout)
         self.tls.recount()
-        self.do_handshake()
+        self.advance()
 
     def connection_lost(self, exc):
         """Pass *exc* (None: closed or aborted from here) on to the application, in the next
         iteration, and let go of everything that refers to this connection."""
         cdef SSLTransport app_transport = self._app_transport
+        app_protocol = self._app_protocol
+        tell = self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF)
         self.backlog = None
         self._write_buffer_size = 0
         if self.buffers.record_owner == <void*>self:
@@ -467,16 +473,12 @@ cdef class SSLProtocol:
         self._conn_lost += 1
         if app_transport is not None:
             app_transport._closed = True
-        if self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF):
-            self.app_state = APP_CON_LOST
-            self._loop.call_soon(self._app_protocol.connection_lost, exc)
         self.state = UNWRAPPED
         self._transport = None
         self._app_transport = None
         self._app_protocol = None
         self.app_get_buffer = self.app_buffer_updated = None
         self.app_is_buffered = False
-        self.wakeup_waiter(exc)
         if self.shutdown_timer is not None:
             self.shutdown_timer.cancel()
             self.shutdown_timer = None
@@ -486,6 +488,13 @@ cdef class SSLProtocol:
         self.lost = True
         if self.unwanted:
             self.let_go()
+        # Last, for both can fail: the loop may be closed, the protocol no protocol.
+        try:
+            if tell:
+                self.app_state = APP_CON_LOST
+                self._loop.call_soon(app_protocol.connection_lost, exc)
+        finally:
+            self.wakeup_waiter(exc)
 
     cdef int let_go(self) except -1:
         """close() was called on a transport that is closing: nobody will ask for its extra
@@ -531,20 +540,18 @@ cdef class SSLProtocol:
                 logger.debug('%r received EOF', self)
             if self.state == DO_HANDSHAKE:
                 self.on_handshake_complete(ConnectionResetError)
-            elif self.state == WRAPPED:
-                self.set_state(FLUSHING)
-                if self._app_reading_paused:
+            else:
+                if self.state == WRAPPED:
+                    self.set_state(FLUSHING)
+                if self.state == FLUSHING and self._app_reading_paused:
                     return True
-                self.do_flush()
-            elif self.state == FLUSHING:
-                self.do_write(True)
-                self.set_state(SHUTDOWN)
-                self.do_shutdown()
-            elif self.state == SHUTDOWN:
-                self.do_shutdown()
+                self.proceed()
         except Exception:
             if self._transport is not None:
                 self._transport.close()
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            self.again()
             raise
 
     def pause_writing(self):
@@ -568,14 +575,34 @@ cdef class SSLProtocol:
                 and not self._app_reading_paused and not self.app_is_buffered):
             return self.read_arrival(data, size)
         tls.feed(data, size)
+        return self.advance()
+
+    cdef int proceed(self) except -1:
+        """Do what the state calls for, with whatever has arrived."""
         if self.state == WRAPPED:
             self.do_read()
         elif self.state == DO_HANDSHAKE:
             self.do_handshake()
         elif self.state == FLUSHING:
-            self.do_flush()
+            if not self._app_reading_paused:
+                self.do_flush()
         elif self.state == SHUTDOWN:
             self.do_shutdown()
+        return 0
+
+    cdef int advance(self) except -1:
+        try:
+            self.proceed()
+        except (KeyboardInterrupt, SystemExit):
+            self.again()
+            raise
+        return 0
+
+    cdef int again(self) except -1:
+        """SystemExit or KeyboardInterrupt is on its way out of the loop, past what was still to be
+        done: do that when the loop runs again."""
+        if self.state != UNWRAPPED:
+            self._loop.call_soon(self._resume)
         return 0
 
     # Handshake.
@@ -625,23 +652,29 @@ cdef class SSLProtocol:
                            compression=sslobj.compression(), ssl_object=sslobj)
         if self.app_state == APP_INIT:
             self.app_state = APP_CON_MADE
-            self._app_protocol.connection_made(self._get_app_transport())
+            try:
+                self._app_protocol.connection_made(self._get_app_transport())
+            except (KeyboardInterrupt, SystemExit):
+                self.wakeup_waiter(None)
+                raise
         self.wakeup_waiter(None)
         # Application data may have come with the last record of the handshake, and writes may
         # have been waiting for its end.
-        self.do_read()
-        if self._app_reading_paused and self.state == WRAPPED:
-            # do_read() has done nothing, but the peer waits for the end of our handshake.
-            try:
-                self.end_of_callback()
-            except Exception as exc:
-                self.fatal_error(exc, 'Fatal error on SSL protocol')
-        return 0
+        return self.do_read()
 
     # Shutdown.
 
     def _start_shutdown(self):
-        self.start_shutdown()
+        self.close()
+
+    cdef int close(self) except -1:
+        """start_shutdown() for whoever is not called by us."""
+        try:
+            self.start_shutdown()
+        except (KeyboardInterrupt, SystemExit):
+            self.again()
+            raise
+        return 0
 
     cdef int start_shutdown(self) except -1:
         cdef SSLTransport app_transport = self._app_transport
@@ -706,7 +739,7 @@ cdef class SSLProtocol:
             # Written before the abort, so asyncio would already have sent it.
             try:
                 self.flush_record()
-                self.process_outgoing()
+                self.send_outgoing()
             except Exception:
                 logger.debug('%r: flush before abort failed', self, exc_info=True)
         self.state = UNWRAPPED
@@ -721,34 +754,34 @@ cdef class SSLProtocol:
 
     cdef int read_arrival(self, char* data, Py_ssize_t size) except -1:
         """The usual case of do_read(): nothing is left from before, and nobody is paused."""
-        cdef bint at_eof = False
         try:
-            plain = self.tls.decrypt_arrival(data, size, &at_eof)
+            plain = self.tls.decrypt_arrival(data, size)
             if plain is not None:
                 self.deliver(self._app_protocol.data_received, plain)
-            if at_eof:
-                self.call_eof_received()
-                self.start_shutdown()
+            if self.tls.ended:
+                self.end_of_stream()
             self.end_of_callback()
             self.control_ssl_reading()
         except Exception as exc:
             self.fatal_error(exc, 'Fatal error on SSL protocol')
             return 0
-        if self.tls.carry and not at_eof:
+        except (KeyboardInterrupt, SystemExit):
+            self.again()
+            raise
+        if self.tls.carry and not self.tls.ended:
             # Not TLS, or compressed: there is more to read, or an error.
-            return self.do_read()
+            return self.advance()
         return 0
 
     def _resume(self):
-        if self.state == WRAPPED:
-            self.do_read()
-        elif self.state == FLUSHING:
-            self.do_flush()
-        elif self.state == SHUTDOWN:
-            self.do_shutdown()
+        self.advance()
 
     def _do_read(self):
-        self.do_read()
+        try:
+            self.do_read()
+        except (KeyboardInterrupt, SystemExit):
+            self.again()
+            raise
 
     cdef int do_read(self) except -1:
         """Deliver what is in the incoming BIO and in OpenSSL."""
@@ -757,25 +790,26 @@ cdef class SSLProtocol:
         self.cut_short = False
         try:
             if not self._app_reading_paused:
-                if not self.tls.drained():
+                if self.tls.ended:
+                    self.end_of_stream()
+                elif not self.tls.drained():
                     if self.app_is_buffered:
                         self.read_buffered()
                     else:
                         self.read_copied()
-                self.end_of_callback()
+            # Even to one who is paused: the peer may wait for the end of our handshake.
+            self.end_of_callback()
             self.control_ssl_reading()
         except Exception as exc:
             self.fatal_error(exc, 'Fatal error on SSL protocol')
         return 0
 
     cdef int read_copied(self) except -1:
-        cdef bint at_eof = False
-        plain = self.tls.decrypt_fed(&at_eof)
+        plain = self.tls.decrypt_fed()
         if plain is not None:
             self.deliver(self._app_protocol.data_received, plain)
-        if at_eof:
-            self.call_eof_received()
-            self.start_shutdown()
+        if self.tls.ended:
+            self.end_of_stream()
         elif not self.tls.drained() and self.tls.raw:
             self._loop.call_soon(self._do_read)
         return 0
@@ -783,13 +817,12 @@ cdef class SSLProtocol:
     cdef int read_buffered(self) except -1:
         cdef Py_buffer view
         cdef Py_ssize_t filled
-        cdef bint at_eof = False
         room = self.app_get_buffer(self.read_buffer_size())
         PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
         try:
             if view.len == 0:
                 raise RuntimeError('get_buffer() returned an empty buffer')
-            filled = self.tls.decrypt_into(<char*>view.buf, view.len, &at_eof)
+            filled = self.tls.decrypt_into(<char*>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
         if filled == view.len and not self.tls.drained():
@@ -797,10 +830,15 @@ cdef class SSLProtocol:
             self._loop.call_soon(self._do_read)
         if filled > 0:
             self.deliver(self.app_buffer_updated, filled)
-        if at_eof:
-            self.call_eof_received()
-            self.start_shutdown()
+        if self.tls.ended:
+            self.end_of_stream()
         return 0
+
+    cdef int end_of_stream(self) except -1:
+        """The peer's closing alert has been reached: each step is taken once, however often this
+        is called."""
+        self.call_eof_received()
+        return self.start_shutdown()
 
     cdef int deliver(self, object callback, object data) except -1:
         self.deferring = True
@@ -809,7 +847,10 @@ cdef class SSLProtocol:
         except BaseException:
             # What it wrote before it failed is sent, as asyncio would have done at once.
             self.deferring = False
-            self.end_of_callback()
+            try:
+                self.end_of_callback()
+            except Exception as exc:
+                self.fatal_error(exc, 'Fatal error on SSL protocol')
             raise
         self.deferring = False
         return self.flush_record()
@@ -942,7 +983,7 @@ cdef class SSLProtocol:
             done += got
             self.unflushed += got
             if self.unflushed >= FLUSH_SIZE:
-                self.process_outgoing()
+                self.send_outgoing()
             if (got == 0 or done >= size or self._transport is None
                     or (self._ssl_writing_paused and self.state == WRAPPED)):
                 return done
@@ -999,12 +1040,18 @@ cdef class SSLProtocol:
             return self.do_write(False)
         return self.process_outgoing()
 
-    cdef int process_outgoing(self) except -1:
+    cdef int send_outgoing(self) except -1:
         self.unflushed = 0
         if not self._ssl_writing_paused and self._transport is not None:
             data = self.tls.take()
             if data:
                 self._transport.write(data)
+        return 0
+
+    cdef int process_outgoing(self) except -1:
+        """Send, and tell the application what that means for it. What raises here is the
+        application, so nothing may be half done."""
+        self.send_outgoing()
         if self._write_buffer_size > 0 or self._ssl_writing_paused or self._app_writing_paused:
             self.control_app_writing()
         return 0

@@ -507,9 +507,10 @@ NEEDS_NO_LOOP = {
 def test_what_needs_the_loop_says_that_it_is_closed(orphan, name):
     stage, call = NEEDS_THE_LOOP[name]
     connection = orphan(App(), stage)
+    transport = connection.proto._app_transport
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         call(connection)
-    connection.proto._app_transport.abort()
+    transport.abort()
 
 
 @pytest.mark.parametrize("stage", ["connected", "lost"])

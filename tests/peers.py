@@ -67,7 +67,7 @@ def skip_if_sockets_keep_reading(loop_kind):
 
     The transport asks itself whether it is paused since that has moved into its base class.
     """
-    if not hasattr(asyncio.selector_events._SelectorTransport, "is_reading"):
+    if "is_reading" not in vars(asyncio.selector_events._SelectorTransport):
         skip_on_asyncio(loop_kind, "reads on though it was paused in connection_made()")
 
 

@@ -153,16 +153,12 @@ cdef class Handle:
         return 0
 
     cdef int run_by(self, object patched_run, bint keep) except -1:
-        """run(), by way of what somebody has put in the place of asyncio's Handle._run()."""
-        cdef object loop = self.loop
+        """run(), by way of what somebody has put in the place of asyncio's Handle._run(). What that
+        raises itself leaves the loop, as with asyncio."""
         if self.callback is NULL:
             return 0
         try:
             patched_run(self)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            _stdlib.report_callback_failure(loop, self, exc)
         finally:
             if not keep and not self.lasting:
                 self.finish()

@@ -100,9 +100,20 @@ cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
-# Tools that trace or measure callbacks put a function of theirs in its place.
+# Tools that trace or measure callbacks put a function of theirs in the place of Handle._run(),
+# perhaps before this is imported: asyncio's own is known once it is seen.
 cdef object AsyncioHandle = asyncio_events.Handle
-cdef object asyncio_run = asyncio_events.Handle._run
+cdef object asyncio_run = None
+
+
+cdef bint is_patched(object run):
+    global asyncio_run
+    if run is asyncio_run:
+        return False
+    if not _stdlib.is_asyncios(run):
+        return True
+    asyncio_run = run
+    return False
 cdef tuple KW_LOOP = ("loop",)
 
 
@@ -223,9 +234,10 @@ cdef class LoopCore:
     """Scheduling, polling and interest in descriptors; base class of mgloop.Loop."""
 
     def __cinit__(self, *args, bint enable_wakeup=True, **kwargs):
+        self._closed = True     # should this raise, there is nothing to close
         self.wakeup_enabled = enable_wakeup
         self.poll = mgl_poll_new(<PyObject *>self, record, enable_wakeup)
-
+        self._closed = False
         self.time_patched = type(self).time is not LoopCore.time
 
     def __dealloc__(self):
@@ -367,7 +379,7 @@ cdef class LoopCore:
         cdef object patched_run = AsyncioHandle._run
         # The last of those who share it needs no copy then; and it keeps values alive.
         self.drop_snapshot()
-        if self._debug or patched_run is not asyncio_run:
+        if self._debug or is_patched(patched_run):
             return self.run_batch_slowly(n, patched_run)
         # The net is round the whole batch: to put one up takes time. The queue is looked at, too,
         # since a callback may itself have run what was counted, by calling _run_once().
@@ -399,7 +411,7 @@ cdef class LoopCore:
         cdef uint32_t events
         cdef int64_t start
         cdef double took
-        cdef bint debug, patched = patched_run is not asyncio_run
+        cdef bint debug, patched = is_patched(patched_run)
         while n > 0 and mgl_ring_len(&self.ready) > 0:
             n -= 1
             popped = mgl_ring_pop(&self.ready)

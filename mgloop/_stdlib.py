@@ -134,6 +134,12 @@ def report_callback_failure(loop: Any, handle: Any, exc: BaseException) -> None:
     loop.call_exception_handler(context)
 
 
+def is_asyncios(run: Any) -> bool:
+    """Whether asyncio.Handle._run is what asyncio's own source has there."""
+    code = getattr(run, "__code__", None)
+    return code is not None and code.co_filename == events.Handle.__init__.__code__.co_filename
+
+
 def run_handle(handle: Any) -> None:
     """Run a handle of asyncio's own class, made by inherited code, unless it was cancelled."""
     if not handle._cancelled:

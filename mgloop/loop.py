@@ -67,7 +67,12 @@ class Loop(
     _sock_accept = _stdlib.SelectorLoop._sock_accept
 
     def __init__(self, *, enable_wakeup: bool = True) -> None:
-        super().__init__()
+        try:
+            super().__init__()
+        except BaseException:
+            self._closed = True
+            self._dispose()
+            raise
         # asyncio's own transports, which serve datagrams and pipes, register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 

@@ -398,9 +398,10 @@ static bool make_wakeup(mgl_poll *poll) {
     }
     int error = errno; /* of Mongoose's epoll_ctl(), if that failed */
     if (!is_registered(poll, c)) {
+        if (error == 0) error = errno;
         close((int) (size_t) c->fd);
         mg_close_conn(c); /* and with it the other end */
-        errno = error != 0 ? error : ENOMEM;
+        errno = error;
         return false;
     }
     c->fn = on_wakeup;

@@ -122,6 +122,7 @@ class TestConstructor:
                 except OSError as exc:
                     assert exc.errno == errno.{error}, exc
                     continue
+                fail("{call}", 0)
                 assert_woken(loop, times=2)
                 loop.close()
             fail("{call}", 0)
@@ -145,6 +146,7 @@ class TestConstructor:
                 except OSError:
                     raised += 1
                 else:
+                    fail("epoll_ctl", 0)
                     assert_woken(loop, times=1)
                     loop.close()
             assert raised >= 2, raised

@@ -8,10 +8,12 @@ closes its socket.  Each test provokes one failure and then has the loop serve s
 """
 
 import asyncio
+import contextlib
 import errno
 import functools
 import gc
 import socket
+import sys
 
 import pytest
 import support
@@ -421,8 +423,13 @@ async def test_connection_made_that_raises(loop, reported, serve, debug):
 @either_mode
 @pytest.mark.parametrize("clients", [1, 5])
 @on_loop
-async def test_a_factory_that_closes_its_own_server(loop, reported, serve, clients, debug):
+async def test_a_factory_that_closes_its_own_server(
+    loop, loop_kind, reported, serve, monkeypatch, clients, debug
+):
     """asyncio's Server takes no more connections then: an AssertionError, told in debug mode."""
+    if loop_kind == "asyncio":
+        # The half-made transport leaves the Server, whose __del__ some versions stumble over.
+        monkeypatch.setattr(sys, "unraisablehook", lambda args: None)
     loop.set_debug(debug)
     made = []
     async with serve(lambda: factory()) as server:
@@ -708,9 +715,9 @@ async def full_endpoint(loop, protocol, path, queued):
         lambda: protocol, remote_addr=path, family=socket.AF_UNIX
     )
     while not transport.get_write_buffer_size():
-        transport.sendto(b"taken by the kernel")
+        transport.sendto(bytes(100))
     for _ in range(queued - 1):
-        transport.sendto(b"queued")
+        transport.sendto(bytes(100))
     return transport, receiver
 
 
@@ -736,7 +743,7 @@ async def test_error_received_that_raises_for_a_queued_datagram(
         assert context["message"].startswith("Exception in callback ")
     assert transport.is_closing() == closing
     if not closing:
-        assert transport.get_write_buffer_size() < 100  # asyncio's 3.12 counts wrongly
+        assert transport.get_write_buffer_size() < 100  # asyncio 3.13.0 forgets the headers
         transport.close()
     assert await asyncio.wait_for(protocol.lost, support.PATIENCE) is None
     await assert_serving(loop)
@@ -784,17 +791,17 @@ async def test_resume_writing_that_raises_for_datagrams(loop, reported, tmp_path
     protocol = Datagrams(loop, ["pause_writing", "resume_writing"])
     transport, receiver = await full_endpoint(loop, protocol, str(tmp_path / "socket"), 3)
     assert reported.contexts == []
-    transport.set_write_buffer_limits(0)
-    transport.sendto(b"one more")
+    transport.set_write_buffer_limits(high=300, low=200)
+    transport.sendto(bytes(100))
     assert reported.pop(OopsError)["message"] == "protocol.pause_writing() failed"
     with receiver:
-        while transport.get_write_buffer_size():
-            try:
+
+        def resumed():
+            with contextlib.suppress(BlockingIOError):
                 receiver.recv(100)
-            except BlockingIOError:
-                await asyncio.sleep(0)
-            if reported.contexts:
-                break
+            return reported.contexts
+
+        await support.wait_until(resumed)
         assert reported.pop(OopsError)["message"] == "protocol.resume_writing() failed"
         assert not transport.is_closing()
         transport.close()

@@ -390,6 +390,48 @@ class TestStreams:
         assert protocol.data == data
         assert interruptions == len(moments)
 
+    @each_interruption
+    @each_moment
+    def test_over_tls_when_nothing_more_comes(
+        self, loop, interruption, moments, server_ssl_context, client_ssl_context
+    ):
+        """Several records are in the kernel before the loop runs on, and none behind them."""
+        data = support.pattern(60_000)
+        interrupt = Interrupter(interruption, moments)
+        protocol = Plain(loop, interrupt, "data")
+        server = loop.run_until_complete(
+            loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
+        )
+        greeted, sent, release = threading.Event(), threading.Event(), threading.Event()
+
+        def client():
+            address = server.sockets[0].getsockname()
+            with (
+                socket.create_connection(address) as sock,
+                client_ssl_context.wrap_socket(sock, server_hostname="localhost") as tls,
+            ):
+                greeted.wait(support.PATIENCE)
+                for start in range(0, len(data), 5000):
+                    tls.sendall(data[start : start + 5000])
+                sent.set()
+                release.wait(support.PATIENCE)
+
+        with support.in_thread(client):
+            loop.run_until_complete(support.wait_until(lambda: protocol.events))
+            greeted.set()
+            assert sent.wait(support.PATIENCE)
+            arrived = loop.create_task(
+                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
+            )
+            try:
+                run_through(loop, interrupt, arrived)
+            finally:
+                release.set()
+        run_through(loop, interrupt, protocol.over)
+        server.close()
+        loop.run_until_complete(server.wait_closed())
+        assert protocol.data == data
+
 
 # --- datagrams -----------------------------------------------------------------------------------
 

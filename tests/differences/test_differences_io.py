@@ -326,6 +326,58 @@ class TestTransports:
         expected = ["two is written", 0, b"two"]
         assert seen == side(loop_kind, asyncio=[b"one"], mgloop=[None, b"one"]) + expected
 
+    def test_a_descriptor_kept_from_before_is_ahead_of_small_writes(
+        self, loop, loop_kind, run, socketpair
+    ):
+        left, right = socketpair
+
+        async def main():
+            async with connected(left) as (transport, _):
+                kept = left.dup()
+
+                def write():
+                    transport.write(b"first ")
+                    kept.send(b"second ")
+
+                for _ in range(8):
+                    loop.call_soon(support.Calls())
+                loop.call_soon(write)
+                await support.turns(3)
+                kept.close()
+                return right.recv(100)
+
+        assert run(main()) == side(
+            loop_kind, asyncio=b"first second ", mgloop=b"second first "
+        )
+
+    @pytest.mark.parametrize("how", ["os._exit(0)", "os.execvp('true', ['true'])"])
+    def test_small_writes_are_lost_when_the_process_ends_at_once(self, loop_kind, how):
+        out, _ = support.run_python(
+            loop_kind,
+            f"""
+            ours, peer = socket.socketpair()
+            if os.fork() == 0:
+                peer.close()
+                ours.setblocking(False)
+                loop = new_loop()
+                transport, _ = loop.run_until_complete(
+                    loop.create_connection(asyncio.Protocol, sock=ours))
+                def end():
+                    transport.write(b"last words")
+                    {how}
+                def crowd():
+                    for _ in range(8):
+                        loop.call_soon(int)
+                    loop.call_soon(end)
+                loop.call_soon(crowd)
+                loop.run_forever()
+            ours.close()
+            print(peer.recv(100).decode())
+            os.wait()
+            """,
+        )
+        assert out == side(loop_kind, asyncio="last words\n", mgloop="\n")
+
     def test_what_has_to_wait_is_a_snapshot(self, run, loop_kind, socketpair):
         left, right = socketpair
         if loop_kind == "asyncio" and not hasattr(

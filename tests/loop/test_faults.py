@@ -537,8 +537,115 @@ class TestAccepting:
             run(main())
         """)
 
+    # asyncio's listener is dead then: its call_later() fails, and that is reported.
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize("times", [1, 2])
+    @pytest.mark.parametrize("error", ["ENOMEM", "ENOSPC"])
+    def test_listening_cannot_be_resumed(self, run_faulty, error, times):
+        """After a second without descriptors the kernel has no room for the registration either:
+        the listener tries again."""
+        run_faulty(f"""
+            import mgloop._stdlib
+            mgloop._stdlib.ACCEPT_RETRY_DELAY = 0.05
+            async def main():
+                loop = asyncio.get_running_loop()
+                reports = []
+                loop.set_exception_handler(lambda loop, context: reports.append(context))
+                served = loop.create_future()
+                server = await asyncio.start_server(
+                    lambda reader, writer: served.set_result(writer), "127.0.0.1", 0)
+                fail("accept4", errno.EMFILE)
+                fail("epoll_ctl", errno.{error}, fd=server.sockets[0].fileno(), times={times})
+                with socket.create_connection(server.sockets[0].getsockname()):
+                    writer = await asyncio.wait_for(served, 8)
+                    writer.close()
+                    await writer.wait_closed()
+                assert failed("accept4") == 1
+                # The first of them, which takes the listener out, is not looked at.
+                assert failed("epoll_ctl") == {times}
+                assert all(isinstance(report["exception"], OSError) for report in reports)
+                assert reports
+                server.close()
+                await server.wait_closed()
+            run(main())
+        """)
+
+    @pytest.mark.mgloop_only  # for the same reason
+    def test_closed_while_listening_cannot_be_resumed(self, run_faulty):
+        run_faulty("""
+            import mgloop._stdlib
+            mgloop._stdlib.ACCEPT_RETRY_DELAY = 0.01
+            async def main():
+                loop = quiet(asyncio.get_running_loop())
+                server = await asyncio.start_server(print, "127.0.0.1", 0)
+                fail("accept4", errno.EMFILE)
+                fail("epoll_ctl", errno.ENOMEM, fd=server.sockets[0].fileno(), times=-1)
+                with socket.create_connection(server.sockets[0].getsockname()):
+                    await asyncio.sleep(0.1)
+                    server.close()
+                    await server.wait_closed()
+                assert failed("epoll_ctl") > 1
+            run(main())
+        """)
+
 
 class TestRegistration:
+    @pytest.mark.mgloop_only  # asyncio's selector forgets the descriptor
+    @pytest.mark.parametrize("write", [False, True])
+    def test_handler_that_cannot_be_replaced(self, run_faulty, write):
+        """The one that was there before stays, and is called."""
+        run_faulty(f"""
+            loop = new_loop()
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            add, remove = (
+                (loop.add_writer, loop.remove_writer) if {write}
+                else (loop.add_reader, loop.remove_reader)
+            )
+            called = []
+            add(left, lambda: (called.append("first"), loop.stop()))
+            fail("epoll_ctl", errno.ENOMEM, fd=left.fileno())
+            with contextlib.suppress(OSError):
+                add(left, lambda: (called.append("second"), loop.stop()))
+                raise AssertionError("nothing was raised")
+            right.send(b"x")
+            loop.run_forever()
+            assert called == ["first"], called
+            assert remove(left)
+            assert not remove(left)
+            left.close()
+            right.close()
+            loop.close()
+        """)
+
+    @pytest.mark.mgloop_only  # asyncio's call is taken back by a callback, which fails
+    def test_call_that_is_cancelled_when_the_kernel_refuses(self, run_faulty):
+        """CancelledError comes out of the task; the reader beside it stays as it is."""
+        run_faulty("""
+            loop = new_loop()
+            left, right = socket.socketpair()
+            left.setblocking(False)
+            loop.add_reader(left, print)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    left.send(bytes(65536))
+            task = loop.create_task(loop.sock_sendall(left, b"x"))
+            turn(loop, 3)
+            fail("epoll_ctl", errno.ENOMEM, fd=left.fileno())
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except asyncio.CancelledError:
+                pass
+            else:
+                raise AssertionError("it was not cancelled")
+            turn(loop, 3)
+            loop.remove_reader(left)
+            left.close()
+            right.close()
+            loop.close()
+        """)
+
     @pytest.mark.mgloop_only  # asyncio forgets the reader, and can no longer register the file
     @pytest.mark.parametrize("error", ["ENOMEM", "ENOSPC"])
     def test_writer_that_cannot_be_added(self, run_faulty, error):

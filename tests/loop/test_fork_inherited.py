@@ -8,8 +8,11 @@ loops of parent and child share one epoll set, so its side is tested one process
 where both run at once, asyncio leaves to chance who gets whose events.
 """
 
+import asyncio
+
 import pytest
 import support
+from peers import skip_on_asyncio
 
 #: Put before each program: in_child(function) runs it in a forked child and waits for it.
 _TOOLS = """
@@ -433,6 +436,8 @@ class TestOneAfterTheOther:
         )
 
     def test_signal_handlers_from_before(self, loop_kind):
+        if hasattr(asyncio.events, "on_fork"):
+            skip_on_asyncio(loop_kind, "a fork takes the wake-up descriptor of signals away")
         run_program(
             loop_kind,
             "never run",

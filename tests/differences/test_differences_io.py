@@ -346,9 +346,7 @@ class TestTransports:
                 kept.close()
                 return right.recv(100)
 
-        assert run(main()) == side(
-            loop_kind, asyncio=b"first second ", mgloop=b"second first "
-        )
+        assert run(main()) == side(loop_kind, asyncio=b"first second ", mgloop=b"second first ")
 
     @pytest.mark.parametrize("how", ["os._exit(0)", "os.execvp('true', ['true'])"])
     def test_small_writes_are_lost_when_the_process_ends_at_once(self, loop_kind, how):

@@ -51,14 +51,10 @@ def drained(sock):
 @contextlib.contextmanager
 def connected(loop, family):
     """(transport, plain socket at its other end)."""
-    pair = (
-        support.nonblocking_tcp_pair() if family == "TCP" else support.nonblocking_socketpair()
-    )
+    pair = support.nonblocking_tcp_pair() if family == "TCP" else support.nonblocking_socketpair()
     with pair as (ours, peer):
         protocol = support.RecordingProtocol(loop)
-        transport, _ = loop.run_until_complete(
-            loop.create_connection(lambda: protocol, sock=ours)
-        )
+        transport, _ = loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
         try:
             yield transport, peer
         finally:
@@ -214,9 +210,11 @@ class TestTransportSocket:
         client_protocol = support.RecordingProtocol(loop)
         transport, _ = loop.run_until_complete(
             loop.create_connection(
-                lambda: client_protocol, *server.sockets[0].getsockname(),
-                ssl=client_ssl_context, server_hostname="localhost",
-            )  # fmt: skip
+                lambda: client_protocol,
+                *server.sockets[0].getsockname(),
+                ssl=client_ssl_context,
+                server_hostname="localhost",
+            )
         )
         loop.run_until_complete(server_protocol.made)
         sock = transport.get_extra_info("socket")
@@ -496,6 +494,7 @@ class TestLeaving:
     @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
     def test_by_an_exception(self, loop, family, exception):
         with connected(loop, family) as (transport, peer):
+
             def act():
                 transport.write(b"deferred")
                 raise exception
@@ -513,6 +512,7 @@ class TestLeaving:
     @families
     def test_by_stop(self, loop, family):
         with connected(loop, family) as (transport, peer):
+
             def crowd():
                 for _ in range(8):
                     loop.call_soon(int)
@@ -539,9 +539,7 @@ class TestLeaving:
             ours.setblocking(False)
             peer.setblocking(False)
             kind = Interrupting if number == 0 else asyncio.Protocol
-            transports.append(
-                loop.run_until_complete(loop.create_connection(kind, sock=ours))[0]
-            )
+            transports.append(loop.run_until_complete(loop.create_connection(kind, sock=ours))[0])
         support.fill(pairs[0][0])
         transports[0].set_write_buffer_limits(high=3, low=1)
 

@@ -76,9 +76,7 @@ async def by_sock_sendall(loop, sock):
 def test_a_peer_that_keeps_up_does_not_stop_the_loop(loop, send, family):
     def measure(loop):
         pair = (
-            support.nonblocking_tcp_pair()
-            if family == "TCP"
-            else support.nonblocking_socketpair()
+            support.nonblocking_tcp_pair() if family == "TCP" else support.nonblocking_socketpair()
         )
         with pair as (ours, peer), support.in_thread(swallow, peer, MUCH):
             return loop.run_until_complete(longest_pause(loop, send(loop, ours)))
@@ -290,9 +288,7 @@ def test_those_who_wait_when_one_fails(loop):
 
 @pytest.mark.parametrize("with_reader", [False, True])
 @pytest.mark.parametrize("then", ["cancel", "cancel later", "another socket"])
-def test_cancelled_after_its_socket_was_closed(
-    loop, run, loop_kind, reported, with_reader, then
-):
+def test_cancelled_after_its_socket_was_closed(loop, run, loop_kind, reported, with_reader, then):
     """CancelledError, and nothing about the descriptor that is gone."""
     ours, peer = socket.socketpair()
     ours.setblocking(False)

@@ -647,3 +647,55 @@ async def test_tls_1_2(loop, contexts):
         assert await client.got(len(message)) == message
         theirs.close()
         assert await client.lost is None
+
+
+# --- leaving the loop -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["connection_made", "data_received"])
+def test_leaving_the_loop_in_a_callback_loses_nothing(loop, contexts, failure, where):
+    message = support.pattern(600_000)
+
+    class Leaving(Recorder):
+        left = 0
+
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            self.leave("connection_made")
+
+        def data_received(self, data):
+            super().data_received(data)
+            self.leave("data_received")
+
+        def leave(self, name):
+            if name == where and self.left < 3:
+                self.left += 1
+                raise failure
+
+    server = Leaving(loop)
+
+    async def main():
+        async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1",
+                port_of(listener),
+                ssl=contexts["client_ssl"],
+                server_hostname="localhost",
+            )
+            writer.write(message)
+            assert await server.got(len(message)) == message
+            server.transport.write(b"thanks")
+            assert await reader.readexactly(6) == b"thanks"
+            writer.close()
+            await writer.wait_closed()
+            assert await server.lost is None
+
+    task = loop.create_task(asyncio.wait_for(main(), support.PATIENCE))
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except failure:
+            pass
+    assert server.left
+    task.result()

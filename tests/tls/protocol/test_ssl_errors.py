@@ -50,11 +50,16 @@ def failing(base, name):
     setattr(base, name, method)
 
 
-for name in (
-    "connection_made data_received eof_received pause_writing resume_writing connection_lost"
-).split():
+for name in [
+    "connection_made",
+    "data_received",
+    "eof_received",
+    "pause_writing",
+    "resume_writing",
+    "connection_lost",
+]:
     failing(FailingApp, name)
-for name in "get_buffer buffer_updated eof_received connection_lost".split():
+for name in ["get_buffer", "buffer_updated", "eof_received", "connection_lost"]:
     failing(FailingBufferedApp, name)
 
 
@@ -215,7 +220,9 @@ def test_a_failure_in_data_received_whose_last_words_fail_too(connect, loop, rep
 @pytest.mark.parametrize("count", [1, 40])
 @pytest.mark.parametrize("size", [50, 1 << 18])
 @pytest.mark.parametrize("where", RECEIVING)
-def test_leaving_while_receiving_loses_nothing(connect_failing, loop, where, failure, size, count, kind):
+def test_leaving_while_receiving_loses_nothing(
+    connect_failing, loop, where, failure, size, count, kind
+):
     only_mgloop(kind, "forgets the closing alert that came with the data")
     connection = connect_failing(where, failure, size)
     messages = [support.pattern(1000 * number + 1) for number in range(count)]
@@ -435,7 +442,9 @@ def test_leaving_in_connection_lost(connect_failing, loop, failure):
 
 @leaving
 @pytest.mark.parametrize("where", RECEIVING)
-def test_after_leaving_nothing_comes_to_a_connection_that_is_gone(connect_failing, loop, where, failure):
+def test_after_leaving_nothing_comes_to_a_connection_that_is_gone(
+    connect_failing, loop, where, failure
+):
     connection = connect_failing(where, failure, 5)
     with pytest.raises(failure):
         connection.arrive(connection.peer_says(b"one", b"two" * 10))

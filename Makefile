@@ -59,7 +59,7 @@ types: build $(VENV)/.group-types
 PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, which the memory checks have nothing to say about.
-ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance
+ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults
 
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
 # or the sanitizer would see Python's arenas instead of the objects in them. The libraries are preloaded because the

@@ -156,24 +156,23 @@ class Campaign:
 
     def _make(self, worker: Worker, cell: matrix.Cell) -> None:
         asyncio, mgloop = (self._outcome(worker, cell, loop, DEADLINE) for loop in LOOPS)
-        if report.is_worse(asyncio, mgloop):
+        if mgloop.is_worse_than(asyncio):
             # Where a fault hits is a matter of chance: it has to be worse than the worst of
             # asyncio's, and, should it have been slow only, with more patience.
             patience = DEADLINE * 2
-            mgloop = max(
-                (self._outcome(worker, cell, "mgloop", patience) for _ in range(2)),
-                key=lambda seen: seen.rank,
+            mgloop = outcome.worst(
+                self._outcome(worker, cell, "mgloop", patience) for _ in range(2)
             )
             for _ in range(3):
-                if report.is_worse(asyncio, mgloop):
+                if mgloop.is_worse_than(asyncio):
                     again = self._outcome(worker, cell, "asyncio", patience)
-                    asyncio = max(asyncio, again, key=lambda seen: seen.rank)
+                    asyncio = outcome.worst((asyncio, again))
         if not asyncio.injected and not mgloop.injected:
             return
         with self._lock:
             self.results[cell] = asyncio, mgloop
             done = len(self.results)
-            bad = report.is_worse(asyncio, mgloop)
+            bad = mgloop.is_worse_than(asyncio)
             if bad or self.verbose:
                 print(f"  [{done}/{self.total}] {cell}: {asyncio} / {mgloop}", flush=True)
                 if self.verbose:

@@ -1,39 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What became of a run, in one word, and when one word is worse than another.
 
-From good to bad:
-
     ok        everything arrived
     refused   the loop could not be made, and its constructor said so
     noted     everything arrived, and an error was reported on the way
     error     the program ended early, or without something, and somebody was told why
     stuck     somebody was told, but the program did not end in its time
     hung      the program did not end in its time, and nobody was told why
-    spun      as hung, or not even that, but many times the system calls that it takes
     lost      the program ended, something did not arrive, and nobody was told
+    spun      whatever else: it made many times the system calls that it takes
     crashed   a signal ended the process
 
-`noted` is as good as `ok`: whether a fault that did no harm is worth a word is the loop's business.
-So is `refused`: loops need different things to be made of, and both refuse for want of theirs.
+A run is worse than another if less arrives or fewer are told, or if it spins and the other does
+not, or if it crashes and the other does not. `noted` is as good as `ok`: whether a fault that did
+no harm is worth a word is the loop's business. So is `refused`: loops need different things to be
+made of, and both refuse for want of theirs. And `hung` is no better than `lost`.
 """
 
 import dataclasses
 import signal
 from collections import Counter
+from collections.abc import Iterable
 
 from tests.faults.programs import Program
 
-RANKS = {
-    "ok": 0,
-    "refused": 0,
-    "noted": 0,
-    "error": 1,
-    "stuck": 2,
-    "hung": 3,
-    "spun": 4,
-    "lost": 5,
-    "crashed": 6,
-}
+#: How bad it is what became of the program; spinning and crashes are told apart from that.
+RANKS = {"ok": 0, "refused": 0, "noted": 0, "error": 1, "stuck": 2, "hung": 3, "lost": 3}
+WORDS = (*RANKS, "spun", "crashed")
 
 #: A run that makes more system calls than this, with what it makes without faults, has spun.
 SPIN_CALLS = 500
@@ -42,21 +35,41 @@ SPIN_FACTOR = 4
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One run, judged."""
+    """One run, judged: *end* is how the program fared, *spun* and *crashed* how the process did."""
 
-    word: str
+    end: str
+    spun: bool
+    crashed: bool
     injected: int
-    calls: int
     detail: str
     output: str
 
     @property
-    def rank(self) -> int:
-        """The higher the worse."""
-        return RANKS[self.word]
+    def word(self) -> str:
+        """The worst of it."""
+        return "crashed" if self.crashed else "spun" if self.spun else self.end
+
+    def is_worse_than(self, other: "Outcome") -> bool:
+        """Whether this has a fault that *other* has not."""
+        return (
+            self.crashed > other.crashed
+            or self.spun > other.spun
+            or RANKS[self.end] > RANKS[other.end]
+        )
 
     def __str__(self) -> str:
         return self.word if self.injected else f"{self.word}·"
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """What is to be expected of a loop in a cell that was run more than once."""
+    seen = list(outcomes)
+    lowest = max(seen, key=lambda outcome: (outcome.crashed, RANKS[outcome.end], outcome.spun))
+    return dataclasses.replace(
+        lowest,
+        spun=any(outcome.spun for outcome in seen),
+        injected=max(outcome.injected for outcome in seen),
+    )
 
 
 def judge(run: dict, program: Program, usual: Counter | None = None) -> Outcome:
@@ -70,22 +83,25 @@ def judge(run: dict, program: Program, usual: Counter | None = None) -> Outcome:
     if program.peer_decides and run["peer"] is None:
         ended = subject["how"] == "raised"
     calls = sum(run["counts"].values())
-    if run["signal"]:
-        word = "crashed"
-    elif usual is not None and calls > SPIN_CALLS + SPIN_FACTOR * usual.total():
-        word = "spun"
-    elif subject["how"] == "refused":
-        word = "refused"
+    if subject["how"] == "refused":
+        end = "refused"
     elif not ended:
-        word = "stuck" if errors else "hung"
+        end = "stuck" if errors else "hung"
     elif reached == program.goals and not lost:
-        word = "noted" if errors else "ok"
+        end = "noted" if errors else "ok"
     else:
-        word = "error" if errors else "lost"
+        end = "error" if errors else "lost"
     detail = [f"{calls} calls, {reached} of {program.goals} reached, {subject['how']}"]
     if run["signal"]:
         detail.append(signal.Signals(run["signal"]).name)
     if run["killed"]:
         detail.append("did not even end itself")
     detail += lost + errors
-    return Outcome(word, run["injected"], calls, "; ".join(detail)[:600], run["output"])
+    return Outcome(
+        end,
+        usual is not None and calls > SPIN_CALLS + SPIN_FACTOR * usual.total(),
+        bool(run["signal"]),
+        run["injected"],
+        "; ".join(detail)[:600],
+        run["output"],
+    )

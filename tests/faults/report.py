@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tests.faults.matrix import CALLS, Cell
-from tests.faults.outcome import RANKS, Outcome
+from tests.faults.outcome import WORDS, Outcome
 
 Results = dict[Cell, tuple[Outcome, Outcome]]
 
@@ -18,14 +18,9 @@ something was missing that nobody was told of; crashed: a signal ended the proce
 made no such call, so nothing failed."""
 
 
-def is_worse(asyncio: Outcome, mgloop: Outcome) -> bool:
-    """Whether mgloop makes less of the same fault than asyncio."""
-    return mgloop.rank > asyncio.rank
-
-
 def worse(results: Results) -> list[Cell]:
     """The cells that are worse over mgloop."""
-    return [cell for cell, pair in results.items() if is_worse(*pair)]
+    return [cell for cell, pair in results.items() if pair[1].is_worse_than(pair[0])]
 
 
 def _pair(pair: tuple[Outcome, Outcome] | None, loud: bool = False) -> str:
@@ -33,7 +28,7 @@ def _pair(pair: tuple[Outcome, Outcome] | None, loud: bool = False) -> str:
         return "-"
     asyncio, mgloop = pair
     text = f"{asyncio} / {mgloop}"
-    return f"**{text}**" if loud and is_worse(asyncio, mgloop) else text
+    return f"**{text}**" if loud and mgloop.is_worse_than(asyncio) else text
 
 
 def _rows(results: Results) -> Iterable[tuple[str, list[str], list[tuple[str, str, dict]]]]:
@@ -92,7 +87,7 @@ def counts(results: Results) -> tuple[Counter, Counter]:
 
 def counts_markdown(results: Results) -> str:
     """A row by loop."""
-    lines = ["| loop | " + " | ".join(RANKS) + " |", "|---" * (1 + len(RANKS)) + "|"]
+    lines = ["| loop | " + " | ".join(WORDS) + " |", "|---" * (1 + len(WORDS)) + "|"]
     for name, count in zip(("asyncio", "mgloop"), counts(results), strict=True):
-        lines.append(f"| {name} | " + " | ".join(str(count[word]) for word in RANKS) + " |")
+        lines.append(f"| {name} | " + " | ".join(str(count[word]) for word in WORDS) + " |")
     return "\n".join(lines)

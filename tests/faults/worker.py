@@ -27,6 +27,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults import matrix, programs
@@ -105,19 +106,18 @@ def new_loop(kind: str) -> asyncio.AbstractEventLoop:
 # --- the process under test ----------------------------------------------------------------------
 
 
-def _raise(exception: type[BaseException]):
-    def handler(number: int, frame: object) -> None:
-        raise exception
-
-    return handler
-
-
-def _play(spec: dict, stage: programs.Stage, gate) -> dict:
+def _play(spec: dict, stage: programs.Stage, gate: Callable[[], None]) -> dict:
     """Make the loop, run the program; how it went."""
-    how = "returned"
+    how = "refused"
     loop = None
-    signal.signal(signal.SIGUSR1, _raise(PeerDone))
-    signal.signal(signal.SIGALRM, _raise(DeadlinePassed))
+    playing = True
+
+    def raise_in_play(exception: type[BaseException]) -> None:
+        if playing:
+            raise exception
+
+    signal.signal(signal.SIGUSR1, lambda *_: raise_in_play(PeerDone))
+    signal.signal(signal.SIGALRM, lambda *_: raise_in_play(DeadlinePassed))
     # Again and again: the first may be raised where nothing but a destructor notices.
     signal.setitimer(signal.ITIMER_REAL, spec["deadline"], 0.3)
 
@@ -127,44 +127,59 @@ def _play(spec: dict, stage: programs.Stage, gate) -> dict:
         await programs.PROGRAMS[spec["program"]].main(stage)
 
     try:
-        if spec["at_birth"]:
-            gate()
-        how = "refused"
-        loop = new_loop(spec["loop"])
-        how = "returned"
-        loop.set_exception_handler(lambda loop, context: stage.report(_reported(context)))
-        loop.run_until_complete(main())
+        try:
+            if spec["at_birth"]:
+                gate()
+            loop = new_loop(spec["loop"])
+            loop.set_exception_handler(lambda loop, context: stage.report(_reported(context)))
+            how = "returned"
+            loop.run_until_complete(main())
+        except Exception as exc:
+            traceback.print_exc()
+            how = "raised" if how == "returned" else how
+            stage.report(exc)
+        finally:
+            playing = False
     except PeerDone:
-        how = "peer done"
+        # It may have come after an exception had ended the program already.
+        how = "peer done" if how == "returned" else how
     except DeadlinePassed:
         how = "deadline"
-    except Exception as exc:
-        traceback.print_exc()
-        how = "raised" if how == "returned" else how
-        stage.report(exc)
-    if loop is not None:
-        # A program that is broken off leaves tasks behind, which is no fault's doing.
-        loop.set_exception_handler(lambda loop, context: None)
-    signal.setitimer(signal.ITIMER_REAL, spec["deadline"], 0.3)
-    try:
-        if loop is not None and not loop.is_closed():
-            loop.close()
-    except DeadlinePassed:
+    if loop is not None and not _close(loop, stage, spec["deadline"]):
         how = "deadline"
-        stage.missing("close() did not end")
-    except Exception as exc:
-        traceback.print_exc()
-        stage.report(exc)
-    signal.setitimer(signal.ITIMER_REAL, 0)
     return {"how": how, **_summary(stage)}
 
 
-def _summary(stage: programs.Stage) -> dict:
-    return {"errors": stage.errors[:20], "lost": stage.lost[:20], "reached": stage.reached}
+def _close(loop: asyncio.AbstractEventLoop, stage: programs.Stage, seconds: float) -> bool:
+    """Close the loop; False if that did not end."""
+
+    def too_late(*_: object) -> None:
+        raise DeadlinePassed
+
+    # A program that is broken off leaves tasks behind, which is no fault's doing.
+    loop.set_exception_handler(lambda loop, context: None)
+    signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        if not loop.is_closed():
+            loop.close()
+    except DeadlinePassed:
+        stage.missing("close() did not end")
+        return False
+    except Exception as exc:
+        traceback.print_exc()
+        stage.report(exc)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return True
 
 
 def _reported(context: dict) -> object:
     return context.get("exception") or RuntimeError(context.get("message"))
+
+
+def _summary(stage: programs.Stage) -> dict:
+    return {"errors": stage.errors[:20], "lost": stage.lost[:20], "reached": stage.reached}
 
 
 def _subject(spec: dict, slots: dict[str, Slot], output: int) -> None:

@@ -43,6 +43,13 @@ cdef class Waiter:
 cdef class FdWatch(Watcher):
     """Interest in a descriptor that belongs to the user: add_reader(), add_writer(), sock_*().
 
+    What the kernel is asked for, in wanted(), depends on who is interested:
+
+        a reader or a writer, calls or none   EPOLLIN, EPOLLOUT as any of them wants it
+        calls only, or a socket that had any  EPOLLIN | EPOLLRDHUP | EPOLLET, and EPOLLOUT as soon
+                                              as one of them has had to wait for room
+        nobody                                nothing: the registration goes
+
     With a reader or writer the kernel is asked level-triggered, as asyncio does: the callback is
     called again while data is left. For sock_*() alone the registration is edge-triggered, made
     once per socket and left in place, which saves two system calls each time one of them waits.

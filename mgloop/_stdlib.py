@@ -71,6 +71,11 @@ def with_class(function: Any, owner: type) -> Any:
     return borrowed
 
 
+# By which name writelines() complains: before 3.12 it is a write() of everything joined.
+WRITELINES = (
+    "writelines" if "writelines" in vars(selector_events._SelectorSocketTransport) else "write"  # type: ignore[attr-defined]
+)
+
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
 
 # What call_soon_threadsafe() returns from 3.14 on.

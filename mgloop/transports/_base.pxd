@@ -26,6 +26,30 @@ cdef enum:
     SECOND_LOOK = EPOLLMSG
 
 
+# How much may wait to be sent before the protocol is asked to pause, and until it may go on.
+cdef struct WriteLimits:
+    Py_ssize_t high
+    Py_ssize_t low
+    bint paused                 # pause_writing() was called, resume_writing() not yet
+
+# True if the protocol is to be told now, which is noted.
+cdef inline bint has_exceeded(WriteLimits *limits, Py_ssize_t pending) noexcept:
+    if limits.paused or pending <= limits.high:
+        return False
+    limits.paused = True
+    return True
+
+cdef inline bint has_drained(WriteLimits *limits, Py_ssize_t pending) noexcept:
+    if not limits.paused or pending > limits.low:
+        return False
+    limits.paused = False
+    return True
+
+cdef int set_limits(WriteLimits *limits, object high, object low) except -1
+cdef int control_flow(str method, object loop, object transport, object protocol,
+                      object context) except -1
+
+
 cdef union Address:
     sockaddr any
     sockaddr_in v4
@@ -42,15 +66,13 @@ cdef class SocketTransport(Watcher):
     cdef object sockname        # None = not asked for yet
     cdef object peername
     cdef dict extra             # what the creator knows, or None
-    cdef Py_ssize_t high
-    cdef Py_ssize_t low
+    cdef WriteLimits limits
     cdef uint32_t missed        # events that came while reading was paused
     cdef unsigned int conn_lost  # > 0: connection_lost() is scheduled or done
     cdef Address peer           # of an accepted connection, until peername is asked for
     cdef int family
     cdef bint paused
     cdef bint closing
-    cdef bint protocol_paused   # pause_writing() was called
     cdef bint connected         # the protocol is to hear of connection_lost()
     cdef bint watched
     cdef bint exposed           # somebody has the bare descriptor: nothing is deferred any more
@@ -78,7 +100,6 @@ cdef class SocketTransport(Watcher):
     cdef warn_conn_lost(self)
     cdef int pause_protocol(self) except -1
     cdef int resume_protocol(self) except -1
-    cdef int control_flow(self, str method) except -1
     cdef report(self, str message, exc)
     cdef int fatal_error(self, object exc, str message) except -1
     cdef int force_close(self, object exc) except -1
@@ -90,5 +111,4 @@ cdef class SocketTransport(Watcher):
 
 
 cdef object new_context(object given)
-cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1
 cdef object address_tuple(Address *address)

@@ -12,8 +12,21 @@ Invariants: `fd` is open until connection_lost() has been delivered, and the des
 out of the poll loop before it is closed. Once `conn_lost` is set nothing is read or sent any more.
 The protocol is called in the transport's own context.
 
-Lifetime: a transport that is watched is held by the poll loop. It owns its descriptor, directly or
-through the Python socket that it was given or has made since somebody asked for it.
+The states of a transport, and what tells them (`-` = not looked at):
+
+    state     fd    conn_lost  closing  paused  watched
+    new       -1    1          yes      -       no       until adopt(): every method finds it over
+    made      open  0          no       any     no       claimed; _start() calls connection_made()
+    open      open  0          no       no      yes
+    paused    open  0          no       yes     yes      `missed` keeps the events that come
+    draining  open  0          yes      -       yes      close() with a queue: nothing is read
+    ending    open  > 0        yes      -       any      connection_lost() is scheduled, by end()
+    over      -1    > 0        yes      -       no       by _call_connection_lost()
+
+Nothing leads back. A socket lent for sendfile() is open and not watched.
+
+Lifetime: a transport that is claimed or watched is held by the poll loop. It owns its descriptor,
+directly or through the Python socket that it was given or has made since somebody asked for it.
 """
 
 from cpython.object cimport PyObject
@@ -72,7 +85,7 @@ cdef object new_context(object given):
     return contextvars.copy_context() if given is None else given
 
 
-cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *low_out) except -1:
+cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
     """Fill in what is not given of a transport's write limits, and check them."""
     if high is None:
         high = DEFAULT_HIGH if low is None else 4 * low
@@ -80,8 +93,34 @@ cdef int set_limits(object high, object low, Py_ssize_t *high_out, Py_ssize_t *l
         low = high // 4
     if not high >= low >= 0:
         raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-    high_out[0] = min(high, PY_SSIZE_T_MAX)
-    low_out[0] = min(low, PY_SSIZE_T_MAX)
+    limits.high = min(high, PY_SSIZE_T_MAX)
+    limits.low = min(low, PY_SSIZE_T_MAX)
+    return 0
+
+
+cdef int control_flow(str method, object loop, object transport, object protocol,
+                      object context) except -1:
+    """Call the protocol's pause_writing() or resume_writing(). The transport's context, if it has
+    one, may be entered already, further up: in data_received()."""
+    cdef bint entered = False
+    if context is not None:
+        entered = try_enter(<PyObject *>context) == 0
+        if not entered:
+            PyErr_Clear()
+    try:
+        getattr(protocol, method)()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as exc:
+        loop.call_exception_handler({
+            "message": f"protocol.{method}() failed",
+            "exception": exc,
+            "transport": transport,
+            "protocol": protocol,
+        })
+    finally:
+        if entered:
+            PyContext_Exit(<PyObject *>context)
     return 0
 
 
@@ -120,8 +159,8 @@ cdef class SocketTransport(Watcher):
         """Take over the descriptor; not yet, if it raises."""
         self.context = context
         self.loop = loop
-        self.high = DEFAULT_HIGH
-        self.low = DEFAULT_HIGH // 4
+        self.limits.high = DEFAULT_HIGH
+        self.limits.low = DEFAULT_HIGH // 4
         self.use_protocol(protocol)
         loop.claim(self, fd)
         self.closing = False
@@ -321,44 +360,25 @@ cdef class SocketTransport(Watcher):
         return not self.closing and not self.paused
 
     cdef int pause_protocol(self) except -1:
-        if not self.protocol_paused and self.pending() > self.high:
-            self.protocol_paused = True
-            self.control_flow("pause_writing")
+        if has_exceeded(&self.limits, self.pending()):
+            control_flow("pause_writing", self.loop, self, self.protocol, self.context)
         return 0
 
     cdef int resume_protocol(self) except -1:
-        if self.protocol_paused and self.pending() <= self.low:
-            self.protocol_paused = False
-            self.control_flow("resume_writing")
-        return 0
-
-    cdef int control_flow(self, str method) except -1:
-        """Tell the protocol. Its context may be entered already, further up: in data_received()."""
-        cdef object context = self.context
-        cdef bint entered = try_enter(<PyObject *>context) == 0
-        if not entered:
-            PyErr_Clear()
-        try:
-            getattr(self.protocol, method)()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.report(f"protocol.{method}() failed", exc)
-        finally:
-            if entered:
-                PyContext_Exit(<PyObject *>context)
+        if has_drained(&self.limits, self.pending()):
+            control_flow("resume_writing", self.loop, self, self.protocol, self.context)
         return 0
 
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
-        set_limits(high, low, &self.high, &self.low)
+        set_limits(&self.limits, high, low)
         self.settle()
         self.pause_protocol()
 
     def get_write_buffer_limits(self):
         """(low, high), in bytes."""
-        return self.low, self.high
+        return self.limits.low, self.limits.high
 
     def get_write_buffer_size(self):
         """Bytes that the kernel has not taken yet."""
@@ -547,7 +567,7 @@ cdef class SocketTransport(Watcher):
 
     @property
     def _protocol_paused(self):
-        return self.protocol_paused
+        return self.limits.paused
 
     @property
     def _paused(self):

@@ -4,6 +4,7 @@
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport LoopCore
+from mgloop.transports._base cimport WriteLimits
 
 
 cdef extern from "writequeue.h":
@@ -44,11 +45,9 @@ cdef class ReadPipe(Pipe):
 
 cdef class WritePipe(Pipe):
     cdef mgl_queue queue
-    cdef Py_ssize_t high
-    cdef Py_ssize_t low
+    cdef WriteLimits limits
     cdef unsigned int conn_lost  # writes that came too late
     cdef bint blocked           # the kernel's buffer is full: the poll loop will tell
-    cdef bint protocol_paused   # pause_writing() was called
 
     cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2
     cdef ssize_t write_queued(self) except -2
@@ -60,4 +59,3 @@ cdef class WritePipe(Pipe):
     cdef int stop(self, object exc) except -1
     cdef int pause_protocol(self) except -1
     cdef int resume_protocol(self) except -1
-    cdef int control_flow(self, str method) except -1

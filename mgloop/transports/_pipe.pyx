@@ -37,7 +37,7 @@ from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport LoopCore, os_error
-from mgloop.transports._base cimport set_limits
+from mgloop.transports._base cimport control_flow, has_drained, has_exceeded, set_limits
 
 import os
 import stat
@@ -105,6 +105,7 @@ cdef class Pipe:
         self.fifo = stat.S_ISFIFO(mode)
         if not self.device and not self.fifo and not stat.S_ISSOCK(mode):
             raise ValueError(refusal)
+        loop._ensure_fd_no_transport(self.fd)
         os.set_blocking(self.fd, False)
         self.loop = loop
         self.protocol = protocol
@@ -254,6 +255,7 @@ cdef class ReadPipe(Pipe):
         if self.closing or not self.paused:
             return
         self.paused = False
+        self.loop.check_open()
         if not self.watched:
             self.watch()
         if self.loop._debug:
@@ -341,7 +343,7 @@ cdef class WritePipe(Pipe):
     def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
         self.adopt(loop, pipe, protocol, extra,
                    "Pipe transport is only for pipes, sockets and character devices")
-        set_limits(None, None, &self.high, &self.low)
+        set_limits(&self.limits, None, None)
         loop.call_soon(protocol.connection_made, self)
         if not self.device:
             # When the reading end is closed, the writing end is reported as readable.
@@ -539,38 +541,27 @@ cdef class WritePipe(Pipe):
 
     def get_write_buffer_limits(self):
         """(low, high), in bytes."""
-        return self.low, self.high
+        return self.limits.low, self.limits.high
 
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
-        set_limits(high, low, &self.high, &self.low)
+        set_limits(&self.limits, high, low)
         self.pause_protocol()
 
     cdef int pause_protocol(self) except -1:
-        if not self.protocol_paused and <Py_ssize_t>self.queue.size > self.high:
-            self.protocol_paused = True
-            self.control_flow("pause_writing")
+        if has_exceeded(&self.limits, self.queue.size):
+            control_flow("pause_writing", self.loop, self, self.protocol, None)
         return 0
 
     cdef int resume_protocol(self) except -1:
-        if self.protocol_paused and <Py_ssize_t>self.queue.size <= self.low:
-            self.protocol_paused = False
-            self.control_flow("resume_writing")
-        return 0
-
-    cdef int control_flow(self, str method) except -1:
-        try:
-            getattr(self.protocol, method)()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.report(f"protocol.{method}() failed", exc)
+        if has_drained(&self.limits, self.queue.size):
+            control_flow("resume_writing", self.loop, self, self.protocol, None)
         return 0
 
     @property
     def _protocol_paused(self):
-        return self.protocol_paused
+        return self.limits.paused
 
     @property
     def __class__(self):

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import Context
 from socket import socket
-from ssl import SSLContext
 from typing import Any, final
 
-from .._loop import Watcher
 from ._base import SocketTransport
 
 @final
@@ -25,19 +23,3 @@ class Stream(SocketTransport):
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None: ...
     def can_write_eof(self) -> bool: ...
     def write_eof(self) -> None: ...
-
-@final
-class Listener(Watcher):
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        sock: socket,
-        sslcontext: SSLContext | None,
-        server: Any,
-        backlog: int,
-        handshake_timeout: float | None,
-        shutdown_timeout: float | None,
-        context: Context | None = None,
-    ) -> None: ...
-    def stop(self) -> None: ...

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Stream transports (TCP and UNIX sockets) and the listener that accepts them.
+"""Stream transports: TCP and UNIX sockets.
 
-Native because they run per packet and per accepted connection. The semantics are those of
-asyncio.selector_events, and _base has those that are not about bytes; what differs is the way
-of the bytes:
+Native because they run per packet. The semantics are those of asyncio.selector_events, and _base
+has those that are not about bytes; what differs is the way of the bytes:
 
 Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
 pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
@@ -16,8 +15,17 @@ of the size expected, which is then shrunk.
 Writing tries send() at once. While several things are ready in an iteration, writes of up to
 DEFER_MAX bytes wait for its end instead (LoopCore.flush) and leave together: that is kinder to the
 caches, wakes the peer once, and makes one segment of a response's head and body. Whatever asks
-about the state of the transport from outside (get_write_buffer_size(), close(), abort() ...) sends
-first, so that deferring cannot be told from sending.
+about the state of the transport from outside (get_write_buffer_size(), close(), abort(), the
+methods of the socket that get_extra_info() gives ...) sends first, so that deferring cannot be told
+from sending. What waits to be sent, and for what:
+
+    queue    flush_queued  blocked  awaits_room  ready
+    empty    no            no       no           -         nothing
+    bytes    yes           no       no           -         deferred: for the end of the iteration
+    bytes    any           yes      yes          -         for room: EPOLLOUT, after EAGAIN
+    bytes    any           yes      no           EPOLLOUT  for its next turn: MAX_SENT or EINTR
+
+Only send_queue() sets `blocked`, only an EPOLLOUT clears it; while it is set nothing is sent.
 """
 
 cimport cython
@@ -27,19 +35,15 @@ from cpython.bytes cimport (
 )
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from libc.errno cimport (
-    EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno,
-)
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, os_error,
 )
 from mgloop.tls._protocol cimport SSLProtocol
-from mgloop.transports._base cimport (
-    SECOND_LOOK, Address, SocketTransport, address_tuple, new_context, sockaddr,
-)
+from mgloop.transports._base cimport SECOND_LOOK, SocketTransport
 
 import socket
 from asyncio.log import logger
@@ -60,7 +64,6 @@ cdef extern from *:
     #include <sys/socket.h>
     #include <sys/uio.h>
     #include <unistd.h>
-    int accept4(int, struct sockaddr *, socklen_t *, int);
 
     static void mgl_prime_malloc(void) {
         void *volatile block = malloc(4 * 1024 * 1024); /* or it is optimised away */
@@ -68,7 +71,6 @@ cdef extern from *:
     }
     """
     void mgl_prime_malloc()
-    ctypedef unsigned int socklen_t
     cdef struct iovec:
         void *iov_base
         size_t iov_len
@@ -78,22 +80,16 @@ cdef extern from *:
     ssize_t recv(int fd, void *buf, size_t n, int flags)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *msg, int flags)
-    int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
-    int close(int fd)
     int shutdown(int fd, int how)
     enum:
         AF_INET
         AF_INET6
-        AF_UNIX
         MSG_NOSIGNAL
         MSG_DONTWAIT
-        SOCK_NONBLOCK
-        SOCK_CLOEXEC
         SHUT_WR
 
 
 cdef extern from "Python.h":
-    object copy_of_context "PyContext_Copy"(PyObject *context)
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
@@ -115,11 +111,19 @@ cdef enum:
 cdef char scratch[SCRATCH]
 
 cdef object MINUS_ONE = -1
+cdef object WRITELINES = _stdlib.WRITELINES
 cdef object AsyncioTransport = _stdlib.StreamTransport
 
 # glibc maps blocks of 128 KiB and more, and unmaps them when they are shrunk or freed: 78 us per
 # 100 KiB read against 16. Freeing one mapped block raises its threshold to that block's size.
 mgl_prime_malloc()
+
+
+cdef int set_nodelay(object sock) except -1:
+    """TCP's own option: other protocols of the same families have it not, or in another sense."""
+    if sock.family in (AF_INET, AF_INET6) and sock.proto in (0, socket.IPPROTO_TCP):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return 0
 
 
 # ------------------------------------------------------------------ the transport ----
@@ -137,8 +141,7 @@ cdef class Stream(SocketTransport):
         Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
         runs in `context`, or in a copy of the current one."""
         self.room_on_demand = sock.family not in (AF_INET, AF_INET6)
-        if not self.room_on_demand:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_nodelay(sock)
         self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
 
     def __dealloc__(self):
@@ -387,7 +390,7 @@ cdef class Stream(SocketTransport):
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
             self.loop.deferred += n
             self.loop.defer_flush(self)
-            if <Py_ssize_t>self.queue.size > self.high:
+            if <Py_ssize_t>self.queue.size > self.limits.high:
                 self.settle()
             return 0
         if self.queue.size == 0:
@@ -413,9 +416,9 @@ cdef class Stream(SocketTransport):
         cdef Py_ssize_t total = 0
         cdef list chunks = []
         if self.eof:
-            raise RuntimeError("Cannot call writelines() after write_eof()")
+            raise RuntimeError(f"Cannot call {WRITELINES}() after write_eof()")
         if self.empty_waiter is not None:
-            raise RuntimeError("unable to writelines; sendfile is in progress")
+            raise RuntimeError(f"unable to {WRITELINES}; sendfile is in progress")
         if not list_of_data:
             return
         for data in list_of_data:
@@ -439,7 +442,7 @@ cdef class Stream(SocketTransport):
             if total <= DEFER_MAX and not self.exposed and self.loop.can_defer(total):
                 self.loop.deferred += total
                 self.loop.defer_flush(self)
-                if <Py_ssize_t>self.queue.size > self.high:
+                if <Py_ssize_t>self.queue.size > self.limits.high:
                     self.settle()
                 return
             self.send_queue()
@@ -577,177 +580,3 @@ cdef class Stream(SocketTransport):
     @property
     def __class__(self):
         return AsyncioTransport
-
-
-# ------------------------------------------------------------------ the listener ----
-
-@cython.final
-cdef class Listener(Watcher):
-    """Accepts connections on a listening socket, which stays the server's."""
-
-    def __init__(self, LoopCore loop, protocol_factory, sock, sslcontext, server, int backlog,
-                 handshake_timeout, shutdown_timeout, context=None):
-        self.context = new_context(context)
-        self.loop = loop
-        self.protocol_factory = protocol_factory
-        self.sock = sock
-        self.sslcontext = sslcontext
-        self.server = server
-        self.backlog = max(backlog, 1)
-        self.handshake_timeout = handshake_timeout
-        self.shutdown_timeout = shutdown_timeout
-        self.family = sock.family
-        name = sock.getsockname()
-        if self.family in (AF_INET, AF_INET6):
-            # Accepted sockets inherit it, which saves a system call for each.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if name[0] not in ("0.0.0.0", "::"):
-                self.sockname = name
-        else:
-            self.sockname = name
-        loop.watch(self, sock.fileno(), EPOLLIN)
-
-    def stop(self):
-        """Accept no more; the socket is left open."""
-        self.stopped = True
-        if self.retry is not None:
-            self.retry.cancel()
-            self.retry = None
-        self.loop.unwatch(self)
-        self.context = None
-
-    def _resume(self):
-        self.retry = None
-        if self.stopped:
-            return
-        try:
-            self.loop.watch(self, self.fd, EPOLLIN)
-        except OSError as exc:
-            self.report("socket.accept() out of system resource", exc)
-            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
-
-    cdef int give_way(self, Watcher other) except -1:
-        if self.sock.fileno() == self.fd:
-            raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
-        self.fd = -1        # somebody has closed it, and the number is another file's now
-        return 0
-
-    cdef int on_ready(self, uint32_t events) except -1:
-        cdef Address peer
-        cdef socklen_t size
-        cdef int fd, _i
-        for _i in range(self.backlog):
-            if self.stopped:
-                return 0
-            if self.family not in (AF_INET, AF_INET6, AF_UNIX):
-                if not self.accept_any_family():
-                    return 0
-                continue
-            size = sizeof(peer)
-            peer.any.sa_family = 0
-            fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
-            if fd < 0:
-                return self.accept_failed(errno)
-            if self.sslcontext is None and not self.loop._debug:
-                self.accept(fd, &peer)
-                continue
-            try:
-                conn = socket.socket(
-                    self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
-            except BaseException:
-                close(fd)
-                raise
-            self.accept_cold(conn, "" if self.family == AF_UNIX else address_tuple(&peer))
-        return 0
-
-    cdef int accept_failed(self, int error) except -1:
-        if error in (EAGAIN, EINTR, ECONNABORTED):
-            return 0
-        if error in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
-            return self.out_of_resources(error)
-        raise os_error(error)
-
-    cdef int accept_any_family(self) except -1:
-        """By the socket module, which knows all kinds of addresses. 1 if there was one."""
-        try:
-            conn, peername = self.sock.accept()
-        except OSError as exc:
-            return self.accept_failed(exc.errno)
-        conn.setblocking(False)
-        self.accept_cold(conn, peername)
-        return 1
-
-    cdef int accept(self, int fd, Address *peer) except -1:
-        """Make a transport and a protocol of an accepted descriptor."""
-        cdef Stream stream = Stream.__new__(Stream)
-        cdef object context, connection_made
-        try:
-            context = copy_of_context(<PyObject *>self.context)
-            PyContext_Enter(<PyObject *>context)
-            try:
-                protocol = self.protocol_factory()
-                connection_made = protocol.connection_made
-            finally:
-                PyContext_Exit(<PyObject *>context)
-            stream.family = self.family
-            stream.room_on_demand = self.family == AF_UNIX
-            stream.sockname = self.sockname
-            if self.family == AF_UNIX:
-                stream.peername = ""
-            else:
-                stream.peer = peer[0]
-            stream.adopt(self.loop, fd, protocol, context)
-            stream.attach(self.server)
-        except BaseException as exc:
-            # As asyncio, which tells of it in debug mode only (see accept_cold()).
-            stream.abandon()
-            close(fd)
-            if isinstance(exc, (SystemExit, KeyboardInterrupt)):
-                raise
-            return 0
-        PyContext_Enter(<PyObject *>context)
-        try:
-            stream.start(connection_made)
-        finally:
-            PyContext_Exit(<PyObject *>context)
-        return 0
-
-    cdef int accept_cold(self, object conn, object peername) except -1:
-        """TLS, debug mode, and families of sockets that are rare: by way of a task, with a Python
-        socket."""
-        cdef object context = self.context
-        cdef object coroutine
-        if self.loop._debug:
-            logger.debug("%r got a new connection: %r", self.server, conn)
-        coroutine = self.loop._accept_connection(
-            self.protocol_factory, conn, peername, self.sslcontext, self.server,
-            self.handshake_timeout, self.shutdown_timeout)
-        PyContext_Enter(<PyObject *>context)
-        try:
-            self.loop.create_task(coroutine)
-        except BaseException:
-            # A task factory of the user's.
-            coroutine.close()
-            conn.close()
-            raise
-        finally:
-            PyContext_Exit(<PyObject *>context)
-        return 0
-
-    cdef int out_of_resources(self, int error) except -1:
-        """Stop listening for a second: the kernel would go on reporting, and spin the loop."""
-        self.report("socket.accept() out of system resource", os_error(error))
-        if not self.stopped:
-            self.loop.unwatch(self)
-            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
-        return 0
-
-    cdef report(self, str message, exc):
-        self.loop.call_exception_handler({
-            "message": message,
-            "exception": exc,
-            "socket": _stdlib.TransportSocket(self.sock),
-        })
-
-    def __repr__(self):
-        return f"<mgloop.Listener fd={self.fd} {self.sock!r}>"

@@ -2,7 +2,7 @@
 """Servers: what BaseEventLoop.create_server() and its like ask of a loop.
 
 Per server, and per connection with TLS or in debug mode; every other connection is accepted
-natively (transports/_stream).
+natively (transports/_listener).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from .. import _stdlib
-from ._stream import Listener
+from ._listener import Listener
 
 if TYPE_CHECKING:
     import contextvars

@@ -95,8 +95,7 @@ def compare(kind, code, *, but=()):
     different = {
         what: (got.get(what, "is not there"), answer)
         for what, answer in expected.items()
-        if got.get(what, "is not there") != answer
-        and not what.endswith(tuple(but))
+        if got.get(what, "is not there") != answer and not what.endswith(tuple(but))
     }
     assert not different, "\n".join(
         f"{what}: {ours}, with asyncio: {theirs}" for what, (ours, theirs) in different.items()
@@ -536,7 +535,8 @@ def test_the_methods_of_the_loop(loop_kind):
             say(method, "at once ->", attempt(getattr(loop, method), *arguments))
         say("create_connection with a socket ->",
             attempt(lambda: loop.create_connection(P, sock=fresh()[0])))
-        say("create_server with a socket ->", attempt(lambda: loop.create_server(P, sock=listener())))
+        say("create_server with a socket ->",
+            attempt(lambda: loop.create_server(P, sock=listener())))
         for number, method in enumerate(("cancel", "done", "get_coro")):
             say("a task", method, "->", attempt(getattr(waiting[number], method)))
         del waiting

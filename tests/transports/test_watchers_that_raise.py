@@ -61,7 +61,7 @@ async def ends(sock, reported):
     def ended():
         for context in reported.pop_all():
             reports.append((type(context["exception"]), context["message"]))
-        context = None  # noqa: F841
+        context = None
         gc.collect()
         try:
             return sock.recv(100) == b""
@@ -482,9 +482,10 @@ async def test_a_task_factory_that_raises_as_a_connection_is_accepted(
 ):
     """Reported; the connection ends; the next one is served."""
     loop.set_debug(way == "debug mode")
-    async with open_server(
-        loop, Echo, ssl=server_ssl_context if way == "TLS" else None
-    ) as server, open_server(loop, Echo) as other:
+    async with (
+        open_server(loop, Echo, ssl=server_ssl_context if way == "TLS" else None) as server,
+        open_server(loop, Echo) as other,
+    ):
         calls = []
 
         def task_factory(loop, coro, **kwargs):
@@ -723,9 +724,7 @@ async def full_endpoint(loop, protocol, path, queued):
 
 @pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
 @on_loop
-async def test_error_received_that_raises_for_a_queued_datagram(
-    loop, reported, tmp_path, closing
-):
+async def test_error_received_that_raises_for_a_queued_datagram(loop, reported, tmp_path, closing):
     """Once per datagram that the kernel refuses, and each failure is reported."""
     protocol = Datagrams(loop, ["error_received"])
     transport, receiver = await full_endpoint(loop, protocol, str(tmp_path / "socket"), 5)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The listener: accepts connections on a server's socket, and makes transports of them.
+
+Native because it runs per accepted connection. The transport, the protocol's factory and
+connection_made() follow one another at once, with no Python socket and no task; connections with
+TLS, in debug mode or of a rare family go by way of asyncio's own path (transports/server).
+
+A listener is level-triggered: what it leaves in the backlog is reported again, so nothing that is
+raised while it accepts can lose a connection that is still there. Lifetime: the poll loop holds it
+while it is watched, the loop's table of listeners until the server is closed.
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+from libc.errno cimport (
+    EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno,
+)
+from libc.stdint cimport uint32_t
+
+from mgloop._loop cimport EPOLLIN, LoopCore, Watcher, os_error
+from mgloop.transports._base cimport Address, address_tuple, new_context, sockaddr
+from mgloop.transports._stream cimport Stream, set_nodelay
+
+import socket
+from asyncio.log import logger
+
+from .. import _stdlib
+
+
+cdef extern from *:
+    """
+    #include <sys/socket.h>
+    #include <unistd.h>
+    int accept4(int, struct sockaddr *, socklen_t *, int);
+    """
+    ctypedef unsigned int socklen_t
+    int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
+    int close(int fd)
+    enum:
+        AF_INET
+        AF_INET6
+        AF_UNIX
+        SOCK_NONBLOCK
+        SOCK_CLOEXEC
+
+
+cdef extern from "Python.h":
+    object copy_of_context "PyContext_Copy"(PyObject *context)
+    int PyContext_Enter(PyObject *context) except -1
+    int PyContext_Exit(PyObject *context) except -1
+
+
+@cython.final
+cdef class Listener(Watcher):
+    """Accepts connections on a listening socket, which stays the server's."""
+
+    def __init__(self, LoopCore loop, protocol_factory, sock, sslcontext, server, int backlog,
+                 handshake_timeout, shutdown_timeout, context=None):
+        self.context = new_context(context)
+        self.loop = loop
+        self.protocol_factory = protocol_factory
+        self.sock = sock
+        self.sslcontext = sslcontext
+        self.server = server
+        self.backlog = max(backlog, 1)
+        self.handshake_timeout = handshake_timeout
+        self.shutdown_timeout = shutdown_timeout
+        self.family = sock.family
+        name = sock.getsockname()
+        set_nodelay(sock)       # accepted sockets inherit it, which saves a system call for each
+        if self.family in (AF_INET, AF_INET6):
+            if name[0] not in ("0.0.0.0", "::"):
+                self.sockname = name
+        else:
+            self.sockname = name
+        loop.watch(self, sock.fileno(), EPOLLIN)
+
+    def stop(self):
+        """Accept no more; the socket is left open."""
+        self.stopped = True
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
+        self.loop.unwatch(self)
+        self.context = None
+
+    def _resume(self):
+        self.retry = None
+        if self.stopped:
+            return
+        try:
+            self.loop.watch(self, self.fd, EPOLLIN)
+        except OSError as exc:
+            self.report("socket.accept() out of system resource", exc)
+            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
+
+    cdef int give_way(self, Watcher other) except -1:
+        if self.sock.fileno() == self.fd:
+            raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
+        self.fd = -1        # somebody has closed it, and the number is another file's now
+        return 0
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        cdef Address peer
+        cdef socklen_t size
+        cdef int fd, _i
+        for _i in range(self.backlog):
+            if self.stopped:
+                return 0
+            if self.family not in (AF_INET, AF_INET6, AF_UNIX):
+                if not self.accept_any_family():
+                    return 0
+                continue
+            size = sizeof(peer)
+            peer.any.sa_family = 0
+            fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            if fd < 0:
+                return self.accept_failed(errno)
+            if self.sslcontext is None and not self.loop._debug:
+                self.accept(fd, &peer)
+                continue
+            try:
+                conn = socket.socket(
+                    self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+            except BaseException:
+                close(fd)
+                raise
+            self.accept_cold(conn, "" if self.family == AF_UNIX else address_tuple(&peer))
+        return 0
+
+    cdef int accept_failed(self, int error) except -1:
+        if error in (EAGAIN, EINTR, ECONNABORTED):
+            return 0
+        if error in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+            return self.out_of_resources(error)
+        raise os_error(error)
+
+    cdef int accept_any_family(self) except -1:
+        """By the socket module, which knows all kinds of addresses. 1 if there was one."""
+        try:
+            conn, peername = self.sock.accept()
+        except OSError as exc:
+            return self.accept_failed(exc.errno)
+        conn.setblocking(False)
+        self.accept_cold(conn, peername)
+        return 1
+
+    cdef int accept(self, int fd, Address *peer) except -1:
+        """Make a transport and a protocol of an accepted descriptor."""
+        cdef Stream stream = Stream.__new__(Stream)
+        cdef object context, connection_made
+        try:
+            context = copy_of_context(<PyObject *>self.context)
+            PyContext_Enter(<PyObject *>context)
+            try:
+                protocol = self.protocol_factory()
+                connection_made = protocol.connection_made
+            finally:
+                PyContext_Exit(<PyObject *>context)
+            stream.family = self.family
+            stream.room_on_demand = self.family == AF_UNIX
+            stream.sockname = self.sockname
+            if self.family == AF_UNIX:
+                stream.peername = ""
+            else:
+                stream.peer = peer[0]
+            stream.adopt(self.loop, fd, protocol, context)
+            stream.attach(self.server)
+        except BaseException as exc:
+            # As asyncio, which tells of it in debug mode only (see accept_cold()).
+            stream.abandon()
+            close(fd)
+            if isinstance(exc, (SystemExit, KeyboardInterrupt)):
+                raise
+            return 0
+        PyContext_Enter(<PyObject *>context)
+        try:
+            stream.start(connection_made)
+        finally:
+            PyContext_Exit(<PyObject *>context)
+        return 0
+
+    cdef int accept_cold(self, object conn, object peername) except -1:
+        """TLS, debug mode, and families of sockets that are rare: by way of a task, with a Python
+        socket."""
+        cdef object context = self.context
+        cdef object coroutine
+        if self.loop._debug:
+            logger.debug("%r got a new connection: %r", self.server, conn)
+        coroutine = self.loop._accept_connection(
+            self.protocol_factory, conn, peername, self.sslcontext, self.server,
+            self.handshake_timeout, self.shutdown_timeout)
+        PyContext_Enter(<PyObject *>context)
+        try:
+            self.loop.create_task(coroutine)
+        except BaseException:
+            # A task factory of the user's.
+            coroutine.close()
+            conn.close()
+            raise
+        finally:
+            PyContext_Exit(<PyObject *>context)
+        return 0
+
+    cdef int out_of_resources(self, int error) except -1:
+        """Stop listening for a second: the kernel would go on reporting, and spin the loop."""
+        self.report("socket.accept() out of system resource", os_error(error))
+        if not self.stopped:
+            self.loop.unwatch(self)
+            self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
+        return 0
+
+    cdef report(self, str message, exc):
+        self.loop.call_exception_handler({
+            "message": message,
+            "exception": exc,
+            "socket": _stdlib.TransportSocket(self.sock),
+        })
+
+    def __repr__(self):
+        return f"<mgloop.Listener fd={self.fd} {self.sock!r}>"

@@ -6,6 +6,7 @@ worse; 2 when a program does not even work without faults.
 """
 
 import argparse
+import dataclasses
 import fnmatch
 import json
 import os
@@ -163,9 +164,11 @@ class Campaign:
             mgloop = outcome.worst(
                 self._outcome(worker, cell, "mgloop", patience) for _ in range(2)
             )
-            for _ in range(3):
+            for when in (cell.when, cell.when, "3+3"):
                 if mgloop.is_worse_than(asyncio):
-                    again = self._outcome(worker, cell, "asyncio", patience)
+                    # Where asyncio makes fewer such calls, the tenth may never come.
+                    fault = cell if asyncio.injected else dataclasses.replace(cell, when=when)
+                    again = self._outcome(worker, fault, "asyncio", patience)
                     asyncio = outcome.worst((asyncio, again))
         if not asyncio.injected and not mgloop.injected:
             return

@@ -76,6 +76,9 @@ def judge(run: dict, program: Program, usual: Counter | None = None) -> Outcome:
     """Judge what the worker saw; *usual* are the calls that this takes without faults."""
     subject = run["subject"] or {"how": "gone", "errors": [], "lost": [], "reached": 0}
     peer = run["peer"] or {"errors": [], "lost": [], "reached": 0}
+    if run["killed"] or subject["how"] in ("deadline", "gone"):
+        # What the peer sees then is the end of the process.
+        peer = peer | {"errors": [], "lost": []}
     errors = subject["errors"] + [f"peer: {text}" for text in peer["errors"]]
     lost = subject["lost"] + [f"peer: {text}" for text in peer["lost"]]
     reached = (peer if program.peer_decides else subject)["reached"]

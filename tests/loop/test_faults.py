@@ -483,6 +483,55 @@ run(main())
 """
         )
 
+    @pytest.mark.parametrize("family", ["tcp", "unix"])
+    @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
+    def test_data_and_the_end_at_once(self, run_faulty, family, error):
+        """The data that is read at the second attempt does not make the end forgotten."""
+        run_faulty(
+            ECHO
+            + f"""
+def talk(sock):
+    with sock:
+        sock.sendall(b"hello")
+        sock.recv(10)
+        sock.sendall(b"goodbye")
+    left.set()
+left = threading.Event()
+async def main():
+    protocol = await connect("{family}", talk)
+    assert await protocol.received(5) == b"hello"
+    fail("recv", errno.{error}, fd=protocol.fd)
+    protocol.transport.write(b"go")
+    protocol.transport.get_write_buffer_size()
+    assert left.wait(5)     # the loop stands still until both are there
+    await protocol.lost
+    assert protocol.data == b"goodbye"
+    assert failed("recv") == 1
+run(main())
+"""
+        )
+
+    @pytest.mark.parametrize("family", ["tcp", "unix"])
+    @pytest.mark.parametrize("skip", range(6))
+    def test_the_peer_waits_for_room(self, run_faulty, family, skip):
+        """Wherever in the stream it happens: nothing more comes before something is read."""
+        run_faulty(
+            ECHO
+            + f"""
+def talk(sock):
+    with sock:
+        sock.sendall(b"hello")
+        sock.sendall(bytes(4_000_000))
+async def main():
+    protocol = await connect("{family}", talk)
+    fail("recv", errno.EAGAIN, fd=protocol.fd, skip={skip})
+    await protocol.lost
+    assert len(protocol.data) == 4_000_005
+    assert failed("recv") == 1
+run(main())
+"""
+        )
+
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_datagrams(self, run_faulty, error):
         run_faulty(f"""
@@ -639,6 +688,19 @@ class TestRegistration:
 
 
 class TestInterruptions:
+    def test_every_wait(self, run_faulty):
+        """Timers run although no wait ends as it should."""
+        run_faulty("""
+            loop = new_loop()
+            loop.call_later(0.05, loop.stop)
+            fail("epoll_wait", errno.EINTR, times=-1)
+            began = time.monotonic()
+            loop.run_forever()
+            assert 0.04 < time.monotonic() - began < 2
+            fail("epoll_wait", 0)
+            loop.close()
+        """)
+
     def test_every_tenth_call(self, run_faulty):
         """A busy server, and every kind of call interrupted now and then."""
         run_faulty(

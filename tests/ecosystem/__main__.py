@@ -2,7 +2,8 @@
 """The command line: ``python -m tests.ecosystem [TARGET ...]``, by default all of them.
 
 Exit status: 0 when every target was run and nothing is worse than over the standard library's loop;
-1 when something is; 2 when a target could not be run (a server or a package is missing).
+1 when something is; 2 when a target could not be run (a server or a package is missing). A suite
+whose sources have to be put in place by hand is left out with a sentence where they are not.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tests.ecosystem import servers, upstream
-from tests.ecosystem.environments import HERE, ROOT, Environments, SetupError
+from tests.ecosystem.environments import HERE, ROOT, Environments, MissingError, SetupError
 
 #: Program target -> the server it needs.
 PROGRAMS = {
@@ -101,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
     environments = Environments(arguments.venvs, arguments.loop, arguments.wheel)
     summary: dict[str, dict] = {}
-    worse, impossible = [], []
+    worse, impossible, skipped = [], [], []
     for name in chosen:
         print(f"--- {name}", flush=True)
         try:
@@ -109,6 +110,10 @@ def main(argv: list[str] | None = None) -> int:
                 ok, summary[name] = upstream.compare(name, environments, arguments.pytest)
             else:
                 ok, summary[name] = run_program(name, environments)
+        except MissingError as exc:
+            print(f"SKIPPED: {name}: {exc}", flush=True)
+            summary[name] = {"skipped": str(exc)}
+            skipped.append(name)
         except (SetupError, servers.ServerError, upstream.SuiteError) as exc:
             print(f"NOT RUN: {name}: {exc}", file=sys.stderr, flush=True)
             summary[name] = {"not run": str(exc)}
@@ -118,10 +123,11 @@ def main(argv: list[str] | None = None) -> int:
                 worse.append(name)
     if arguments.json:
         arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
-    good = len(chosen) - len(worse) - len(impossible)
+    good = len(chosen) - len(worse) - len(impossible) - len(skipped)
     print(
         f"{good} of {len(chosen)} targets ok over {arguments.loop}"
         + (f"; worse: {', '.join(worse)}" if worse else "")
+        + (f"; skipped: {', '.join(skipped)}" if skipped else "")
         + (f"; not run: {', '.join(impossible)}" if impossible else "")
     )
     return 2 if impossible else 1 if worse else 0

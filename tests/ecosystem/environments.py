@@ -26,6 +26,10 @@ class SetupError(Exception):
     """pip or venv could not make the environment; the message has the end of their output."""
 
 
+class MissingError(Exception):
+    """A target needs more than packages; the message says what, and how to get it."""
+
+
 def _run(*command: object) -> None:
     # meson and ninja are looked for on PATH by a build without isolation.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -39,6 +43,12 @@ def _run(*command: object) -> None:
     )
     if done.returncode:
         raise SetupError(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+
+
+def _pinned(file: str, name: str) -> str | None:
+    """The line for *name* in a file of ``requirements/``."""
+    entries = (REQUIREMENTS / file).read_text().replace("\\\n", " ").splitlines()
+    return next((line for line in entries if line.startswith(f"{name}==")), None)
 
 
 class Environments:
@@ -94,16 +104,23 @@ class Environments:
             (self._wheel,) = folder.glob("*.whl")
         return self._wheel
 
-    def sdist(self, name: str, leave_out: str | None) -> Path:
-        """The unpacked source distribution of *name*, without the folder *leave_out*.
+    def source(self, name: str, leave_out: str | None, overlay: bool) -> Path:
+        """The unpacked sources of *name*, without the folder *leave_out*.
 
         The folder to leave out is the package itself where it has compiled parts: the tests must
-        import the installed one.
+        import the installed one. With *overlay*, the files in ``overlays/NAME`` are laid over it.
         """
+        commit = _pinned("commits.txt", name)
+        unpacked = self._checked_out(name, commit) if commit else self._unpacked_sdist(name)
+        if leave_out:
+            shutil.rmtree(unpacked / leave_out)
+        if overlay:
+            shutil.copytree(HERE / "overlays" / name, unpacked, dirs_exist_ok=True)
+        return unpacked
+
+    def _unpacked_sdist(self, name: str) -> Path:
         folder = self.base / "sdists"
-        pinned = REQUIREMENTS / "sdists.txt"
-        entries = pinned.read_text().replace("\\\n", " ").splitlines()
-        (entry,) = [line for line in entries if line.startswith(f"{name}==")]
+        entry = _pinned("sdists.txt", name)
         version = entry.split()[0].partition("==")[2]
         archive = folder / f"{name}-{version}.tar.gz"
         wanted = entry.partition("sha256:")[2].strip()
@@ -130,6 +147,27 @@ class Environments:
         shutil.rmtree(unpacked, ignore_errors=True)
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
-        if leave_out:
-            shutil.rmtree(unpacked / leave_out)
+        return unpacked
+
+    def _checked_out(self, name: str, entry: str) -> Path:
+        """The tree of the pinned commit, which is its own checksum, out of a repository at hand."""
+        release, commit = entry.split()
+        repository = self.base / "repositories" / name
+        known = ["git", "-C", str(repository), "cat-file", "-e", f"{commit}^{{commit}}"]
+        if (
+            not repository.exists()
+            or subprocess.run(known, check=False, capture_output=True).returncode
+        ):
+            raise MissingError(
+                f"no source distribution of {name} carries its tests: put a clone of the "
+                f"project's repository (or a link to one) that has {release}, commit {commit}, "
+                f"at {repository}"
+            )
+        unpacked = self.base / "sdists" / release.replace("==", "-")
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpacked.mkdir(parents=True)
+        archive = unpacked.with_suffix(".tar")
+        _run("git", "-C", repository, "archive", "--output", archive, commit)
+        with tarfile.open(archive) as tar:
+            tar.extractall(unpacked, filter="data")
         return unpacked

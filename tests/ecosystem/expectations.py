@@ -38,3 +38,17 @@ UVICORN: tuple[Expected, ...] = (
         'asserts that the class of the loop that loop="auto" gives comes from a module of asyncio',
     ),
 )
+
+WEBSOCKETS: tuple[Expected, ...] = ()
+
+ASYNCSSH: tuple[Expected, ...] = ()
+
+HYPERCORN: tuple[Expected, ...] = ()
+
+STARLETTE: tuple[Expected, ...] = ()
+
+UVLOOP: tuple[Expected, ...] = ()
+
+PYZMQ: tuple[Expected, ...] = ()
+
+AIOQUIC: tuple[Expected, ...] = ()

@@ -2,7 +2,8 @@
 """pytest plugin: appends the outcome of every test to the file ECOSYSTEM_RECORD, a JSON line each.
 
 Loaded by ``-p ecosystem_record`` in the project's own pytest run. With xdist only the controlling
-process writes, for it is told of every report.
+process writes, for it is told of every report. A line is written when its test is done: what came
+before a crash is known. With ECOSYSTEM_ONLY, a file of test ids, no other test is run.
 """
 
 import json
@@ -26,20 +27,31 @@ def pytest_runtest_logreport(report) -> None:
         entry["outcome"] = "passed"
 
 
+def pytest_runtest_logfinish(nodeid) -> None:
+    """The test is done with."""
+    if nodeid in _outcomes:
+        _write(nodeid, _outcomes[nodeid])
+
+
 def pytest_collectreport(report) -> None:
     """A file that cannot be collected is a failure of its own."""
     if report.failed and not os.environ.get("PYTEST_XDIST_WORKER"):
-        _outcomes[f"collect {report.nodeid}"] = {
-            "outcome": "failed",
-            "text": report.longreprtext,
-            "seconds": 0.0,
-        }
+        _write(
+            f"collect {report.nodeid}",
+            {"outcome": "failed", "text": report.longreprtext, "seconds": 0.0},
+        )
 
 
-def pytest_sessionfinish() -> None:
-    """Write what was kept."""
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        return
-    with open(os.environ["ECOSYSTEM_RECORD"], "w") as file:
-        for nodeid, entry in _outcomes.items():
-            file.write(json.dumps({"id": nodeid, **entry}) + "\n")
+def pytest_collection_modifyitems(config, items) -> None:
+    """Keep the tests that were asked for."""
+    if only := os.environ.get("ECOSYSTEM_ONLY"):
+        with open(only) as file:
+            wanted = set(json.load(file))
+        dropped = [item for item in items if item.nodeid not in wanted]
+        items[:] = [item for item in items if item.nodeid in wanted]
+        config.hook.pytest_deselected(items=dropped)
+
+
+def _write(nodeid: str, entry: dict) -> None:
+    with open(os.environ["ECOSYSTEM_RECORD"], "a") as file:
+        file.write(json.dumps({"id": nodeid, **entry}) + "\n")

@@ -79,9 +79,14 @@ SUITES = {
          "tests/legacy"),
         expectations.WEBSOCKETS,
     ),
+    # Left out are the modules that make no loop, and take most of the time with their keys.
     "asyncssh": Suite(
         "asyncssh",
-        ("-p", "no:cacheprovider", "-n", "2", "--dist=loadfile", "--timeout=120", "tests"),
+        ("-p", "no:cacheprovider", "-n", "2", "--dist=loadfile", "--timeout=120",
+         *(f"tests/test_{name}.py" for name in
+           ("agent", "auth", "channel", "connection", "connection_auth", "editor", "forward", "kex",
+            "logging", "pkcs11", "process", "sftp", "sk", "stream", "subprocess", "tuntap",
+            "x11"))),
         expectations.ASYNCSSH,
     ),
     # The sources' own options want pytest-cov.
@@ -112,9 +117,10 @@ SUITES = {
          "tests/test_future.py", "tests/test_ioloop.py", "tests/test_zmqstream.py"),
         expectations.PYZMQ,
     ),
+    # The only one of its modules that makes a loop.
     "aioquic": Suite(
         "src",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "tests"),
+        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "tests/test_asyncio.py"),
         expectations.AIOQUIC,
     ),
 }  # fmt: skip

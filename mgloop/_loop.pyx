@@ -196,11 +196,10 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
 #
 # Handles are not tracked by the collector, and what the queue, the heap and the poll loop hold is
 # out of Cython's sight. A loop that is forgotten instead of closed must be collected all the same
-# (and then warns), so those who own such references show them. A handle's own references may be
-# shown by its owner only while nobody else holds the handle. The exception is a timer that waits
-# for its time, which is often held by whoever waits for it (asyncio.sleep() is): its references
-# count as the loop's. Should the loop be garbage the timer can never run, and closing lets go of
-# them.
+# (and then warns), so those who own such references show them. What a handle refers to that waits in
+# the queue or in the heap counts as the loop's, although somebody else may hold the handle (whoever
+# awaits asyncio.sleep() does): should the loop be garbage it can never run, and closing the loop lets
+# go of its references. Those of a reader or writer are shown while nobody but its FdWatch holds it.
 
 cdef inline bint is_handle(PyObject *o) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(o)
@@ -732,8 +731,8 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
         owner = mgl_ring_at(&loop.ready, i)
         if rc == 0:
             rc = visit(owner, arg)
-        if rc == 0:
-            rc = show_handle(owner, visit, arg)
+        if rc == 0 and is_handle(owner) and not (<Handle>owner).lasting:
+            rc = show_references(<Handle>owner, visit, arg)
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)

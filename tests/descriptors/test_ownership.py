@@ -492,8 +492,8 @@ async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tc
 
 
 @on_loop
-async def test_a_pipe_transport_over_a_transports_socket(loop, loop_kind, tcp_pair):
-    """Not refused by asyncio, and it takes the data; both are told of their end."""
+async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pair):
+    """With asyncio it takes the data; mgloop tells that it cannot.  Both are told of their end."""
     ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
@@ -502,6 +502,9 @@ async def test_a_pipe_transport_over_a_transports_socket(loop, loop_kind, tcp_pa
         pipe, _ = await loop.connect_read_pipe(lambda: second, ours)
         peer.send(b"data")
         await support.wait_until(lambda: first.received + second.received == b"data")
+    for context in reported.pop_all():
+        assert type(context["exception"]) is RuntimeError
+        assert "is used by transport" in str(context["exception"])
     transport.close()
     await asyncio.wait_for(first.lost, SOON)
     if pipe is not None:

@@ -218,6 +218,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     int foreign = 0, ready = 0;
     int n = wait_for_events(poll);
     poll->failed = n < 0 ? errno : 0;
+    if (n < 0) poll->waited = false; /* an alarm may have rung unseen */
     poll->full = n == poll->pool_size;
     struct epoll_event *ours = poll->events;
     for (int i = 0; i < n; i++) {

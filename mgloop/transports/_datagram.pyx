@@ -197,8 +197,8 @@ cdef class Datagram(SocketTransport):
         if n < 0:
             error = errno
             if error == EAGAIN:
-                if events & EPOLLIN and not events & SECOND_LOOK:
-                    return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
+                if not events & SECOND_LOOK:
+                    return self.loop.mark_ready(self, events | SECOND_LOOK)
                 return 0
             if error != EINTR:
                 self.on_read_error(os_error(error))
@@ -221,7 +221,7 @@ cdef class Datagram(SocketTransport):
             if self.paused:
                 self.missed |= EPOLLIN
             elif not self.closing and not self.conn_lost:
-                self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
+                self.loop.mark_ready(self, EPOLLIN)
         return 0
 
     cdef int read_one(self, uint32_t events) except -1:

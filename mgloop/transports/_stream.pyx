@@ -225,8 +225,7 @@ cdef class Stream(SocketTransport):
                 # The end is behind it. Whom the data has woken runs first, as with asyncio, which
                 # reads once per iteration.
                 break
-            events &= ~<uint32_t>EPOLLIN    # what it reported has been met
-        return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK | events & GONE)
+        return self.loop.mark_ready(self, EPOLLIN | events & GONE)
 
     cdef object receive(self, uint32_t events, Py_ssize_t *asked):
         """The next bytes; b"" at the end; None if there are none now or it has failed."""
@@ -327,11 +326,12 @@ cdef class Stream(SocketTransport):
 
     cdef int on_read_error(self, int error, uint32_t events) except -1:
         if error == EINTR:
-            return self.loop.mark_ready(self, EPOLLIN)
+            return self.loop.mark_ready(self, events)
         if error == EAGAIN:
-            # The kernel has just called it readable. It will not say so again: look once more.
-            if events & EPOLLIN and not events & SECOND_LOOK:
-                return self.loop.mark_ready(self, EPOLLIN | SECOND_LOOK)
+            # The kernel has just called it readable, or gone. It will not say so again: look once
+            # more.
+            if not events & SECOND_LOOK:
+                return self.loop.mark_ready(self, events | SECOND_LOOK)
             return 0
         return self.fatal_error(os_error(error), "Fatal read error on socket transport")
 

@@ -5,6 +5,7 @@
 # make lint types   style; static types and stubs             (make format mends what can be mended by itself)
 # make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # make debug        the tests under the interpreter's memory checks and development mode
+# make fresh        `make serve` and `make test` on a fresh Debian machine (root; ARGS="--as both" is handed on)
 # make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
 # make ecosystem    other projects' suites and programs over mgloop
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
@@ -25,12 +26,18 @@ BUILD := build/$(notdir $(VENV))
 MESON_ARGS ?=
 # The environment's tools come first: meson, ninja and cython for whatever builds mgloop, pycodestyle for cython-lint.
 RUN = PATH="$(abspath $(BIN)):$$PATH"
-PIP = $(RUN) $(BIN)/python -m pip --disable-pip-version-check --quiet
+# pip's own five attempts at each file make half a minute of silence where there is no network.
+PIP = PIP_RETRIES=$${PIP_RETRIES:-1} $(RUN) $(BIN)/python -m pip --disable-pip-version-check
+# What follows pip's complaint, for whoever has no network, or an index that has not got everything.
+NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no further, for the reason above. Where" \
+	"there is no network: have a folder with what pyproject.toml names (elsewhere: pip download --dest FOLDER pip" \
+	"--group build --group serve --group test), say where it is (PIP_NO_INDEX=1 PIP_FIND_LINKS=/the/FOLDER make" \
+	"serve), and have Mongoose's two files at hand, as thirdparty/mongoose/README.md says." >&2; exit 1; }
 
 SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan debug conformance ecosystem faults bench bench-compare clean \
+.PHONY: all serve test lint format types asan debug fresh conformance ecosystem faults bench bench-compare clean \
 	build
 .DELETE_ON_ERROR:
 
@@ -76,6 +83,10 @@ debug: build $(VENV)/.group-test
 	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) \
 		$(PYTEST_ARGS)
 
+# A tree of its own, which gets its own environment: needs none here.
+fresh:
+	@$(PYTHON) tools/fresh.py --pytest='$(PYTEST_ARGS)' $(ARGS)
+
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)
 
@@ -102,13 +113,14 @@ build: $(VENV)/.built
 # without its native half. It also looks for changed sources, and rebuilds, whenever mgloop is imported.
 $(VENV)/.built: $(VENV)/.group-build $(SOURCES)
 	@echo "building mgloop for $$($(BIN)/python -V)"
-	@$(PIP) install --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) $(MESON_ARGS) --editable .
+	@$(RUN) $(BIN)/python tools/show_build.py python -m pip --disable-pip-version-check --verbose \
+		install --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) $(MESON_ARGS) --editable .
 	@touch $@
 
 # A group of tools or libraries from pyproject.toml.
 $(VENV)/.group-%: pyproject.toml | $(VENV)/.made
 	@echo "installing the $* requirements into $(VENV)"
-	@$(PIP) install --group $*
+	@$(PIP) --quiet install --group $* || $(NO_INDEX)
 	@touch $@
 
 # Where venv or ensurepip is missing, which is how Debian and Ubuntu package Python, `python -m venv` leaves half an
@@ -122,5 +134,5 @@ $(VENV)/.made:
 		"its venv package is missing. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) for $$($(PYTHON) -V)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) --quiet install --upgrade 'pip>=25.1' || $(NO_INDEX)
 	@touch $@

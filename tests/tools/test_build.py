@@ -7,6 +7,7 @@ else.
 """
 
 import hashlib
+import importlib
 import io
 import os
 import re
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -253,6 +255,70 @@ def test_folder_with_another_mongoose_is_an_error(copy, genuine, tmp_path, alter
     assert "Mongoose 7.23" in text
 
 
+@pytest.fixture
+def read_only(copy):
+    """Make the copy read-only, for this user or for anybody."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write to every folder")
+    copy.chmod(0o555)
+    yield copy
+    copy.chmod(0o755)
+
+
+def test_read_only_source_tree_is_fetched_into_the_build_folder(read_only, genuine, tmp_path):
+    read_only.chmod(0o755)
+    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=read_only)
+    read_only.chmod(0o555)
+    build = tmp_path / "build"
+    build.mkdir()
+    for _ in range(2):
+        result = run(
+            sys.executable,
+            read_only / "fetch.py",
+            PIP_FIND_LINKS=str(tmp_path / "index"),
+            MESON_BUILD_ROOT=str(build),
+        )
+        assert (result.returncode, result.stdout) == (0, f"{build / 'mongoose'}\n"), result.stderr
+
+
+def test_nowhere_to_put_it_is_explained(copy, genuine, tmp_path):
+    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=copy)
+    (copy / "fetched").write_text("a file where the folder would be")
+    text = paragraph(run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(tmp_path / "index")))
+    assert f"cannot write Mongoose's files to {copy / 'fetched'} (" in text
+    assert "Build from a folder that you may write to" in text
+
+
+def test_pip_that_builds_with_a_back_end_in_the_tree_does_not_mislead_ours(copy, genuine, tmp_path):
+    """pip tells its child where the back-end lies, by a variable that another pip would believe."""
+    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=copy)
+    result = run(
+        sys.executable,
+        copy / "fetch.py",
+        PIP_FIND_LINKS=str(tmp_path / "index"),
+        _PYPROJECT_HOOKS_BACKEND_PATH=str(tmp_path),
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["writable", "read-only"])
+def test_back_end_builds_elsewhere_where_the_tree_is_read_only(monkeypatch, tmp_path, writable):
+    mesonpy = pytest.importorskip("mesonpy", reason="needs meson-python")
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    build_backend = importlib.import_module("build_backend")
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
+    seen = []
+    monkeypatch.setattr(mesonpy, "build_wheel", lambda *arguments: seen.append(arguments))
+    build_backend.build_wheel("wheels", {"setup-args": "-Dx=y"})
+    build_backend.build_wheel("wheels", {"build-dir": "mine"})
+    (_, settings, _), (_, named, _) = seen
+    assert settings["setup-args"] == "-Dx=y"
+    assert ("build-dir" in settings) != writable
+    if not writable:
+        assert not Path(settings["build-dir"]).is_relative_to(ROOT)
+    assert named == {"build-dir": "mine"}
+
+
 def test_nothing_of_mongoose_is_tracked(repository):
     tracked = git("ls-files", cwd=repository).splitlines()
     assert [path for path in tracked if Path(path).name in NAMES] == []
@@ -281,13 +347,13 @@ def test_versions_agree():
     assert mgloop.__version__ == declared
 
 
-def configure(tmp_path, **changes):
+def configure(tmp_path, *options, **changes):
     """Configure a build of this tree with meson; return its output, which must be a failure's."""
     meson = shutil.which("meson", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if meson is None:
         pytest.skip("needs meson")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    result = run(meson, "setup", tmp_path / "build", ROOT, **{"PATH": path} | changes)
+    result = run(meson, "setup", tmp_path / "build", ROOT, *options, **{"PATH": path} | changes)
     assert result.returncode != 0, result.stdout
     return result.stdout
 
@@ -297,9 +363,101 @@ def test_build_without_a_compiler_says_what_to_install(tmp_path):
     assert "found no working C compiler. Install one (on Debian or Ubuntu: `apt install" in output
 
 
+def test_build_without_headers_says_so_before_it_looks_at_cython(tmp_path):
+    """meson's own check of Cython needs the headers too, and must not be what is told of."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sysconfig\n"
+        "get_paths = sysconfig.get_paths\n"
+        "sysconfig.get_paths = lambda *a, **k: get_paths(*a, **k) | dict.fromkeys(\n"
+        f"    ('include', 'platinclude'), {str(tmp_path)!r})\n"
+        f"sysconfig.get_config_vars()['INCLUDEPY'] = {str(tmp_path)!r}\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    native = tmp_path / "native.ini"
+    missing = "cython = 'no-such-cython'\npkg-config = 'no-such-pkg-config'\n"
+    native.write_text(f"[binaries]\npython = '{python}'\n{missing}")
+    output = configure(tmp_path, "--native-file", native)
+    assert "needs the C headers of Python" in output
+    assert "`apt install python3-dev`" in output
+
+
+def test_build_without_cython_says_so(tmp_path):
+    native = tmp_path / "native.ini"
+    native.write_text("[binaries]\ncython = 'no-such-cython'\n")
+    output = configure(tmp_path, "--native-file", native)
+    assert "mgloop needs Cython 3.1 or later to build and found none" in output
+
+
 def test_build_shows_what_the_fetching_says(tmp_path):
     output = configure(tmp_path, MGLOOP_MONGOOSE_DIR=str(tmp_path / "nothing"))
     assert "MGLOOP_MONGOOSE_DIR must name a folder with the unmodified mongoose.c" in output
+
+
+SHOW_BUILD = ROOT / "tools" / "show_build.py"
+STEPS = "echo noise; echo '  [1/2] Compiling C object'; echo '  [2/2] Linking target'; exit "
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_progress_of_a_build_is_shown_and_the_rest_if_it_fails(status):
+    result = run(sys.executable, SHOW_BUILD, "sh", "-c", STEPS + str(status))
+    assert result.returncode == status
+    assert result.stdout == "  [1/2] Compiling C object\n  [2/2] Linking target\n"
+    assert ("noise\n" in result.stderr) == bool(status)
+
+
+def test_make_without_an_index_says_what_to_do(tmp_path):
+    """Not after half a minute of attempts, and not in pip's words alone."""
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        index = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        began = time.monotonic()
+        settings = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": index, "PIP_NO_CACHE_DIR": "1"}
+        variables = (f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}")
+        result = run("make", tmp_path / "venv" / ".made", *variables, cwd=ROOT, **settings)
+    assert result.returncode == 2
+    assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=" in result.stderr
+    assert "thirdparty/mongoose/README.md" in result.stderr
+    assert time.monotonic() - began < 60
+
+
+FRESH = ROOT / "tools" / "fresh.py"
+
+
+def test_no_fresh_machine_is_one_sentence_and_no_failure(tmp_path):
+    result = run(sys.executable, FRESH, PATH=str(tmp_path))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(r"make fresh is skipped: [^\n]+\.\n", result.stdout)
+
+
+def test_a_fresh_machine_has_the_packages_that_the_readme_names(monkeypatch):
+    monkeypatch.syspath_prepend(FRESH.parent)
+    fresh = importlib.import_module("fresh")
+    assert fresh.packages() == ["python3-dev", "python3-venv", "gcc", "make"]
+
+
+def test_the_first_program_of_the_readme_runs_on_this_version():
+    import mgloop
+
+    program = re.search(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = f'"127.0.0.1", {server.getsockname()[1]}'
+        code = program.replace('"example.org", 80', here).replace(
+            "...", "print(type(asyncio.get_running_loop())); writer.close()"
+        )
+        assert here in code
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=Path(mgloop.__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "<class 'mgloop.loop.Loop'>\n"
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ compared, not even one that it fetched itself in an earlier run.
 
 In order of precedence the files come from the folder that MGLOOP_MONGOOSE_DIR names, from
 `fetched/` beside this script (an earlier run, or mgloop's own source distribution), or from the
-package index.
+package index. What comes from there is put into `fetched/`, or into meson's build folder where this
+one may not be written to.
 Any failure is one paragraph on standard error that says what to do, and exit status 1.
 """
 
@@ -31,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 FETCHED = HERE / "fetched"
 REQUIREMENTS = HERE / "requirements.txt"
 DIRECTORY_VARIABLE = "MGLOOP_MONGOOSE_DIR"
+BUILD_VARIABLE = "MESON_BUILD_ROOT"  # set by meson for what it runs
 VERSION = "7.23"
 SHA256 = {
     "mongoose.c": "651d514ee52761c26af774d74e91346bf150c915120d967ec4332a69ea1600f5",
@@ -40,7 +42,8 @@ LOCAL_COPY_HINT = (
     f"Without a package index, get Mongoose {VERSION} by other means, put its unmodified "
     "mongoose.c and mongoose.h into one folder, name that folder in the environment variable "
     f"{DIRECTORY_VARIABLE}, and build again. mgloop's own source distribution carries both files "
-    "and needs neither."
+    "and needs neither: `pip install --no-build-isolation --no-index` of it, with meson-python, "
+    "meson, ninja and Cython installed and on PATH beforehand, does without a network."
 )
 
 
@@ -98,8 +101,13 @@ def download(folder: Path) -> Path:
     command += ["--require-hashes", "--requirement", str(REQUIREMENTS), "--dest", str(folder)]
     # pip asks the distribution for its metadata in an isolated environment of its own. Hash
     # checking is for the distribution, and the option covers it; the variable would extend it to
-    # that environment's tools, which have no hash here.
-    environment = {k: v for k, v in os.environ.items() if k != "PIP_REQUIRE_HASHES"}
+    # that environment's tools, which have no hash here. And the pip that builds mgloop tells its
+    # back-end by variables where that lies, which this pip's own must not be looked for in.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PIP_REQUIRE_HASHES" and not name.startswith("_PYPROJECT_HOOKS_")
+    }
     result = subprocess.run(
         command,
         env=environment,
@@ -139,6 +147,23 @@ def extract(archive: Path, folder: Path) -> None:
             (staging / name).replace(folder / name)
 
 
+def fetch(folders: list[Path]) -> Path:
+    """Download the files into the first of `folders` that can be written to, and return it."""
+    with tempfile.TemporaryDirectory(prefix="mgloop-mongoose-") as scratch:
+        archive = download(Path(scratch))
+        for folder in folders:
+            try:
+                extract(archive, folder)
+            except OSError as error:
+                failure = error
+            else:
+                return folder
+    raise FetchError(
+        f"cannot write Mongoose's files to {' or '.join(map(str, folders))} ({failure.strerror}). "
+        f"Build from a folder that you may write to. {LOCAL_COPY_HINT}"
+    ) from failure
+
+
 def locate() -> Path:
     """Return the folder with the verified files; fetch them first where there are none."""
     local = os.environ.get(DIRECTORY_VARIABLE)
@@ -151,17 +176,13 @@ def locate() -> Path:
             "the package index.",
         )
         return folder
-    if not any((FETCHED / name).exists() for name in SHA256):
-        with tempfile.TemporaryDirectory(prefix="mgloop-mongoose-") as scratch:
-            try:
-                extract(download(Path(scratch)), FETCHED)
-            except OSError as error:
-                raise FetchError(
-                    f"cannot write Mongoose's files to {FETCHED} ({error.strerror}). Build from a "
-                    f"folder that you may write to. {LOCAL_COPY_HINT}"
-                ) from error
-    verify(FETCHED, f"Delete {FETCHED} and build again: it will be fetched anew.")
-    return FETCHED
+    folders = [FETCHED]
+    if build := os.environ.get(BUILD_VARIABLE):
+        folders.append(Path(build, "mongoose"))
+    there = [folder for folder in folders if any((folder / name).exists() for name in SHA256)]
+    folder = there[0] if there else fetch(folders)
+    verify(folder, f"Delete {folder} and build again: it will be fetched anew.")
+    return folder
 
 
 def main() -> int:

@@ -252,6 +252,8 @@ def main():
     options = parser.parse_args()
     if options.inside:
         return inside(options.pytest)
+    # A time limit ends by this signal: the temporary folder must go all the same.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         tree = make_tree(*release())
     except SkippedError as reason:

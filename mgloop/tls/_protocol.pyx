@@ -818,7 +818,12 @@ cdef class SSLProtocol:
         cdef Py_buffer view
         cdef Py_ssize_t filled
         room = self.app_get_buffer(self.read_buffer_size())
-        PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
+        except BufferError:
+            # In the words of the ssl module.
+            raise TypeError("read() argument 2 must be read-write bytes-like object, "
+                            f"not {type(room).__name__}") from None
         try:
             if view.len == 0:
                 raise RuntimeError('get_buffer() returned an empty buffer')

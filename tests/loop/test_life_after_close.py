@@ -667,7 +667,7 @@ def test_blank_objects(loop_kind):
         missing = {
             "_handle.Handle", "_handle.TimerHandle", "_handle.ThreadSafeHandle", "_loop.LoopCore",
             "_loop.Watcher", "_interest.FdWatch", "_sock.SockCall", "transports._stream.Stream",
-            "transports._stream.Listener", "transports._datagram.Datagram",
+            "transports._listener.Listener", "transports._datagram.Datagram",
             "transports._pipe.ReadPipe", "transports._pipe.WritePipe", "tls._engine.Engine",
             "tls._protocol.SSLProtocol",
         } - {name.removeprefix("mgloop.") for name in types}

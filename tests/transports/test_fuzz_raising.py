@@ -361,9 +361,7 @@ async def wind_down(world):
     await turns(3)
     for protocol in world.protocols:
         if protocol.state == "made":
-            world.soon(
-                "call_soon", lambda protocol=protocol: protocol.transport.close()
-            )
+            world.soon("call_soon", lambda protocol=protocol: protocol.transport.close())
     await turns(3)
     # What the peer does not read is not waited for.
     for how in ("abort", "close"):
@@ -564,14 +562,16 @@ async def pipes(world, bystanders):
         make_reader = factory(world, "server", PipeReader)
         make_writer = factory(world, "client", PlainTalker)
         return [
-            loop.create_task(connect(lambda file: loop.connect_read_pipe(make_reader, file), reading)),
-            loop.create_task(connect(lambda file: loop.connect_write_pipe(make_writer, file), writing)),
+            loop.create_task(
+                connect(lambda file: loop.connect_read_pipe(make_reader, file), reading)
+            ),
+            loop.create_task(
+                connect(lambda file: loop.connect_write_pipe(make_writer, file), writing)
+            ),
         ]
 
     bystanders.stir()
-    await settled(
-        task for number in range(world.course["clients"]) for task in connections(number)
-    )
+    await settled(task for number in range(world.course["clients"]) for task in connections(number))
     await talk(world, bystanders)
     await wind_down(world)
 
@@ -598,9 +598,7 @@ def possible(loop_kind, course, plan):
         return plan
     without = NOT_OVER_ASYNCIO.get(course, ())
     return [
-        mishap
-        for mishap in plan
-        if not (mishap[0] in without and issubclass(mishap[-1], ENOUGH))
+        mishap for mishap in plan if not (mishap[0] in without and issubclass(mishap[-1], ENOUGH))
     ]
 
 

@@ -23,15 +23,16 @@ CONNECTIONS = 200
 current = contextvars.ContextVar("current", default=None)
 
 
+alive = weakref.WeakSet()
+
+
 class Knot(asyncio.Protocol, asyncio.DatagramProtocol):
     """A protocol that puts itself, and so its transport, into the context that it is called in."""
-
-    alive = weakref.WeakSet()
 
     def __init__(self, where, ends):
         self.where = where
         self.ends = ends
-        Knot.alive.add(self)
+        alive.add(self)
 
     def reached(self, where):
         if where == self.where:
@@ -57,15 +58,15 @@ class Knot(asyncio.Protocol, asyncio.DatagramProtocol):
 
 @pytest.fixture(autouse=True)
 def nobody_is_alive():
-    Knot.alive.clear()
+    alive.clear()
     yield
-    Knot.alive.clear()
+    alive.clear()
 
 
 def count_alive():
     gc.collect()
     gc.collect()
-    return len(Knot.alive)
+    return len(alive)
 
 
 async def over_streams(loop, knot, listening):

@@ -545,7 +545,8 @@ def test_the_methods_of_the_loop(loop_kind):
             say(method, "at once ->", attempt(getattr(loop, method), *arguments))
         say("create_connection with a socket ->",
             attempt(lambda: loop.create_connection(P, sock=fresh()[0])))
-        say("create_server with a socket ->", attempt(lambda: loop.create_server(P, sock=listener())))
+        say("create_server with a socket ->",
+            attempt(lambda: loop.create_server(P, sock=listener())))
         for number, method in enumerate(("cancel", "done", "get_coro")):
             say("a task", method, "->", attempt(getattr(waiting[number], method)))
         del waiting

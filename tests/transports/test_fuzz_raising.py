@@ -74,7 +74,10 @@ OTHER_EVENTS = ["reader", "writer", "timer", "call_soon", "threadsafe", "done ca
 def mishaps(events):
     """What goes wrong: (callback, its how manieth call, before or after its work, exception)."""
     one = st.tuples(
-        st.sampled_from(events + OTHER_EVENTS), st.sampled_from([0, 0, 0, 1, 2, 3]), st.booleans(), raised
+        st.sampled_from(events + OTHER_EVENTS),
+        st.sampled_from([0, 0, 0, 1, 2, 3]),
+        st.booleans(),
+        raised,
     )
     return st.lists(one, max_size=6)
 
@@ -588,8 +591,16 @@ async def pipes(world, bystanders):
 #: What asyncio does not survive of KeyboardInterrupt and SystemExit, by course: they are taken out
 #: of its histories there.
 NOT_OVER_ASYNCIO = {
-    # sslproto is in the middle of a handshake then, whose end create_connection() waits for.
-    "tls": ("client connection_made", "server connection_made"),
+    # sslproto calls these in the middle of its own work and does not come back to it: a handshake
+    # stands still, for whose end create_connection() waits.
+    "tls": (
+        "connection_made",
+        "received",
+        "get_buffer",
+        "eof_received",
+        "pause_writing",
+        "resume_writing",
+    ),
 }
 
 
@@ -598,7 +609,9 @@ def possible(loop_kind, course, plan):
         return plan
     without = NOT_OVER_ASYNCIO.get(course, ())
     return [
-        mishap for mishap in plan if not (mishap[0] in without and issubclass(mishap[-1], ENOUGH))
+        mishap
+        for mishap in plan
+        if not (mishap[0].endswith(without) and issubclass(mishap[-1], ENOUGH))
     ]
 
 
@@ -608,12 +621,13 @@ def check(loop_kind, history, course, plan, contexts):
     try:
         with Bystanders(world) as bystanders:
             world.run(history(world, bystanders, **contexts))
-        world.run(world.loop.shutdown_asyncgens())
+        # Those of accepted connections end when the other end is, which may be garbage.
+        world.run(until(lambda: len(asyncio.all_tasks()) == 1, "the end of the last task"))
         called = []
         world.loop.call_soon(called.append, 1)
         support.turn(world.loop, 3)
         assert called == [1]
-        assert not asyncio.all_tasks(world.loop)
+        assert asyncio.all_tasks(world.loop) == set()
     finally:
         support.finish(world.loop)
     assert [protocol for protocol in world.protocols if protocol.state == "made"] == []

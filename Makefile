@@ -5,6 +5,7 @@
 # make lint types   style; static types and stubs             (make format mends what can be mended by itself)
 # make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # make debug        the tests under the interpreter's memory checks and development mode
+# make fuzz         2,000 histories of callbacks that raise, for each kind of transport
 # make fresh        `make serve` and `make test` on a fresh Debian machine (root; ARGS="--as both" is handed on)
 # make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
 # make ecosystem    other projects' suites and programs over mgloop
@@ -37,7 +38,7 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan debug fresh conformance ecosystem faults bench bench-compare clean \
+.PHONY: all serve test lint format types asan debug fuzz fresh conformance ecosystem faults bench bench-compare clean \
 	build
 .DELETE_ON_ERROR:
 
@@ -86,6 +87,11 @@ debug: build $(VENV)/.group-test
 # A tree of its own, which gets its own environment: needs none here.
 fresh:
 	@$(PYTHON) tools/fresh.py --pytest='$(PYTEST_ARGS)' $(ARGS)
+
+# ASan has them by MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
+fuzz: build $(VENV)/.group-test
+	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --dist=load --loops=mgloop \
+		-o timeout=0 tests/transports/test_fuzz_raising.py $(PYTEST_ARGS)
 
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)

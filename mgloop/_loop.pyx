@@ -196,10 +196,11 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
 #
 # Handles are not tracked by the collector, and what the queue, the heap and the poll loop hold is
 # out of Cython's sight. A loop that is forgotten instead of closed must be collected all the same
-# (and then warns), so those who own such references show them. What a handle refers to that waits in
-# the queue or in the heap counts as the loop's, although somebody else may hold the handle (whoever
-# awaits asyncio.sleep() does): should the loop be garbage it can never run, and closing the loop lets
-# go of its references. Those of a reader or writer are shown while nobody but its FdWatch holds it.
+# (and then warns), so those who own such references show them. What a handle refers to that waits
+# in the queue or in the heap counts as the loop's, although somebody else may hold the handle
+# (whoever awaits asyncio.sleep() does): should the loop be garbage it can never run, and closing
+# the loop lets go of its references. Those of a reader or writer are shown while nobody but its
+# FdWatch holds it.
 
 cdef inline bint is_handle(PyObject *o) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(o)

@@ -35,6 +35,7 @@ cdef class Engine:
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1
 
     # Plaintext in. The number of bytes taken: 0 if OpenSSL has to read first.
+    cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1
 
     cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept

@@ -331,6 +331,13 @@ cdef class Engine:
 
     # Encrypting.
 
+    cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1:
+        """Encrypt *data*, which is not empty: encrypt() without an object to lend its memory by."""
+        try:
+            return self.sslobj_write(data)
+        except AGAIN:
+            return 0
+
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1:
         """Encrypt data[:size], which is not empty."""
         try:

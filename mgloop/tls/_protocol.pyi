@@ -2,16 +2,11 @@
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol as _StdProtocol
-from asyncio.sslproto import _SSLProtocolTransport
 from typing import Any, final
 
-# At run time neither is a subclass, but isinstance() says so: `__class__` answers for the base.
+from ._transport import SSLTransport
 
-@final
-class LoopBuffers: ...
-
-@final
-class SSLTransport(_SSLProtocolTransport): ...
+# At run time it is no subclass, but isinstance() says so: `__class__` answers for the base.
 
 @final
 class SSLProtocol(_StdProtocol):

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.tls._buffers: the memory that all TLS connections of a loop share."""
+
+
+cdef enum:
+    ARRIVAL_SIZE = 256 * 1024
+    RECORD_PLAIN_MAX = 16 * 1024
+
+
+cdef class LoopBuffers:
+    cdef object arrival_view        # memoryview: ciphertext as it comes from the socket
+    cdef Py_buffer pin              # the same memory, kept in place
+    cdef object record              # bytearray: small writes on their way into one record
+    cdef Py_ssize_t record_used
+    cdef void* record_owner         # connection that is filling `record`, not referenced
+
+    cdef char* arrival_space(self, Py_ssize_t* size) except NULL
+
+
+cdef LoopBuffers buffers_for(object loop)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.tls._reading: from the transport below to the application."""
+
+from mgloop.tls._writing cimport Writing
+
+
+cdef class Reading(Writing):
+    cdef readonly bint _ssl_reading_paused
+    cdef public bint _app_reading_paused
+    cdef readonly object _incoming_high_water
+    cdef readonly object _incoming_low_water
+
+    cdef bint app_is_buffered
+    cdef object app_get_buffer
+    cdef object app_buffer_updated
+
+    # For the application's transport.
+    cdef int resume_reading(self) except -1
+    cdef int control_ssl_reading(self) except -1
+    cdef object read_buffer_size(self)
+
+    # For the protocol. True: there is more, after which do_read() is called.
+    cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1
+    cdef bint do_read(self) except -1
+    cdef int call_eof_received(self) except -1
+    cdef int forget_application(self) except -1
+
+    cdef int read_copied(self) except -1
+    cdef bint read_buffered(self) except -1
+    cdef int deliver(self, object callback, object data) except -1
+    cdef int end_of_stream(self) except -1

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.tls._writing: from the application to the transport below."""
+
+from mgloop.tls._buffers cimport LoopBuffers
+from mgloop.tls._states cimport Connection
+
+
+cdef class Writing(Connection):
+    cdef readonly bint _ssl_writing_paused
+    cdef readonly bint _app_writing_paused
+    cdef readonly object _outgoing_high_water
+    cdef readonly object _outgoing_low_water
+    cdef readonly Py_ssize_t _write_buffer_size
+
+    cdef object backlog             # collections.deque, or None as long as nothing ever waited
+    cdef bint gathering             # inside a callback or writelines(): flushed at its end
+    cdef Py_ssize_t unsent          # plaintext bytes in the outgoing BIO, about
+
+    # For the application's transport.
+    cdef int write_one(self, object data) except -1
+    cdef int write_many(self, object chunks) except -1
+    cdef int append(self, object data) except -1
+    cdef int control_app_writing(self) except -1
+    cdef object write_buffer_size(self)
+
+    # For the other parts. The first two may run callbacks of the application.
+    cdef int end_of_callback(self) except -1
+    cdef int process_outgoing(self) except -1
+    cdef int send_outgoing(self) except -1
+    cdef int flush_record(self) except -1
+    cdef int send_backlog(self, bint everything) except -1
+    cdef int drop_writes(self) except -1
+
+    cdef bint refuse_write(self) except -1
+    cdef bint claim_record(self, LoopBuffers buffers, Py_ssize_t size) except -1
+    cdef int put(self, object data) except -1
+    cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1
+    cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1
+    cdef Py_ssize_t encrypt(self, char* start, Py_ssize_t size) except -1

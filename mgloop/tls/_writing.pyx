@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The write side of a TLS connection: from the application to ciphertext.
+
+The semantics are those of asyncio.sslproto, its limits and pause_writing() included. It is native
+because it runs per write. What is done differently, for speed and memory:
+
+* What the application writes inside a callback that delivers data leaves when that returns: small
+  writes in one record, everything in one write to the transport below.
+* When the transport below has enough, plaintext waits here, by reference if it is bytes. asyncio
+  encrypts at once, and the BIO that takes it never shrinks again.
+
+A write goes one of four ways (ON_WRITE in the table, then put_memory()):
+
+    the connection closes                       dropped, with a warning after some times
+    handshake, something waits already, or
+    the transport below has paused us           the backlog: a copy, or a reference to bytes
+    small, and inside a callback                the loop's record buffer, until its end
+    else                                        encrypted, and sent
+
+So what is in the record buffer was written after everything that was encrypted, and before
+everything in the backlog, and as long as something waits there the record buffer is not ours. The
+application is told to pause or to go on when nothing is half done: it may raise anything.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
+from libc.string cimport memcpy
+
+from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX
+from mgloop.tls._states cimport (
+    Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
+)
+
+import collections
+
+from asyncio import constants, sslproto
+from asyncio.log import logger
+
+cdef object deque = collections.deque
+cdef object flow_control_limits = sslproto.add_flowcontrol_defaults
+cdef Py_ssize_t WRITES_BEFORE_WARNING = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
+cdef object HIGH_WATER_WRITE = constants.FLOW_CONTROL_HIGH_WATER_SSL_WRITE
+
+cdef enum:
+    # Plaintext that goes into the outgoing BIO between two flushes: a BIO never gives memory
+    # back. Seven full records and their headers stay under the 128 KiB from which malloc maps
+    # pages.
+    FLUSH_SIZE = 7 * 16 * 1024
+    # Writes up to this size are gathered into one record: copying them costs less than a record.
+    SMALL_WRITE = 4096
+
+
+cdef inline Py_ssize_t bytes_in(object data) except -1:
+    if type(data) is bytes or type(data) is bytearray:
+        return len(data)
+    return memoryview(data).nbytes
+
+
+cdef object without_head(object data, Py_ssize_t done):
+    """What is left of *data* after *done* bytes, safe from changes by its owner."""
+    if done == 0 and type(data) is bytes:
+        return data
+    view = memoryview(data).cast('B')
+    return view[done:] if type(view.obj) is bytes else bytes(view[done:])
+
+
+cdef inline bint takes_at_once(Writing self) noexcept:
+    """False if what is written has to wait: for the handshake, for what waits already, or for the
+    transport below."""
+    return (reaction(ON_WRITE, self.state) == ENCRYPT and self._write_buffer_size == 0
+            and not self._ssl_writing_paused)
+
+
+@cython.nonecheck(True)
+cdef class Writing(Connection):
+    """The half of a connection that encrypts."""
+
+    @property
+    def _outgoing(self):
+        return self.tls.outgoing
+
+    @_outgoing.setter
+    def _outgoing(self, bio):
+        self.tls.outgoing = bio
+        self.tls.take = bio.read
+
+    @property
+    def _write_backlog(self):
+        if self.backlog is None:
+            self.backlog = deque()
+        return self.backlog
+
+    cdef bint refuse_write(self) except -1:
+        """True, with a warning after some times, if the connection is closing or closed."""
+        if reaction(ON_WRITE, self.state) != REFUSE:
+            return False
+        if self._conn_lost >= WRITES_BEFORE_WARNING:
+            logger.warning('SSL connection is closed')
+        self._conn_lost += 1
+        return True
+
+    cdef int write_one(self, object data) except -1:
+        if self.refuse_write():
+            return 0
+        try:
+            self.put(data)
+            if not self.gathering:
+                self.end_of_callback()
+        except Exception as exc:
+            self.fatal_error(exc, 'Fatal error on SSL protocol')
+        return 0
+
+    cdef int write_many(self, object chunks) except -1:
+        cdef bint was_gathering = self.gathering
+        if self.refuse_write():
+            return 0
+        chunks = [chunk for chunk in chunks if bytes_in(chunk) > 0]
+        try:
+            self.gathering = True
+            try:
+                for chunk in chunks:
+                    self.put(chunk)
+            finally:
+                self.gathering = was_gathering
+                if not was_gathering:
+                    self.flush_record()
+            if not was_gathering:
+                self.end_of_callback()
+        except Exception as exc:
+            self.fatal_error(exc, 'Fatal error on SSL protocol')
+        return 0
+
+    cdef int put(self, object data) except -1:
+        """Encrypt *data* if that is possible now, else queue it.
+
+        One view of it is held meanwhile, and gives its size: neither another thread nor a
+        `__buffer__` of the user's own can make the memory smaller than what is copied.
+        """
+        cdef Py_buffer view
+        if PyBytes_CheckExact(data):
+            return self.put_memory(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self.put_memory(data, <char*>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1:
+        """put() of start[:size], which is what *data* lends."""
+        cdef LoopBuffers buffers = self.buffers
+        cdef Py_ssize_t done
+        if size == 0:
+            return 0
+        if (self.gathering and size <= SMALL_WRITE and takes_at_once(self)
+                and self.claim_record(buffers, size)):
+            memcpy(PyByteArray_AS_STRING(buffers.record) + buffers.record_used, start, size)
+            buffers.record_used += size
+            return 0
+        if buffers.record_owner == <void*>self:
+            self.flush_record()
+        if not takes_at_once(self):
+            return self.enqueue(data, start, size)
+        if size < FLUSH_SIZE and PyBytes_CheckExact(data):
+            done = self.tls.encrypt_bytes(data)
+            self.unsent += done
+            if self.unsent >= FLUSH_SIZE:
+                self.send_outgoing()
+        else:
+            done = self.encrypt(start, size)
+        if done < size and self._transport is not None:
+            self.enqueue(data, start + done, size - done)
+        return 0
+
+    cdef bint claim_record(self, LoopBuffers buffers, Py_ssize_t size) except -1:
+        """True if the loop's record buffer is ours, with room for *size* bytes."""
+        if buffers.record_owner == <void*>self and buffers.record_used + size > RECORD_PLAIN_MAX:
+            self.flush_record()
+            if not takes_at_once(self):
+                return False
+        if buffers.record_owner == NULL:
+            buffers.record_owner = <void*>self
+            buffers.record_used = 0
+        return buffers.record_owner == <void*>self
+
+    cdef int append(self, object data) except -1:
+        """Put *data* into the backlog, whatever the state."""
+        data = without_head(data, 0)
+        return self.enqueue(data, NULL, len(data))
+
+    cdef int drop_writes(self) except -1:
+        """The connection is lost, and with it what has not been sent."""
+        self.backlog = None
+        self._write_buffer_size = 0
+        if self.buffers.record_owner == <void*>self:
+            self.buffers.record_owner = NULL
+        self.tls.take()
+        return 0
+
+    cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1:
+        """Keep start[:size], the end of what *data* lends: by reference if that is bytes."""
+        if PyBytes_CheckExact(data):
+            data = without_head(data, PyBytes_GET_SIZE(data) - size)
+        elif type(data) is memoryview and type(data.obj) is bytes:
+            data = without_head(data, data.nbytes - size)
+        else:
+            data = PyBytes_FromStringAndSize(start, size)
+        if self.backlog is None:
+            self.backlog = deque()
+        self.backlog.append(data)
+        self._write_buffer_size += size
+        return 0
+
+    cdef Py_ssize_t encrypt(self, char* start, Py_ssize_t size) except -1:
+        """Encrypt start[:size] into the outgoing BIO and flush that whenever it is full.
+
+        Returns how many bytes were taken: fewer than all if OpenSSL first wants to read (it
+        renegotiates) or the transport below has paused us.
+        """
+        cdef Py_ssize_t done = 0, got
+        while True:
+            got = self.tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
+            done += got
+            self.unsent += got
+            if self.unsent >= FLUSH_SIZE:
+                self.send_outgoing()
+            if (got == 0 or done >= size or self._transport is None
+                    or (self._ssl_writing_paused and self.state == WRAPPED)):
+                return done
+
+    cdef int flush_record(self) except -1:
+        """Encrypt the small writes that were gathered; no-op if there are none."""
+        cdef LoopBuffers buffers = self.buffers
+        cdef char* record
+        if buffers.record_owner != <void*>self:
+            return 0
+        record = PyByteArray_AS_STRING(buffers.record)
+        try:
+            if self.tls.encrypt(record, buffers.record_used) == 0:
+                self.enqueue(None, record, buffers.record_used)
+            else:
+                self.unsent += buffers.record_used
+        finally:
+            buffers.record_owner = NULL
+        return 0
+
+    cdef int send_backlog(self, bint everything) except -1:
+        """Encrypt the backlog: *everything*, or as much as the transport below wants."""
+        cdef Py_buffer view
+        cdef Py_ssize_t size, done
+        while self._write_buffer_size > 0 and (everything or not self._ssl_writing_paused):
+            data = self.backlog.popleft()
+            size = len(data)
+            if size <= SMALL_WRITE and self.backlog:
+                pieces = [data]
+                while self.backlog and size + len(self.backlog[0]) <= RECORD_PLAIN_MAX:
+                    data = self.backlog.popleft()
+                    pieces.append(data)
+                    size += len(data)
+                data = b''.join(pieces)
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+            try:
+                done = self.encrypt(<char*>view.buf, view.len)
+            finally:
+                PyBuffer_Release(&view)
+            if self.backlog is None:
+                return 0
+            self._write_buffer_size -= done
+            if done < size:
+                self.backlog.appendleft(without_head(data, done))
+                break
+        return self.process_outgoing()
+
+    cdef int end_of_callback(self) except -1:
+        """Send what was written since the last flush and what OpenSSL itself has to say."""
+        cdef int what
+        self.flush_record()
+        what = reaction(ON_ROOM, self.state)
+        if what == IGNORE:
+            return 0
+        if what == SEND_BACKLOG and self._write_buffer_size > 0:
+            return self.send_backlog(False)
+        return self.process_outgoing()
+
+    cdef int send_outgoing(self) except -1:
+        self.unsent = 0
+        if not self._ssl_writing_paused and self._transport is not None:
+            data = self.tls.take()
+            if data:
+                self._transport.write(data)
+        return 0
+
+    cdef int process_outgoing(self) except -1:
+        """Send, and tell the application what that means for it. What raises here is the
+        application, so nothing may be half done."""
+        self.send_outgoing()
+        if self._write_buffer_size > 0 or self._ssl_writing_paused or self._app_writing_paused:
+            self.control_app_writing()
+        return 0
+
+    # Flow control.
+
+    cdef object write_buffer_size(self):
+        if not self._ssl_writing_paused:
+            return self._write_buffer_size
+        return self._write_buffer_size + self.tls.outgoing.pending
+
+    def _get_write_buffer_size(self):
+        return self.write_buffer_size()
+
+    def _set_write_buffer_limits(self, high=None, low=None):
+        self._outgoing_high_water, self._outgoing_low_water = flow_control_limits(
+            high, low, HIGH_WATER_WRITE)
+
+    cdef int control_app_writing(self) except -1:
+        if self._app_protocol is None:
+            return 0
+        size = self.write_buffer_size()
+        # More than 0, unlike asyncio.sslproto, where a high limit of 0 pauses an empty buffer.
+        if not self._app_writing_paused and size >= self._outgoing_high_water and size > 0:
+            self._app_writing_paused = True
+            call, name = self._app_protocol.pause_writing, 'pause_writing'
+        elif self._app_writing_paused and size <= self._outgoing_low_water:
+            self._app_writing_paused = False
+            call, name = self._app_protocol.resume_writing, 'resume_writing'
+        else:
+            return 0
+        try:
+            call()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            self._loop.call_exception_handler({
+                'message': f'protocol.{name}() failed',
+                'exception': exc,
+                'transport': self._app_transport,
+                'protocol': self,
+            })
+        return 0

@@ -795,16 +795,15 @@ async def test_resume_writing_that_raises_for_datagrams(loop, reported, tmp_path
     assert reported.pop(OopsError)["message"] == "protocol.pause_writing() failed"
     with receiver:
 
-        def resumed():
+        def take():
             with contextlib.suppress(BlockingIOError):
                 receiver.recv(100)
-            return reported.contexts
 
-        await support.wait_until(resumed)
+        await support.wait_until(lambda: take() or reported.contexts)
         assert reported.pop(OopsError)["message"] == "protocol.resume_writing() failed"
         assert not transport.is_closing()
         transport.close()
-        await asyncio.wait_for(protocol.lost, support.PATIENCE)
+        await support.wait_until(lambda: take() or protocol.lost.done())
     await assert_serving(loop)
 
 

@@ -134,7 +134,8 @@ cdef class FdWatch(Watcher):
             if handle is not None:
                 handle.cancel()
         self.reader = self.writer = None
-        # Who had given way to this one, on a descriptor that was closed, is not under the next.
+        # A closing transport that is still sending: from now on the other hands events on to it.
+        other.under = self.under
         self.under = None
         return 0
 

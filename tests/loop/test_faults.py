@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import support
 
+pytestmark = pytest.mark.slow  # a process with a C library of its own for each
+
 #: Put before every program. Programs wait for each other by events, never by the loop's timers,
 #: which would hide that a wake-up was lost; `alarm()` ends one that stands still.
 PRELUDE = """\

@@ -21,6 +21,8 @@ import time
 import pytest
 import support
 
+pytestmark = pytest.mark.slow  # hundreds of combinations
+
 #: What is ready besides, when something is sent.
 CROWDS = [0, 1, 3, 4, 10, 100]
 #: Iterations in which nothing happened, before it is sent.

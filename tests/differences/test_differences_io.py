@@ -604,7 +604,12 @@ class TestProcesses:
     @pytest.mark.mgloop_only
     def test_the_exit_code_of_a_child_that_popen_has_reaped(self, run):
         async def main():
-            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exit 7")
+            reading, writing = os.pipe()
+            process = await asyncio.create_subprocess_exec(
+                "/bin/sh", "-c", f"read line <&{reading}; exit 7", pass_fds=(reading,)
+            )
+            os.close(reading)
+            os.close(writing)  # only now it ends, and before the loop can look
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             process._transport.get_extra_info("subprocess").poll()
             return await process.wait()

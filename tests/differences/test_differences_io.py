@@ -606,7 +606,7 @@ class TestProcesses:
         async def main():
             reading, writing = os.pipe()
             process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", f"read line <&{reading}; exit 7", pass_fds=(reading,)
+                "/bin/sh", "-c", "read line; exit 7", stdin=reading
             )
             os.close(reading)
             os.close(writing)  # only now it ends, and before the loop can look

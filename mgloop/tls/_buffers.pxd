@@ -13,8 +13,11 @@ cdef class LoopBuffers:
     cdef object record              # bytearray: small writes on their way into one record
     cdef Py_ssize_t record_used
     cdef void* record_owner         # connection that is filling `record`, not referenced
+    cdef void* delivering           # connection that is inside data_received(), not referenced
 
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL
 
 
 cdef LoopBuffers buffers_for(object loop)
+# Those of a loop that has any, or None.
+cdef LoopBuffers known_buffers(object loop)

@@ -28,6 +28,7 @@ cdef class LoopBuffers:
         self.record = bytearray(RECORD_PLAIN_MAX)
         self.record_used = 0
         self.record_owner = NULL
+        self.delivering = NULL
 
     def __dealloc__(self):
         if self.pin.buf is not NULL:
@@ -51,3 +52,10 @@ cdef LoopBuffers buffers_for(object loop):
         return found
     except TypeError:
         return LoopBuffers()
+
+
+cdef LoopBuffers known_buffers(object loop):
+    try:
+        return buffers_of_loop.get(loop)
+    except TypeError:
+        return None

@@ -15,6 +15,7 @@ engine still knows (`carry`, `ended`).
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
+from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._states cimport APP_CON_MADE, APP_EOF, ON_MORE, READ, reaction
 from mgloop.tls._writing cimport Writing
 
@@ -138,17 +139,22 @@ cdef class Reading(Writing):
         return self.start_shutdown()
 
     cdef int deliver(self, object callback, object data) except -1:
-        self.gathering = True
+        cdef LoopBuffers buffers = self.buffers
+        cdef void *outer = buffers.delivering
+        self.gathering = not self.exposed
+        buffers.delivering = <void *>self
         try:
             callback(data)
         except BaseException:
             # What it wrote before it failed is sent, as asyncio would have done at once.
+            buffers.delivering = outer
             self.gathering = False
             try:
                 self.end_of_callback()
             except Exception as exc:
                 self.fatal_error(exc, 'Fatal error on SSL protocol')
             raise
+        buffers.delivering = outer
         self.gathering = False
         return self.flush_record()
 

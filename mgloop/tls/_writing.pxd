@@ -14,6 +14,7 @@ cdef class Writing(Connection):
 
     cdef object backlog             # collections.deque, or None as long as nothing ever waited
     cdef bint gathering             # inside a callback or writelines(): flushed at its end
+    cdef bint exposed               # somebody has the bare descriptor: callbacks do not gather
     cdef Py_ssize_t unsent          # plaintext bytes in the outgoing BIO, about
 
     # For the application's transport.
@@ -28,6 +29,7 @@ cdef class Writing(Connection):
     cdef int process_outgoing(self) except -1
     cdef int send_outgoing(self) except -1
     cdef int flush_record(self) except -1
+    cdef int settle(self) except -1
     cdef int send_backlog(self, bint everything) except -1
     cdef int drop_writes(self) except -1
 

@@ -31,14 +31,15 @@ from cpython.bytes cimport (
 )
 from libc.string cimport memcpy
 
-from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX
+from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX, known_buffers
 from mgloop.tls._states cimport (
     Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
 )
 
 import collections
+import os
 
-from asyncio import constants, sslproto
+from asyncio import constants, events, sslproto
 from asyncio.log import logger
 
 cdef object deque = collections.deque
@@ -248,6 +249,15 @@ cdef class Writing(Connection):
             buffers.record_owner = NULL
         return 0
 
+    cdef int settle(self) except -1:
+        """In the middle of a callback: what it has written goes to the transport below."""
+        try:
+            self.flush_record()
+            self.send_outgoing()
+        except Exception as exc:
+            self.fatal_error(exc, 'Fatal error on SSL protocol')
+        return 0
+
     cdef int send_backlog(self, bint everything) except -1:
         """Encrypt the backlog: *everything*, or as much as the transport below wants."""
         cdef Py_buffer view
@@ -341,3 +351,18 @@ cdef class Writing(Connection):
                 'protocol': self,
             })
         return 0
+
+
+def _settle_before_fork():
+    """What a callback of the application has written so far goes to the transport below, which
+    sends it before the fork: else parent and child would."""
+    cdef LoopBuffers buffers = known_buffers(events._get_running_loop())
+    cdef Writing connection
+    if buffers is not None and buffers.delivering is not NULL:
+        connection = <Writing>buffers.delivering
+        connection.settle()
+
+
+# Of the functions called before a fork the one registered last comes first: the loop's own, which
+# empties the transports below, follows.
+os.register_at_fork(before=_settle_before_fork)

@@ -526,6 +526,16 @@ cdef class Stream(SocketTransport):
                 self.pause_protocol()
         return 0
 
+    cdef int settle_for_outsider(self, bint for_good) except -1:
+        cdef SSLProtocol tls = self.tls
+        if tls is not None:
+            tls.exposed |= for_good
+            if tls.gathering:
+                tls.settle()
+                if for_good:
+                    tls.gathering = False
+        return SocketTransport.settle_for_outsider(self, for_good)
+
     def can_write_eof(self):
         return True
 

@@ -776,6 +776,51 @@ class TestTls:
 
         assert run(main()) == side(loop_kind, asyncio=3, mgloop=1)
 
+    def test_the_end_that_follows_an_interruption(
+        self, loop, loop_kind, server_ssl_context, client_ssl_context
+    ):
+        class Interrupted(Events):
+            ended = False
+
+            def data_received(self, data):
+                super().data_received(data)
+                if b"last words" in data:
+                    raise KeyboardInterrupt
+
+            def eof_received(self):
+                self.ended = True
+
+        protocols = []
+
+        def factory():
+            protocols.append(Interrupted())
+            return protocols[-1]
+
+        async def main():
+            server = await loop.create_server(factory, "127.0.0.1", 0, ssl=server_ssl_context)
+            with socket.create_connection(server.sockets[0].getsockname()) as sock:
+                sock.setblocking(False)
+                client = Client(loop, sock, client_ssl_context)
+                await client.until_done(client.tls.do_handshake)
+                await support.wait_until(lambda: protocols)
+                # The data and the closing alert in one piece.
+                client.tls.write(b"last words")
+                with pytest.raises(ssl.SSLWantReadError):
+                    client.tls.unwrap()
+                await client.flush()
+                with contextlib.suppress(AssertionError):
+                    await support.wait_until(lambda: protocols[0].ended, timeout=0.5)
+            await protocols[0].lost
+            server.close()
+            await server.wait_closed()
+            return protocols[0].ended
+
+        task = loop.create_task(main())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(task)
+        assert loop.run_until_complete(task) is side(loop_kind, asyncio=False, mgloop=True)
+        assert b"".join(protocols[0].chunks) == b"last words"
+
     @pytest.mark.mgloop_only
     def test_start_tls_takes_what_a_stream_has_read_too_far(
         self, loop, run, server_ssl_context, client_ssl_context

@@ -234,6 +234,49 @@ class TestTransportSocket:
         assert received == b"deferred"
 
 
+    @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
+    @pytest.mark.parametrize("bare", [False, True], ids=["by its method", "by the descriptor"])
+    def test_shutdown_below_tls_in_a_callback(
+        self, loop, server_ssl_context, client_ssl_context, bare, size
+    ):
+        """What data_received() of a TLS connection has written is below it by then."""
+
+        class Answering(support.RecordingProtocol):
+            def data_received(self, data):
+                sock = self.transport.get_extra_info("socket")
+                if bare:
+                    other = socket.socket(fileno=os.dup(sock.fileno()))
+                self.transport.write(bytes(size))
+                if bare:
+                    with other:
+                        other.shutdown(socket.SHUT_WR)
+                else:
+                    sock.shutdown(socket.SHUT_WR)
+
+        server_protocol = Answering(loop)
+        server = loop.run_until_complete(
+            loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_ssl_context)
+        )
+        client_protocol = support.RecordingProtocol(loop)
+        transport, _ = loop.run_until_complete(
+            loop.create_connection(
+                lambda: client_protocol,
+                *server.sockets[0].getsockname(),
+                ssl=client_ssl_context,
+                server_hostname="localhost",
+            )
+        )
+        transport.write(b"go")
+        loop.run_until_complete(asyncio.wait({client_protocol.lost}, timeout=support.PATIENCE))
+        received = bytes(client_protocol.data)
+        transport.abort()
+        server_protocol.transport.abort()
+        server.close()
+        loop.run_until_complete(asyncio.gather(server_protocol.lost, client_protocol.lost))
+        loop.run_until_complete(server.wait_closed())
+        assert received == bytes(size)
+
+
 def recv_all(sock):
     """Everything up to the end of the stream, by blocking."""
     sock.setblocking(True)
@@ -333,6 +376,61 @@ class TestFork:
         program = _FORK.format(departure="os._exit(0)", afterwards="pass", transports=3)
         out, _ = support.run_python(loop_kind, program)
         assert out.splitlines()[0] == repr([b"once"] * 3)
+
+    @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
+    @pytest.mark.parametrize("departure", ["raise SystemExit(0)", "return", "os._exit(0)"])
+    def test_in_a_callback_over_tls(self, loop_kind, departure, size):
+        """A record sent twice would be one that the peer refuses."""
+        pytest.importorskip("trustme", reason="TLS tests need trustme")
+        out, _ = support.run_python(
+            loop_kind,
+            f"""
+            import ssl, trustme
+            warnings.simplefilter("ignore")
+            authority = trustme.CA()
+            server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.issue_cert("localhost").configure_cert(server_context)
+            client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            authority.configure_trust(client_context)
+            loop = new_loop()
+            parent = os.getpid()
+
+            class Forking(asyncio.Protocol):
+                def connection_made(self, transport):
+                    self.transport = transport
+                def data_received(self, data):
+                    self.transport.write(bytes({size}))
+                    pid = os.fork()
+                    if pid == 0:
+                        loop.stop()
+                        {departure}
+                    else:
+                        os.waitpid(pid, 0)
+                        self.transport.write(b"end")
+                        self.transport.close()
+
+            async def main():
+                server = await loop.create_server(
+                    Forking, "127.0.0.1", 0, ssl=server_context)
+                reader, writer = await asyncio.open_connection(
+                    *server.sockets[0].getsockname(), server_hostname="localhost",
+                    ssl=client_context)
+                writer.write(b"go")
+                print(len(await reader.read()))
+                writer.close()
+                server.close()
+
+            try:
+                loop.run_until_complete(main())
+            except BaseException:
+                if os.getpid() == parent:
+                    raise
+            if os.getpid() != parent:
+                os._exit(0)
+            loop.close()
+            """,
+        )
+        assert out.strip() == str(size + 3)
 
     def test_a_process_of_multiprocessing(self, loop_kind):
         support.run_python(

@@ -35,6 +35,7 @@ cdef extern from "Python.h":
     ctypedef int (*traverseproc)(PyObject *o, visitproc visit, void *arg) noexcept
     ctypedef struct PyTypeObject:
         PyObject *tp_dict
+        unsigned int tp_version_tag
         traverseproc tp_traverse
 
 
@@ -115,7 +116,7 @@ cdef class LoopCore:
     cdef int iterate(self) except -1
     cdef int run_batch(self, size_t n) except -1
     cdef void drop_snapshot(self) noexcept
-    cdef int run_batch_slowly(self, size_t n, object patched_run) except -1
+    cdef int run_batch_slowly(self, size_t n, object patched) except -1
     cdef int caught(self, object item, uint32_t events, object exc) except -1
     cdef int64_t first_deadline(self) except -1
     cdef int collect_timers(self, bint ask_clock) except -1

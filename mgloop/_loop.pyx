@@ -100,21 +100,30 @@ cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
+cdef tuple KW_LOOP = ("loop",)
+
 # Tools that trace or measure callbacks put a function of theirs in the place of Handle._run(),
-# perhaps before this is imported: asyncio's own is known once it is seen.
+# perhaps before this is imported: asyncio's own is known once it is seen. Asked in each batch, so
+# the class itself is looked at first: CPython gives it another version when one of its attributes
+# is set, and 0 until the next is looked up.
 cdef object AsyncioHandle = asyncio_events.Handle
 cdef object asyncio_run = None
+cdef unsigned int asyncio_version = 0   # of the class while it has its own _run()
 
 
-cdef bint is_patched(object run):
-    global asyncio_run
-    if run is asyncio_run:
-        return False
-    if not _stdlib.is_asyncios(run):
-        return True
-    asyncio_run = run
-    return False
-cdef tuple KW_LOOP = ("loop",)
+cdef object patched_run():
+    """What somebody has put in the place of asyncio's Handle._run(), or None."""
+    global asyncio_run, asyncio_version
+    cdef PyTypeObject *kind = <PyTypeObject *>AsyncioHandle
+    if kind.tp_version_tag == asyncio_version != 0:
+        return None
+    run = AsyncioHandle._run
+    if run is not asyncio_run:
+        if not _stdlib.is_asyncios(run):
+            return run
+        asyncio_run = run
+    asyncio_version = kind.tp_version_tag
+    return None
 
 
 # ------------------------------------------------------------------ watchers ----
@@ -376,11 +385,11 @@ cdef class LoopCore:
     cdef int run_batch(self, size_t n) except -1:
         cdef PyObject *item = NULL
         cdef uint32_t events = 0
-        cdef object patched_run = AsyncioHandle._run
+        cdef object patched = patched_run()
         # The last of those who share it needs no copy then; and it keeps values alive.
         self.drop_snapshot()
-        if self._debug or is_patched(patched_run):
-            return self.run_batch_slowly(n, patched_run)
+        if self._debug or patched is not None:
+            return self.run_batch_slowly(n, patched)
         # The net is round the whole batch: to put one up takes time. The queue is looked at, too,
         # since a callback may itself have run what was counted, by calling _run_once().
         while n > 0 and mgl_ring_len(&self.ready) > 0:
@@ -403,7 +412,7 @@ cdef class LoopCore:
                 self.caught(held, events, exc)
         return 0
 
-    cdef int run_batch_slowly(self, size_t n, object patched_run) except -1:
+    cdef int run_batch_slowly(self, size_t n, object patched) except -1:
         """As run_batch(), in debug mode, which measures each callback, or while somebody has put a
         function of theirs in the place of asyncio's Handle._run(): then that runs each callback."""
         cdef object item
@@ -411,7 +420,7 @@ cdef class LoopCore:
         cdef uint32_t events
         cdef int64_t start
         cdef double took
-        cdef bint debug, patched = is_patched(patched_run)
+        cdef bint debug
         while n > 0 and mgl_ring_len(&self.ready) > 0:
             n -= 1
             popped = mgl_ring_pop(&self.ready)
@@ -419,7 +428,7 @@ cdef class LoopCore:
             Py_DECREF(item)
             debug = self._debug
             events = 0
-            if patched and not is_handle(popped):
+            if patched is not None and not is_handle(popped):
                 item = self.make_handle((<Watcher>item)._on_ready, (), None)
             try:
                 if debug:
@@ -431,8 +440,8 @@ cdef class LoopCore:
                     (<Watcher>item).ready = 0
                     if events:
                         (<Watcher>item).on_ready(events)
-                elif patched:
-                    (<Handle>item).run_by(patched_run, debug)
+                elif patched is not None:
+                    (<Handle>item).run_by(patched, debug)
                 else:
                     (<Handle>item).run(debug)
                 took = (mgl_clock_ns() - start) * 1e-9

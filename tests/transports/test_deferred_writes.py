@@ -233,7 +233,6 @@ class TestTransportSocket:
         loop.run_until_complete(server.wait_closed())
         assert received == b"deferred"
 
-
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
     @pytest.mark.parametrize("bare", [False, True], ids=["by its method", "by the descriptor"])
     def test_shutdown_below_tls_in_a_callback(

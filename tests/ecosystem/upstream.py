@@ -39,7 +39,7 @@ class Suite(NamedTuple):
 
 
 #: What a run of a suite may take over one loop.
-TIME_LIMIT = 900
+TIME_LIMIT = 1800
 
 #: For projects that do not configure pytest: it would go on looking in the folders above.
 NO_CONFIGURATION = ("-c", os.devnull, "--rootdir=.")
@@ -151,7 +151,8 @@ def _run(
     only: set[str] | None = None,
 ) -> tuple[dict[str, dict], str]:
     """What came of each test, or of each in *only*, and the name of the loops' class."""
-    with tempfile.TemporaryDirectory(prefix="eco-") as scratch:
+    # A run that is ended may leave processes that still write there.
+    with tempfile.TemporaryDirectory(prefix="eco-", ignore_cleanup_errors=True) as scratch:
         record, counts = Path(scratch, "record"), Path(scratch, "counts")
         environment = dict(os.environ)
         for name in ("PYTHONASYNCIODEBUG", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"):

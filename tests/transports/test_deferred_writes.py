@@ -92,6 +92,31 @@ def object_by_number(sock):
         other.send(b" and more")
 
 
+@contextlib.contextmanager
+def connected_by_tls(loop, server_protocol, server_context, client_context):
+    """The client's protocol of a TLS connection to a server with `server_protocol`."""
+    server = loop.run_until_complete(
+        loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_context)
+    )
+    transport, client_protocol = loop.run_until_complete(
+        loop.create_connection(
+            lambda: support.RecordingProtocol(loop),
+            *server.sockets[0].getsockname(),
+            ssl=client_context,
+            server_hostname="localhost",
+        )
+    )
+    try:
+        loop.run_until_complete(server_protocol.made)
+        yield client_protocol
+    finally:
+        transport.abort()
+        server_protocol.transport.abort()
+        server.close()
+        loop.run_until_complete(asyncio.gather(server_protocol.lost, client_protocol.lost))
+        loop.run_until_complete(server.wait_closed())
+
+
 class TestTransportSocket:
     """It was asked for before the write: asking once more might be what sends."""
 
@@ -203,35 +228,17 @@ class TestTransportSocket:
             assert "fd=-1" in repr(sock)
 
     def test_shutdown_below_tls(self, loop, server_ssl_context, client_ssl_context):
-        server_protocol = support.RecordingProtocol(loop)
-        server = loop.run_until_complete(
-            loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_ssl_context)
-        )
-        client_protocol = support.RecordingProtocol(loop)
-        transport, _ = loop.run_until_complete(
-            loop.create_connection(
-                lambda: client_protocol,
-                *server.sockets[0].getsockname(),
-                ssl=client_ssl_context,
-                server_hostname="localhost",
-            )
-        )
-        loop.run_until_complete(server_protocol.made)
-        sock = transport.get_extra_info("socket")
+        server = support.RecordingProtocol(loop)
+        with connected_by_tls(loop, server, server_ssl_context, client_ssl_context) as client:
+            sock = client.transport.get_extra_info("socket")
 
-        def action():
-            transport.write(b"deferred")
-            sock.shutdown(socket.SHUT_WR)
+            def action():
+                client.transport.write(b"deferred")
+                sock.shutdown(socket.SHUT_WR)
 
-        in_a_busy_iteration(loop, action)
-        loop.run_until_complete(asyncio.wait({server_protocol.lost}, timeout=support.PATIENCE))
-        received = bytes(server_protocol.data)
-        transport.abort()
-        server_protocol.transport.abort()
-        server.close()
-        loop.run_until_complete(asyncio.gather(server_protocol.lost, client_protocol.lost))
-        loop.run_until_complete(server.wait_closed())
-        assert received == b"deferred"
+            in_a_busy_iteration(loop, action)
+            loop.run_until_complete(asyncio.wait({server.lost}, timeout=support.PATIENCE))
+        assert server.data == b"deferred"
 
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
     @pytest.mark.parametrize("bare", [False, True], ids=["by its method", "by the descriptor"])
@@ -252,28 +259,11 @@ class TestTransportSocket:
                 else:
                     sock.shutdown(socket.SHUT_WR)
 
-        server_protocol = Answering(loop)
-        server = loop.run_until_complete(
-            loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_ssl_context)
-        )
-        client_protocol = support.RecordingProtocol(loop)
-        transport, _ = loop.run_until_complete(
-            loop.create_connection(
-                lambda: client_protocol,
-                *server.sockets[0].getsockname(),
-                ssl=client_ssl_context,
-                server_hostname="localhost",
-            )
-        )
-        transport.write(b"go")
-        loop.run_until_complete(asyncio.wait({client_protocol.lost}, timeout=support.PATIENCE))
-        received = bytes(client_protocol.data)
-        transport.abort()
-        server_protocol.transport.abort()
-        server.close()
-        loop.run_until_complete(asyncio.gather(server_protocol.lost, client_protocol.lost))
-        loop.run_until_complete(server.wait_closed())
-        assert received == bytes(size)
+        server = Answering(loop)
+        with connected_by_tls(loop, server, server_ssl_context, client_ssl_context) as client:
+            client.transport.write(b"go")
+            loop.run_until_complete(asyncio.wait({client.lost}, timeout=support.PATIENCE))
+        assert client.data == bytes(size)
 
 
 def recv_all(sock):

@@ -68,7 +68,7 @@ SUITES = {
     ),
     "tornado-suite": Suite(
         "tornado",
-        ("-p", "no:cacheprovider", "-p", "ecosystem_tornado", "--timeout=120",
+        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "-p", "ecosystem_tornado", "--timeout=120",
          "-o", "python_files=*_test.py", "--pyargs", "tornado.test"),
         expectations.TORNADO,
     ),

@@ -49,19 +49,17 @@ raised = st.sampled_from([OopsError, OopsError, *ENOUGH, None])
 deeds = st.sampled_from([None] * 4 + ["write", "write_eof", "close", "abort", "reset"])
 
 SIDES = ["server", "client"]
+#: What happens to a protocol between its making and its end.
+IN_THE_MIDDLE = (
+    "connection_made",
+    "received",
+    "get_buffer",
+    "eof_received",
+    "pause_writing",
+    "resume_writing",
+)
 STREAM_EVENTS = [
-    f"{side} {event}"
-    for side in SIDES
-    for event in (
-        "factory",
-        "connection_made",
-        "received",
-        "get_buffer",
-        "eof_received",
-        "pause_writing",
-        "resume_writing",
-        "connection_lost",
-    )
+    f"{side} {event}" for side in SIDES for event in ("factory", *IN_THE_MIDDLE, "connection_lost")
 ]
 DATAGRAM_EVENTS = [
     f"{side} {event}"
@@ -673,17 +671,6 @@ async def pipes(world, bystanders):
 
 # --- the test ------------------------------------------------------------------------------------
 
-#: What sslproto calls in the middle of its own work, to which it does not come back after a
-#: KeyboardInterrupt or SystemExit: a handshake stands still, and create_connection() waits.
-IN_THE_MIDDLE = (
-    "connection_made",
-    "received",
-    "get_buffer",
-    "eof_received",
-    "pause_writing",
-    "resume_writing",
-)
-
 
 def is_beyond_asyncio(course, mishap):
     """Whether asyncio breaks what this fuzz is about."""
@@ -692,6 +679,8 @@ def is_beyond_asyncio(course, mishap):
     if mishap.event.endswith("factory"):
         # Without a connection_lost() to call, sslproto does not wake who waits for the handshake.
         return mishap.deed is not None
+    # sslproto does not come back to its own work after a KeyboardInterrupt or SystemExit in the
+    # middle of it: a handshake stands still, and create_connection() waits.
     return mishap.event.endswith(IN_THE_MIDDLE) and mishap.exception in ENOUGH
 
 

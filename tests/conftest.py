@@ -15,6 +15,7 @@ import asyncio
 import gc
 import ssl
 
+import certificates
 import pytest
 import support
 
@@ -160,8 +161,9 @@ def tcp_pair():
 @pytest.fixture(scope="session")
 def certificate_authority():
     """A throw-away certificate authority (``trustme.CA``)."""
-    trustme = pytest.importorskip("trustme", reason="TLS tests need trustme")
-    return trustme.CA()
+    if not certificates.available:
+        pytest.skip(certificates.SKIPPED)
+    return certificates.authority()
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,10 @@ import os
 import select
 import signal
 import socket
-import ssl
 import threading
 import time
 
+import certificates
 import pytest
 import support
 
@@ -300,13 +300,9 @@ class Certificates:
     @classmethod
     def contexts(cls):
         if cls._contexts is None:
-            trustme = pytest.importorskip("trustme", reason="TLS tests need trustme")
-            authority = trustme.CA()
-            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            authority.issue_cert("localhost").configure_cert(server)
-            client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            authority.configure_trust(client)
-            cls._contexts = server, client
+            if not certificates.available:
+                pytest.skip(certificates.SKIPPED)
+            cls._contexts = certificates.contexts()
         return cls._contexts
 
 

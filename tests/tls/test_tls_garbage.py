@@ -110,13 +110,10 @@ async def test_handshakes_that_fail(loop, contexts):
 
 
 PREAMBLE = f"""
-import contextvars, gc, ssl, trustme, weakref
+import contextvars, gc, weakref
+import certificates
 sys.path.insert(0, {str(pathlib.Path(__file__).parent / "protocol")!r})
-authority = trustme.CA()
-server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-authority.issue_cert("localhost").configure_cert(server_context)
-client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-authority.configure_trust(client_context)
+server_context, client_context = certificates.contexts()
 current = contextvars.ContextVar("current")
 
 class Knotted(asyncio.Protocol):

@@ -9,10 +9,11 @@ test.
 
 import pathlib
 
+import certificates
 import pytest
 import support
 
-pytest.importorskip("trustme", reason="TLS tests need trustme")
+pytestmark = pytest.mark.skipif(not certificates.available, reason=certificates.SKIPPED)
 
 PREAMBLE = f"""
 import contextlib, faulthandler, gc, logging, ssl
@@ -22,18 +23,14 @@ logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 sys.unraisablehook = lambda unraisable: None
 sys.path.insert(0, {str(pathlib.Path(__file__).parent / "protocol")!r})
-import trustme
+import certificates
 from harness import App, BufferedApp, Connection
 if KIND == "mgloop":
     from mgloop.tls._protocol import SSLProtocol
 else:
     SSLProtocol = asyncio.sslproto.SSLProtocol
 
-authority = trustme.CA()
-server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-authority.issue_cert("localhost").configure_cert(server)
-client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-authority.configure_trust(client)
+server, client = certificates.contexts()
 contexts = client, server
 
 def new(app=App, **kwargs):

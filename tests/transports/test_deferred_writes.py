@@ -15,6 +15,7 @@ import socket
 import struct
 import termios
 
+import certificates
 import pytest
 import support
 
@@ -370,17 +371,14 @@ class TestFork:
     @pytest.mark.parametrize("departure", ["raise SystemExit(0)", "return", "os._exit(0)"])
     def test_in_a_callback_over_tls(self, loop_kind, departure, size):
         """A record sent twice would be one that the peer refuses."""
-        pytest.importorskip("trustme", reason="TLS tests need trustme")
+        if not certificates.available:
+            pytest.skip(certificates.SKIPPED)
         out, _ = support.run_python(
             loop_kind,
             f"""
-            import ssl, trustme
+            import certificates
             warnings.simplefilter("ignore")
-            authority = trustme.CA()
-            server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            authority.issue_cert("localhost").configure_cert(server_context)
-            client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            authority.configure_trust(client_context)
+            server_context, client_context = certificates.contexts()
             loop = new_loop()
             parent = os.getpid()
 

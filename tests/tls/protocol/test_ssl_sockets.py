@@ -47,16 +47,17 @@ def test_nothing_is_left_behind(loop, protocol_class, contexts, app_class, way):
 
 def test_idle_connections_share_their_read_buffer(loop, protocol_class, contexts, kind):
     only_mgloop(kind, "has 256 KiB for each")
+    loop, other_loop = support.new_loop("mgloop"), support.new_loop("mgloop")
     first, second = (Connection(loop, protocol_class, contexts, App()) for _ in range(2))
     assert first.proto.get_buffer(-1) is second.proto.get_buffer(-1)
-    other_loop = support.new_loop("asyncio")
     third = Connection(other_loop, protocol_class, contexts, App())
     assert third.proto.get_buffer(-1) is not first.proto.get_buffer(-1)
     for connection in (first, second, third):
         connection.proto.connection_made(connection.below)
         connection.lose()
-    other_loop.run_until_complete(asyncio.sleep(0))
-    other_loop.close()
+    for each in (loop, other_loop):
+        each.run_until_complete(asyncio.sleep(0))
+        each.close()
 
 
 # --- over sockets ---------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Throw-away certificates for the TLS tests: trustme's.
+
+trustme needs `cryptography`, which has no wheels for a free-threaded Python. There the openssl
+command makes them, with as much of trustme's interface as the tests use. The tests are skipped
+where there is neither.
+"""
+
+import shutil
+import ssl
+import subprocess
+import tempfile
+import weakref
+from pathlib import Path
+
+try:
+    import trustme
+except ImportError:
+    trustme = None
+
+available = trustme is not None or shutil.which("openssl") is not None
+SKIPPED = "TLS tests need trustme, or the openssl command"
+
+
+def authority():
+    """A certificate authority: ``trustme.CA()``, or what stands in for it."""
+    return trustme.CA() if trustme is not None else Authority()
+
+
+def contexts():
+    """Two ``ssl.SSLContext``: of a server on localhost, and of a client that trusts (only) it."""
+    issuer = authority()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    issuer.issue_cert("localhost").configure_cert(server)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    issuer.configure_trust(client)
+    return server, client
+
+
+def openssl(folder, *arguments):
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def kind_of(name):
+    """What openssl calls a name of this form."""
+    if "@" in name:
+        return "email"
+    return "IP" if all(c in "0123456789abcdef.:" for c in name) else "DNS"
+
+
+class Blob:
+    def __init__(self, data):
+        self.data = data
+
+    def bytes(self):
+        return self.data
+
+
+class Authority:
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="mgloop-certificates-"))
+        weakref.finalize(self, shutil.rmtree, self.folder)
+        self.count = 0
+        openssl(
+            self.folder,
+            *["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+            *["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "30"],
+            *["-subj", "/CN=mgloop's tests", "-addext", "keyUsage=critical,keyCertSign,cRLSign"],
+        )
+
+    def configure_trust(self, context):
+        context.load_verify_locations(self.folder / "ca.pem")
+
+    def issue_cert(self, *names):
+        self.count += 1
+        folder, name = self.folder, f"leaf{self.count}"
+        alternatives = ",".join(f"{kind_of(n)}:{n}" for n in names)
+        (folder / f"{name}.ext").write_text(
+            f"subjectAltName={alternatives}\nbasicConstraints=CA:FALSE\n"
+            "keyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
+            "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
+        openssl(
+            folder,
+            *["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"],
+            *["-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={names[0]}"],
+        )
+        openssl(
+            folder,
+            *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
+            *["-CAcreateserial", "-days", "30", "-extfile", f"{name}.ext"],
+            *["-out", f"{name}.pem"],
+        )
+        return Leaf(self, folder / f"{name}.key", folder / f"{name}.pem")
+
+
+class Leaf:
+    def __init__(self, authority, key, certificate):
+        self.authority = authority  # whose folder they lie in
+        self.key, self.certificate = key, certificate
+
+    @property
+    def private_key_pem(self):
+        return Blob(self.key.read_bytes())
+
+    @property
+    def cert_chain_pems(self):
+        return [Blob(self.certificate.read_bytes())]
+
+    def configure_cert(self, context):
+        assert isinstance(context, ssl.SSLContext)
+        context.load_cert_chain(self.certificate, self.key)

@@ -168,7 +168,9 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
         if subject.name == "floor"
         else subject.command(config)
     )
-    child = processes.spawn(subject.name, command, bench.cores.server, pass_fds=server_fds)
+    # Several loops want more cores than one, and then share them with the client.
+    cores = bench.cores.all if workload.server.get("loops") else bench.cores.server
+    child = processes.spawn(subject.name, command, cores, pass_fds=server_fds)
     for fd in server_fds:
         os.close(fd)
     try:

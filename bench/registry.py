@@ -8,13 +8,14 @@ ones are those of a quick run and of the regression guard.
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from . import micro
 from .errors import BenchError
 
-SUITES = ("micro", "echo", "http", "tls", "scale", "seeds")
+SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "seeds")
 
 # What each metric is called, its unit, and whether less of it is better.
 METRICS = {
@@ -258,6 +259,27 @@ def _tls() -> list[Workload]:
     ]
 
 
+def _threads() -> list[Workload]:
+    """One server in one, two, ... loops, each in a thread of the one process, on all cores."""
+    shapes = [
+        ("protocol-1k", "Protocol echo, 1 KiB", "protocol", "tcp"),
+        ("streams-1k", "streams echo, 1 KiB", "streams", "tcp"),
+        ("tls-1k", "TLS Protocol echo, 1 KiB", "protocol", "tls"),
+    ]
+    counts = sorted({1, 2, len(os.sched_getaffinity(0))})
+    return [
+        Workload(
+            f"threads/{name}-loops{loops}",
+            f"{title} x 100, {loops} loop{'s' if loops > 1 else ''} in threads",
+            "load",
+            server={"kind": kind, "transport": transport, "loops": loops},
+            client={"kind": transport, "size": KIB, "conns": 100},
+        )
+        for name, title, kind, transport in shapes
+        for loops in counts
+    ]
+
+
 def _scale() -> list[Workload]:
     found = []
     for idle in (0, 1_000, 10_000):
@@ -307,7 +329,7 @@ def _size(size: int) -> str:
 
 def workloads() -> list[Workload]:
     """All of them but the seeds', in the order of the table."""
-    return _micro() + _echo() + _http() + _tls() + _scale()
+    return _micro() + _echo() + _http() + _tls() + _scale() + _threads()
 
 
 def suites(text: str) -> list[str]:

@@ -7,6 +7,7 @@ killed; there is nothing to clean up.
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import socket
@@ -167,6 +168,8 @@ def listen(config):
         sock = socket.socket(socket.AF_INET, kind)
         if transport != "udp":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if config.get("loops"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", config.get("port", 0)))
     if transport != "udp":
         sock.listen(BACKLOG)
@@ -298,7 +301,28 @@ async def serve(config, tell):
     del server
 
 
+def serve_in_threads(config, factory, tell):
+    """serve() in as many loops as *config* says, in a thread each, behind one port."""
+    if config.get("port", 0) == 0:
+        with contextlib.closing(listen(config)) as sock:
+            config = {**config, "port": port_of(sock)}
+    ready = threading.Semaphore(0)
+
+    def run():
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(serve(config, lambda **_: ready.release()))
+
+    for _ in range(config["loops"]):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in range(config["loops"]):
+        ready.acquire()
+    announce(config["port"], tell)
+    threading.Event().wait()
+
+
 def main(config, factory, tell):
     """Entry of the child process."""
+    if config.get("loops"):
+        serve_in_threads(config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(config, tell))

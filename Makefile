@@ -9,6 +9,7 @@
 # make fresh        `make serve` and `make test` on a fresh Debian machine (root; ARGS="--as both" is handed on)
 # make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
 # make ecosystem    other projects' suites and programs over mgloop
+# make threads      a million calls from 8 threads into 8 loops, counted; also while these are being closed
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
@@ -38,7 +39,7 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan debug fuzz fresh conformance ecosystem faults bench bench-compare clean \
+.PHONY: all serve test lint format types asan debug fuzz threads fresh conformance ecosystem faults bench bench-compare clean \
 	build
 .DELETE_ON_ERROR:
 
@@ -93,6 +94,10 @@ fuzz: build $(VENV)/.group-test
 	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --dist=load --loops=mgloop \
 		-o timeout=0 tests/transports/test_fuzz_raising.py $(PYTEST_ARGS)
 
+threads: build $(VENV)/.group-test
+	env MGLOOP_THREADS_CALLS=$${MGLOOP_THREADS_CALLS:-1000000} $(BIN)/pytest --loops=mgloop -o timeout=0 tests/threads \
+		$(PYTEST_ARGS)
+
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)
 
@@ -126,8 +131,11 @@ $(VENV)/.built: $(VENV)/.group-build $(SOURCES)
 # A group of tools or libraries from pyproject.toml.
 $(VENV)/.group-%: pyproject.toml | $(VENV)/.made
 	@echo "installing the $* requirements into $(VENV)"
-	@$(PIP) --quiet install --group $* || $(NO_INDEX)
+	@$(PIP) --quiet install --group $*$$($(BIN)/python -c "$(VARIANT)") || $(NO_INDEX)
 	@touch $@
+
+# Of a dependency group: test is test-free-threaded where there is no GIL.
+VARIANT = import sysconfig; print('-free-threaded' if '$*' == 'test' and sysconfig.get_config_var('Py_GIL_DISABLED') else '')
 
 # Where venv or ensurepip is missing, which is how Debian and Ubuntu package Python, `python -m venv` leaves half an
 # environment behind: asked for beforehand. pip learnt about --group in 25.1, interpreters bring older ones.

@@ -18,6 +18,17 @@ cdef extern from "timerheap.h":
     void mgl_heap_clear(mgl_heap *h)
 
 
+cdef extern from "inbox.h":
+    ctypedef struct mgl_letter:
+        mgl_letter *before
+        PyObject *handle
+
+
+cdef extern from "turn.h":
+    ctypedef struct mgl_turn:
+        pass
+
+
 cdef enum:
     MAX_INLINE = 4
 
@@ -35,6 +46,7 @@ cdef class Handle:
     cdef object text            # repr kept by a cancel in debug mode
     cdef object __weakref__
 
+    # 0 = it was cancelled. `keep` leaves what it refers to in place, until finish().
     cdef int run(self, bint keep) except -1
     cdef int run_by(self, object patched_run, bint keep) except -1
     cdef int own_context(self) except -1
@@ -51,19 +63,25 @@ cdef class TimerHandle(Handle):
     cdef mgl_heap *heap         # the loop's; looked at only while index >= 0
 
 
-# What call_soon_threadsafe() returns from 3.14 on: other threads' cancel() waits for a running
-# callback to end.
-cdef class ThreadSafeHandle(Handle):
-    cdef unsigned long running_in   # thread that runs the callback, 0 = none
+# One that another thread may put into the loop's inbox.
+cdef class PostedHandle(Handle):
+    cdef mgl_letter letter
+
+
+# What call_soon_threadsafe() returns from 3.14 on, and without the GIL: other threads' cancel()
+# waits for a running callback to end.
+cdef class ThreadSafeHandle(PostedHandle):
+    cdef mgl_turn turn
     cdef object ended               # threading.Event of those who wait for it, or None
 
     cdef int end_run(self) except -1
 
 
-# `context` NULL = a copy of the current one, shared through *snapshot. All arguments are borrowed.
+# `context` NULL = a copy of the current one, shared through *snapshot; NULL there = not shared.
+# All arguments are borrowed.
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *context, PyObject **snapshot)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
                            Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
-cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
-                                  Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
+cdef PostedHandle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
+                                    Py_ssize_t nargs, PyObject *context, PyObject **snapshot)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# cython: freethreading_compatible=False
 """Handle and TimerHandle: what call_soon() and call_later() return, and what the ready queue holds.
 
 Native because one is made and run per callback. Up to four arguments live inside the handle and
@@ -14,7 +13,8 @@ add_writer() last, and keep theirs.) Handles are not tracked by the garbage coll
 quarter of call_soon()): the loop shows the collector what those still queued refer to, and clears
 them when it is closed. Handles made in one context share their copy of it (port/snapshot.h).
 
-Everything here needs the GIL; cancel() may be called from any thread.
+A handle belongs to the loop's thread, but for what call_soon_threadsafe() returns: that may be
+cancelled from any thread, and a ThreadSafeHandle without the GIL too.
 """
 
 cimport cython
@@ -30,6 +30,7 @@ from . import _stdlib
 
 cdef extern from "Python.h":
     PyObject *PyContext_Copy(PyObject *context) except NULL
+    PyObject *PyContext_CopyCurrent() except NULL
     int PyContext_Enter(PyObject *context)
     int PyContext_Exit(PyObject *context)
     PyObject *PyObject_Vectorcall(PyObject *f, PyObject *const *args, size_t nargs, PyObject *kwn)
@@ -37,8 +38,19 @@ cdef extern from "Python.h":
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
-    unsigned long PyThread_get_thread_ident()
     Py_ssize_t Py_REFCNT(PyObject *o)
+
+
+cdef extern from "turn.h":
+    bint mgl_turn_begin(mgl_turn *turn) noexcept
+    bint mgl_turn_end(mgl_turn *turn) noexcept
+    bint mgl_turn_cancel(mgl_turn *turn) noexcept
+    bint mgl_turn_runs(mgl_turn *turn, bint here) noexcept
+    bint mgl_turn_await(mgl_turn *turn) noexcept
+
+
+cdef extern from "inbox.h":
+    const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
 
 
 cdef extern from "snapshot.h":
@@ -49,6 +61,8 @@ cdef extern from "snapshot.h":
 cdef object AsyncioHandle = events.Handle
 cdef object AsyncioTimerHandle = events.TimerHandle
 cdef object AsyncioThreadSafeHandle = _stdlib.ThreadSafeHandle
+# Without the GIL on 3.13, too: who cancels and who runs must not take out the same callback.
+cdef bint CANCEL_WAITS = AsyncioThreadSafeHandle is not None or WITHOUT_GIL
 
 
 cdef int raise_pending() except -1:
@@ -142,7 +156,7 @@ cdef class Handle:
                 Py_DECREF(<object>context)
                 if not self.lasting:
                     self.finish()
-            return 0
+            return 1
         Py_DECREF(<object>context)
         Py_DECREF(<object>result)
         for i in range(1, 1 + n):
@@ -150,7 +164,7 @@ cdef class Handle:
         Py_DECREF(<object>callback)
         if not keep and not self.lasting:
             self.finish()
-        return 0
+        return 1
 
     cdef int run_by(self, object patched_run, bint keep) except -1:
         """run(), by way of what somebody has put in the place of asyncio's Handle._run(). What that
@@ -162,7 +176,7 @@ cdef class Handle:
         finally:
             if not keep and not self.lasting:
                 self.finish()
-        return 0
+        return 1
 
     cdef int own_context(self) except -1:
         """Have a context that nobody else has, instead of a share in a snapshot. Up to 3.11 making
@@ -317,58 +331,69 @@ cdef class TimerHandle(Handle):
         return not same
 
 
+@cython.no_gc
+cdef class PostedHandle(Handle):
+    """What call_soon_threadsafe() returns up to 3.13: a Handle that fits into a loop's inbox."""
+
+
 @cython.final
 @cython.no_gc
-cdef class ThreadSafeHandle(Handle):
+cdef class ThreadSafeHandle(PostedHandle):
     """A Handle whose cancel() and cancelled(), called from another thread, wait for a callback
     that is running to end; as asyncio since 3.14. Its own callback may cancel it.
 
-    asyncio takes a lock for every run. Under the GIL the thread's number does: only who really
-    has to wait makes something to wait on.
+    asyncio takes a lock for every run. Here a word says whose turn it is (port/turn.h), and only
+    who really has to wait makes something to wait on.
     """
 
     cdef int run(self, bint keep) except -1:
-        if self.callback is NULL:
+        if not mgl_turn_begin(&self.turn):
             return 0
-        self.running_in = PyThread_get_thread_ident()
         try:
             return Handle.run(self, keep)
         finally:
             self.end_run()
 
     cdef int run_by(self, object patched_run, bint keep) except -1:
-        if self.callback is NULL:
+        if not mgl_turn_begin(&self.turn):
             return 0
-        self.running_in = PyThread_get_thread_ident()
         try:
             return Handle.run_by(self, patched_run, keep)
         finally:
             self.end_run()
 
     cdef int end_run(self) except -1:
-        self.running_in = 0
-        if self.ended is not None:
-            self.ended.set()
+        if mgl_turn_end(&self.turn):
+            with cython.critical_section(self):
+                ended = self.ended
+            ended.set()
         return 0
 
     def cancel(self):
         """Cancel the callback, or wait for its end if another thread is running it."""
         self._await_end()
-        self.drop()
+        if mgl_turn_cancel(&self.turn) or mgl_turn_runs(&self.turn, True):
+            self.drop()
+        else:
+            # It has run, and what it referred to is the loop's to let go of.
+            self.is_cancelled = True
 
     def cancelled(self):
         self._await_end()
         return bool(self.is_cancelled)
 
     def _await_end(self):
-        while self.running_in != 0 and self.running_in != PyThread_get_thread_ident():
-            if self.ended is None:
-                self.ended = threading.Event()
-            self.ended.wait()
+        while mgl_turn_runs(&self.turn, False):
+            with cython.critical_section(self):
+                if self.ended is None:
+                    self.ended = threading.Event()
+                ended = self.ended
+            if mgl_turn_await(&self.turn):
+                ended.wait()
 
     @property
     def __class__(self):
-        return AsyncioThreadSafeHandle
+        return AsyncioHandle if AsyncioThreadSafeHandle is None else AsyncioThreadSafeHandle
 
 
 # ------------------------------------------------------------------ making them ----
@@ -405,7 +430,9 @@ cdef Py_ssize_t mapping = find_mapping()
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *context, PyObject **snapshot) except -1:
     cdef Py_ssize_t i
-    if context is NULL:
+    if context is NULL and snapshot is NULL:
+        h.context = PyContext_CopyCurrent()
+    elif context is NULL:
         h.context = mgl_snapshot(snapshot, mapping)
         h.shared = mapping != 0
     else:
@@ -443,12 +470,12 @@ cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObjec
     return h
 
 
-cdef Handle new_threadsafe_handle(object loop, PyObject *callback, PyObject *const *args,
-                                  Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
-    cdef Handle h
-    if AsyncioThreadSafeHandle is None:
-        h = Handle.__new__(Handle)
-    else:
+cdef PostedHandle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
+                                    Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
+    cdef PostedHandle h
+    if CANCEL_WAITS:
         h = ThreadSafeHandle.__new__(ThreadSafeHandle)
+    else:
+        h = PostedHandle.__new__(PostedHandle)
     fill(h, loop, callback, args, nargs, context, snapshot)
     return h

@@ -7,8 +7,8 @@ the sock_*() calls.
            +- SockCore        (_sock) sock_recv() and its like
 
 Native because the callbacks run per packet. One FdWatch per descriptor serves all who want to know
-about it, since the kernel takes one registration per descriptor. Needs the GIL and the loop's
-thread. Lifetime: the poll loop holds an FdWatch while it is registered.
+about it, since the kernel takes one registration per descriptor. For the loop's thread. Lifetime:
+the poll loop holds an FdWatch while it is registered.
 """
 
 cimport cython

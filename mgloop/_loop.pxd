@@ -4,12 +4,25 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
-from mgloop._handle cimport Handle, mgl_heap
+from mgloop._handle cimport Handle, PostedHandle, mgl_heap
 
 
 cdef extern from "poll.h":
     ctypedef struct mgl_poll:
         pass
+
+
+cdef extern from "inbox.h":
+    ctypedef struct mgl_letter:
+        mgl_letter *before
+        PyObject *handle
+
+    ctypedef struct mgl_inbox:
+        pass
+
+    bint mgl_inbox_any(mgl_inbox *box) noexcept
+    bint mgl_inbox_here(mgl_inbox *box) noexcept
+    const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
 
 
 cdef extern from "ring.h":
@@ -66,8 +79,18 @@ cdef class Watcher:
     cdef bint owns_descriptor(self) noexcept
 
 
+cdef enum:
+    SCRATCH = 64 * 1024         # as much as one read brings
+
+
 cdef class LoopCore:
     cdef mgl_poll *poll
+    cdef mgl_inbox *inbox       # what other threads have given us to run
+    # Used between a system call and the copy after it. There as long as the loop object.
+    cdef char *scratch
+    cdef Py_ssize_t sock_hint   # what the last sock_recv()s brought, see _sock
+    cdef object datagram_room   # shared by the loop's datagram transports, see transports/_datagram
+    cdef object tls_buffers     # shared by its TLS connections, see tls/_buffers
     cdef mgl_ring ready
     cdef mgl_heap timers
     cdef PyObject *snapshot     # the context that the handles made last share, or NULL
@@ -111,6 +134,13 @@ cdef class LoopCore:
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
     cdef void wake(self) noexcept
+    # Have the handle run, from whatever thread. RuntimeError if the loop is closed.
+    cdef int post(self, PostedHandle handle) except -1
+    # Put what was posted into the queue.
+    cdef int collect_posted(self) except -1
+    cdef int queue_letters(self, mgl_letter *oldest) except -1
+    # Debug mode: RuntimeError if the loop is running in another thread.
+    cdef int check_thread(self) except -1
 
     cdef int run_until_stopped(self) except -1
     cdef int iterate(self) except -1
@@ -123,6 +153,11 @@ cdef class LoopCore:
     cdef int flush(self) except -1
     cdef int drop_flushes(self) except -1
     cdef void dispose(self) noexcept
+
+
+# At the beginning of what belongs to the loop's thread: see check_thread().
+cdef inline int own_thread(LoopCore loop) except -1:
+    return loop.check_thread() if loop is not None and loop._debug else 0
 
 
 # The OSError, of the fitting subclass, for an errno.

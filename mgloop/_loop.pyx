@@ -23,10 +23,12 @@ flush()) and handed to the watcher's failed(), which reports it and sees to it t
 does not stay behind. SystemExit and KeyboardInterrupt leave run_forever(); what the kernel had told
 the watcher of is looked at again when the loop runs on. Handles have their own net (Handle.run()).
 
-Threads: one loop, one thread, GIL held everywhere but in the wait. call_soon_threadsafe() may be
-called from any thread; it pushes under the GIL and wakes the wait if there is one.
+Threads: one loop, one thread. Other threads post into the inbox (port/inbox.h), whose letters join
+the queue at the beginning of an iteration and after the poll. docs/architecture.md says whose each
+piece of state is.
 """
 
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EINTR, ENOENT
@@ -34,7 +36,8 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.math cimport ceil
 
 from mgloop._handle cimport (
-    Handle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_remove, new_handle,
+    Handle, PostedHandle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_remove,
+    new_handle,
 )
 
 import os
@@ -46,7 +49,8 @@ from . import _stdlib
 
 cdef extern from "poll.h":
     ctypedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events) noexcept
-    mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bint enable_wakeup) except NULL
+    mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox,
+                           bint enable_wakeup) except NULL
     void mgl_poll_free(mgl_poll *poll)
     const int64_t MGL_NEVER
     int mgl_poll_run(mgl_poll *poll, int64_t deadline)
@@ -59,11 +63,24 @@ cdef extern from "poll.h":
     void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
     PyObject *mgl_poll_owner(const mgl_poll *poll, int fd)
     int mgl_poll_limit(const mgl_poll *poll)
-    bint mgl_poll_wakeup(mgl_poll *poll)
+    void mgl_poll_wakeup(mgl_inbox *inbox)
     bint mgl_poll_forked(const mgl_poll *poll)
     int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
     int64_t mgl_clock_ns() noexcept
+
+
+cdef extern from "inbox.h":
+    mgl_inbox *mgl_inbox_new() except NULL
+    void mgl_inbox_free(mgl_inbox *box)
+    bint mgl_inbox_enter(mgl_inbox *box) noexcept
+    void mgl_inbox_leave(mgl_inbox *box) noexcept
+    bint mgl_inbox_elsewhere(mgl_inbox *box) noexcept
+    bint mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) noexcept
+    mgl_letter *mgl_inbox_newest(mgl_inbox *box) noexcept
+    mgl_letter *mgl_inbox_take(mgl_inbox *box) noexcept
+    void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *oldest) noexcept
+    mgl_letter *mgl_inbox_close(mgl_inbox *box) noexcept
 
 
 cdef extern from "ring.h":
@@ -97,6 +114,7 @@ MONGOOSE_VERSION = mgl_mongoose_version().decode()
 
 cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
+cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
@@ -211,9 +229,14 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
 # the loop lets go of its references. Those of a reader or writer are shown while nobody but its
 # FdWatch holds it.
 
+cdef inline bint is_posted(PyObject *o) noexcept:
+    cdef PyTypeObject *kind = Py_TYPE(o)
+    return kind == PostedHandleType or kind == ThreadSafeHandleType
+
+
 cdef inline bint is_handle(PyObject *o) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(o)
-    return kind == HandleType or kind == TimerHandleType or kind == ThreadSafeHandleType
+    return kind == HandleType or kind == TimerHandleType or is_posted(o)
 
 
 cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept:
@@ -245,12 +268,18 @@ cdef class LoopCore:
     def __cinit__(self, *args, bint enable_wakeup=True, **kwargs):
         self._closed = True     # should this raise, there is nothing to close
         self.wakeup_enabled = enable_wakeup
-        self.poll = mgl_poll_new(<PyObject *>self, record, enable_wakeup)
+        self.inbox = mgl_inbox_new()
+        self.scratch = <char *>PyMem_RawMalloc(SCRATCH)
+        if self.scratch is NULL:
+            raise MemoryError
+        self.poll = mgl_poll_new(<PyObject *>self, record, self.inbox, enable_wakeup)
         self._closed = False
         self.time_patched = type(self).time is not LoopCore.time
 
     def __dealloc__(self):
         self.dispose()
+        mgl_inbox_free(self.inbox)
+        PyMem_RawFree(self.scratch)
 
     def __setattr__(self, name, value):
         # Programs and tests that put a clock of their own in the place of time() expect the timers
@@ -266,8 +295,10 @@ cdef class LoopCore:
 
     cdef void dispose(self) noexcept:
         """Break every cycle that runs through the loop; user code may run in destructors."""
-        cdef mgl_poll *poll = self.poll
+        cdef mgl_poll *poll
         cdef PyObject *item
+        if self.inbox is not NULL:
+            self.queue_letters(mgl_inbox_close(self.inbox))
         # The user may hold some of the handles still; their callbacks are let go of all the same.
         while mgl_ring_len(&self.ready) > 0:
             item = mgl_ring_pop(&self.ready)
@@ -282,8 +313,9 @@ cdef class LoopCore:
         mgl_ring_clear(&self.flushes)
         mgl_ring_clear(&self.ready)
         mgl_heap_clear(&self.timers)
+        poll = self.poll
+        self.poll = NULL
         if poll is not NULL:
-            self.poll = NULL
             mgl_poll_free(poll)
 
     # -------------------------------------------------------------- running ----
@@ -333,8 +365,41 @@ cdef class LoopCore:
         self._adopted()
         return 0
 
-    def _adopt(self):
+    def _enter(self):
+        """Before it runs: it belongs to this thread, and this process, until _leave()."""
         self.adopt()
+        if not mgl_inbox_enter(self.inbox):
+            raise RuntimeError("This event loop is already running")
+
+    def _leave(self):
+        mgl_inbox_leave(self.inbox)
+
+    def _run_posted(self):
+        """Close the inbox; what was accepted from other threads and has had no turn runs now."""
+        cdef object interruption = None
+        cdef list handles = []
+        cdef Handle handle
+        cdef PyObject *item
+        cdef size_t i
+        self.queue_letters(mgl_inbox_close(self.inbox))
+        for i in range(mgl_ring_len(&self.ready)):
+            item = mgl_ring_at(&self.ready, i)
+            if is_posted(item) and (<PostedHandle>item).letter.handle is not NULL:
+                handles.append(<object>item)
+        if not handles:
+            return
+        running = asyncio_events._get_running_loop()
+        asyncio_events._set_running_loop(self)
+        try:
+            for handle in handles:
+                try:
+                    handle.run(False)
+                except BaseException as exc:
+                    interruption = exc
+        finally:
+            asyncio_events._set_running_loop(running)
+        if interruption is not None:
+            raise interruption
 
     cdef int run_until_stopped(self) except -1:
         while True:
@@ -348,6 +413,8 @@ cdef class LoopCore:
         cdef size_t count
         if mgl_poll_forked(self.poll):
             self.adopt()
+        if mgl_inbox_any(self.inbox):
+            self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             deadline = self.first_deadline()
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
@@ -358,6 +425,8 @@ cdef class LoopCore:
             raise_errno(-n)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
+        if mgl_inbox_any(self.inbox):
+            self.collect_posted()
         self.collect_timers(False)
         count = mgl_ring_len(&self.ready)
         self.busy = count >= DEFER_READY
@@ -367,6 +436,8 @@ cdef class LoopCore:
         # the queue themselves, the timers ask the clock, and signals that the loop handles count as
         # watched (mixins/signals).
         for _extra in range(EXTRA_BATCHES):
+            if mgl_inbox_any(self.inbox):
+                self.collect_posted()
             count = mgl_ring_len(&self.ready)
             if count == 0 or count > EXTRA_BATCH_HANDLES or self._stopping \
                     or mgl_poll_watched(self.poll) > self._unobserved:
@@ -420,7 +491,7 @@ cdef class LoopCore:
         cdef uint32_t events
         cdef int64_t start
         cdef double took
-        cdef bint debug
+        cdef bint debug, ran
         while n > 0 and mgl_ring_len(&self.ready) > 0:
             n -= 1
             popped = mgl_ring_pop(&self.ready)
@@ -428,6 +499,7 @@ cdef class LoopCore:
             Py_DECREF(item)
             debug = self._debug
             events = 0
+            ran = False
             if patched is not None and not is_handle(popped):
                 item = self.make_handle((<Watcher>item)._on_ready, (), None)
             try:
@@ -441,9 +513,9 @@ cdef class LoopCore:
                     if events:
                         (<Watcher>item).on_ready(events)
                 elif patched is not None:
-                    (<Handle>item).run_by(patched, debug)
+                    ran = (<Handle>item).run_by(patched, debug)
                 else:
-                    (<Handle>item).run(debug)
+                    ran = (<Handle>item).run(debug)
                 took = (mgl_clock_ns() - start) * 1e-9
                 if debug and took >= self.slow_callback_duration:
                     logger.warning("Executing %s took %.3f seconds",
@@ -452,7 +524,7 @@ cdef class LoopCore:
                 self.caught(item, events, exc)
             finally:
                 self._current_handle = None
-            if debug and is_handle(<PyObject *>item) and not (<Handle>item).lasting:
+            if debug and ran and not (<Handle>item).lasting:
                 (<Handle>item).finish()
         return 0
 
@@ -683,8 +755,46 @@ cdef class LoopCore:
 
     cdef void wake(self) noexcept:
         """End the wait, if there is one; from any thread."""
-        if self.poll is not NULL:
-            mgl_poll_wakeup(self.poll)
+        mgl_poll_wakeup(self.inbox)
+
+    cdef int post(self, PostedHandle handle) except -1:
+        """Have the handle run, from whatever thread."""
+        if mgl_inbox_here(self.inbox):
+            mgl_ring_push(&self.ready, <PyObject *>handle)
+        elif mgl_inbox_post(self.inbox, &handle.letter, <PyObject *>handle):
+            mgl_poll_wakeup(self.inbox)
+        else:
+            raise RuntimeError("Event loop is closed")
+        return 0
+
+    cdef int queue_letters(self, mgl_letter *oldest) except -1:
+        """Put what was in the inbox into the queue."""
+        cdef mgl_letter *letter = oldest
+        cdef PyObject *handle
+        cdef size_t n = 0
+        while letter is not NULL:
+            n += 1
+            letter = letter.before
+        try:
+            mgl_ring_reserve(&self.ready, n)
+        except MemoryError:
+            mgl_inbox_put_back(self.inbox, oldest)
+            raise
+        while oldest is not NULL:
+            letter = oldest
+            oldest = letter.before
+            handle = letter.handle
+            mgl_ring_push(&self.ready, handle)
+            Py_DECREF(<object>handle)
+        return 0
+
+    cdef int collect_posted(self) except -1:
+        return self.queue_letters(mgl_inbox_take(self.inbox))
+
+    cdef int check_thread(self) except -1:
+        if mgl_inbox_elsewhere(self.inbox):
+            self._check_thread()
+        return 0
 
     def _write_to_self(self):
         self.wake()
@@ -728,6 +838,9 @@ def _settle_before_fork():
 
 os.register_at_fork(before=_settle_before_fork)
 
+# Before there are threads; who looks again finds the same.
+patched_run()
+
 
 cdef traverseproc loop_traverse_cython = (<PyTypeObject *>LoopCore).tp_traverse
 
@@ -736,6 +849,7 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     cdef LoopCore loop = <LoopCore>o
     cdef int rc = loop_traverse_cython(o, visit, arg)
     cdef PyObject *owner
+    cdef mgl_letter *letter
     cdef Py_ssize_t i
     for i in range(<Py_ssize_t>mgl_ring_len(&loop.ready)):
         owner = mgl_ring_at(&loop.ready, i)
@@ -743,6 +857,13 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
             rc = visit(owner, arg)
         if rc == 0 and is_handle(owner) and not (<Handle>owner).lasting:
             rc = show_references(<Handle>owner, visit, arg)
+    if loop.inbox is not NULL:
+        letter = mgl_inbox_newest(loop.inbox)
+        while letter is not NULL and rc == 0:
+            rc = visit(letter.handle, arg)
+            if rc == 0:
+                rc = show_references(<Handle>letter.handle, visit, arg)
+            letter = letter.before
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)

@@ -19,9 +19,11 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
 from mgloop._handle cimport (
-    Handle, TimerHandle, mgl_heap_push, new_handle, new_threadsafe_handle, new_timer,
+    Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
-from mgloop._loop cimport LoopCore, PyTypeObject, mgl_ring_push
+from mgloop._loop cimport (
+    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_inbox_any, mgl_inbox_here, mgl_ring_push,
+)
 
 from asyncio import BaseEventLoop, tasks
 
@@ -109,15 +111,22 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
                    &loop.snapshot)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
+    if mgl_inbox_any(loop.inbox):
+        loop.collect_posted()   # which came before
     mgl_ring_push(&loop.ready, <PyObject *>h)
     Py_INCREF(h)
     return <PyObject *>h
 
 
+cdef inline PyObject **snapshot_for_posts(LoopCore loop) noexcept:
+    """The loop's snapshot of a context is the loop's thread's; the GIL lends it to others."""
+    return NULL if WITHOUT_GIL and not mgl_inbox_here(loop.inbox) else &loop.snapshot
+
+
 cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                     PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
-    cdef Handle h
+    cdef PostedHandle h
     if not common_form(nargs, 1, kwnames):
         return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:
@@ -128,15 +137,11 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
             "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
-    h = new_threadsafe_handle(loop, args[0], args + 1, nargs - 1,
-                              context_of(args, nargs, kwnames), &loop.snapshot)
+    h = new_posted_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
+                          snapshot_for_posts(loop))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
-    if loop._closed:
-        # Meanwhile, by its own thread: making the handle may have let it run.
-        loop._check_closed()
-    mgl_ring_push(&loop.ready, <PyObject *>h)
-    loop.wake()
+    loop.post(h)
     Py_INCREF(h)
     return <PyObject *>h
 

@@ -23,7 +23,7 @@ from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
-from mgloop._loop cimport EPOLLIN, EPOLLOUT, os_error
+from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, os_error
 
 import socket
 import warnings
@@ -55,7 +55,6 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SCRATCH = 64 * 1024
     SMALL = 16 * 1024
     MAX_SENT = 1024 * 1024      # bytes per turn: a reader that keeps up would let us send for ever
 
@@ -63,12 +62,6 @@ cdef enum Kind:
     RECV
     RECV_INTO
     SENDALL
-
-# Used between a recv() and the copy after it, with the GIL held.
-cdef char scratch[SCRATCH]
-# What the last reads brought, over all sockets: up to here the copy out of the scratch buffer is
-# cheaper than a large object that is then shrunk.
-cdef Py_ssize_t hint = 0
 
 cdef object SocketType = socket.socket
 cdef tuple NAMES = ("Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall")
@@ -124,7 +117,6 @@ cdef class SockCall(Waiter):
 
     cdef object try_call(self):
         """The call itself: its result, or NOT_YET. Raises OSError."""
-        global hint
         cdef PyObject *data
         cdef Py_ssize_t n, size, limit
         cdef char *start
@@ -159,16 +151,18 @@ cdef class SockCall(Waiter):
             c_errno.errno = error
         else:
             size = self.argument
-            if size <= SMALL or (size <= SCRATCH and hint <= SMALL):
-                n = recv(self.fd, scratch, size, MSG_DONTWAIT)
+            # A copy out of the scratch buffer is cheaper than a large object that is then shrunk,
+            # as long as the last reads, over all sockets, have brought little.
+            if size <= SMALL or (size <= SCRATCH and self.loop.sock_hint <= SMALL):
+                n = recv(self.fd, self.loop.scratch, size, MSG_DONTWAIT)
                 if n >= 0:
-                    hint = n
-                    return PyBytes_FromStringAndSize(scratch, n)
+                    self.loop.sock_hint = n
+                    return PyBytes_FromStringAndSize(self.loop.scratch, n)
             else:
                 data = PyBytes_New(NULL, size)
                 n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
                 if n >= 0:
-                    hint = n
+                    self.loop.sock_hint = n
                     if n < size:
                         _PyBytes_Resize(&data, n)
                     result = <object>data

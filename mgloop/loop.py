@@ -92,8 +92,11 @@ class Loop(
             )
             self._signal_handlers.clear()
         self._close_signals()
-        super().close()
-        self._dispose()
+        try:
+            self._run_posted()
+        finally:
+            super().close()
+            self._dispose()
 
     # ------------------------------------------------------------ transports ----
 

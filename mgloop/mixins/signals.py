@@ -65,10 +65,16 @@ class SignalsMixin:
         # First, since some versions' clean-up would undo the set-up of a loop already running.
         self._check_closed()  # type: ignore[attr-defined]
         self._check_running()  # type: ignore[attr-defined]
-        self._adopt()  # type: ignore[attr-defined]
-        if threading.current_thread() is not threading.main_thread():
-            super().run_forever()  # type: ignore[misc]
-            return
+        self._enter()  # type: ignore[attr-defined]
+        try:
+            if threading.current_thread() is threading.main_thread():
+                self._run_with_signals()
+            else:
+                super().run_forever()  # type: ignore[misc]
+        finally:
+            self._leave()  # type: ignore[attr-defined]
+
+    def _run_with_signals(self) -> None:
         wakeup_fd = self._csock.fileno()
         # Registered while it runs only: an idle loop that is forgotten, not closed, must not be
         # kept alive by its own registration.

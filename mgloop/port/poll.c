@@ -72,8 +72,7 @@ struct mgl_poll {
     int zero_polls;
     int score; /* of the GIL-held probe: +1 hit, -2 miss */
     int unprobed;
-    bool waiting;   /* the loop is in its wait (or just about to be) */
-    bool woken;     /* a wake-up is on its way */
+    mgl_inbox *inbox; /* borrowed: the loop's */
     registration *table; /* by descriptor */
     int limit;
     int watched; /* registrations that the kernel knows */
@@ -84,9 +83,15 @@ struct mgl_poll {
     struct epoll_event events[MGL_MAX_EVENTS];
 };
 
-static unsigned fork_count; /* forks that this process is the child of */
+static unsigned fork_count; /* forks that this process is the child of; set in its only thread */
 
-static void count_fork(void) { fork_count++; }
+/* Held while Mongoose, making a manager, has changed the disposition of SIGPIPE. */
+static pthread_mutex_t sigpipe_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void count_fork(void) {
+    fork_count++;
+    pthread_mutex_init(&sigpipe_lock, NULL); /* another thread may have held it, and is not here */
+}
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 
@@ -172,13 +177,15 @@ static int wait_for_events(mgl_poll *poll) {
         poll->score = poll->score > 2 ? poll->score - 2 : 0;
     }
     poll->zero_polls = 0;
-    poll->woken = false; /* one wake-up too many is harmless; one believed sent and lost is not */
-    poll->waiting = true;
+    /* One wake-up too many is harmless; one believed sent and lost is not. */
+    atomic_store(&poll->inbox->woken, false);
+    atomic_store(&poll->inbox->waiting, true);
+    if (mgl_inbox_any(poll->inbox)) ms = 0;
     state = PyEval_SaveThread();
     n = epoll_wait(epoll_fd, events, poll->pool_size, ms);
     int error = errno;
     PyEval_RestoreThread(state);
-    poll->waiting = false;
+    atomic_store(&poll->inbox->waiting, false);
     errno = error;
     return n;
 }
@@ -229,7 +236,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
         }
         if (!(key & MGL_OURS)) {
             if (foreign < max) out[foreign++] = poll->events[i];
-            poll->woken = false;
+            atomic_store(&poll->inbox->woken, false);
             continue;
         }
         uint32_t fd = (uint32_t) key;
@@ -362,9 +369,14 @@ int mgl_poll_limit(const mgl_poll *poll) { return poll->limit; }
 /* Stock Mongoose closes and frees the connection when its recv() fails or memory is short. */
 static void on_wakeup(struct mg_connection *c, int event, void *data) {
     mgl_poll *poll = (mgl_poll *) c->mgr;
-    wufn(c, event, data);
-    if (event != MG_EV_CLOSE) return;
+    if (event != MG_EV_CLOSE) {
+        wufn(c, event, data);
+        return;
+    }
+    pthread_mutex_lock(&poll->inbox->lock);
+    wufn(c, event, data); /* closes the sending end */
     poll->base = NULL;
+    pthread_mutex_unlock(&poll->inbox->lock);
     if (poll->pool_size > 0) poll->pool[0]->next = NULL;
 }
 
@@ -406,40 +418,61 @@ static bool make_wakeup(mgl_poll *poll) {
         return false;
     }
     c->fn = on_wakeup;
+    pthread_mutex_lock(&poll->inbox->lock);
     poll->base = c;
+    pthread_mutex_unlock(&poll->inbox->lock);
     if (poll->pool_size > 0) poll->pool[0]->next = c;
     return true;
 }
 
-bool mgl_poll_wakeup(mgl_poll *poll) {
-    if (!poll->wakeup) return false;
-    /* Both flags change with the GIL held only, and the loop looks at its ready ring after it has
-     * set `waiting`'s counterpart, the time-out: nothing pushed before this call can be missed. */
-    if (poll->waiting && !poll->woken && !mgl_poll_forked(poll)) {
-        poll->woken = true;
+void mgl_poll_wakeup(mgl_inbox *inbox) {
+    if (!atomic_load(&inbox->waiting) || atomic_exchange(&inbox->woken, true)) return;
+    /* The child of a fork has no part in its parent's wait, and may find the lock taken for good. */
+    if (inbox->fork_count != fork_count) return;
+    pthread_mutex_lock(&inbox->lock);
+    mgl_poll *poll = inbox->poll;
+    if (poll != NULL) {
         errno = 0; /* mg_wakeup() does not tell whether its send() has failed */
         if (poll->base == NULL || !mg_wakeup(&poll->mgr, poll->base->id, "", 0) || errno != 0) {
             /* The alarm ends a wait as well: it rings at once. */
             struct itimerspec now = {.it_value = {0, 1}};
-            poll->woken = timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &now, NULL) == 0;
+            if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &now, NULL) != 0)
+                atomic_store(&inbox->woken, false);
         }
     }
-    return true;
+    pthread_mutex_unlock(&inbox->lock);
 }
 
 /* ---------------------------------------------------------------- life and death ---- */
 
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup) {
+/* From whom wake-ups come from now on: NULL = from nobody any more. */
+static void wake_by(mgl_inbox *inbox, mgl_poll *poll) {
+    pthread_mutex_lock(&inbox->lock);
+    inbox->poll = poll;
+    pthread_mutex_unlock(&inbox->lock);
+}
+
+/* In a new loop, and in the only thread of a forked child. */
+static void begin_inbox(mgl_inbox *inbox) {
+    pthread_mutex_init(&inbox->lock, NULL);
+    atomic_store(&inbox->waiting, false);
+    atomic_store(&inbox->woken, false);
+    inbox->fork_count = fork_count;
+}
+
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, bool enable_wakeup) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
 
     mgl_poll *poll = calloc(1, sizeof(*poll));
     if (poll == NULL) return (mgl_poll *) PyErr_NoMemory();
     struct sigaction sigpipe; /* mg_mgr_init() ignores SIGPIPE for the whole process: put it back */
+    pthread_mutex_lock(&sigpipe_lock);
     sigaction(SIGPIPE, NULL, &sigpipe);
     mg_mgr_init(&poll->mgr);
     int error = errno;
     sigaction(SIGPIPE, &sigpipe, NULL);
+    pthread_mutex_unlock(&sigpipe_lock);
     if (poll->mgr.epoll_fd < 0) {
         errno = error;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -448,7 +481,9 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
     }
     poll->loop = loop;
     poll->record = record;
+    poll->inbox = inbox;
     poll->fork_count = fork_count;
+    begin_inbox(inbox);
     if (!make_alarm(poll)) {
         error = errno;
         mgl_poll_free(poll);
@@ -468,6 +503,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup)
         mgl_poll_free(poll);
         return (mgl_poll *) PyErr_NoMemory();
     }
+    if (enable_wakeup) wake_by(inbox, poll);
     return poll;
 }
 
@@ -492,12 +528,12 @@ static void drop_wakeup(mgl_poll *poll) {
 int mgl_poll_adopt(mgl_poll *poll) {
     if (!mgl_poll_forked(poll)) return 0;
     if (!leave_parents_epoll(poll)) return -errno;
+    begin_inbox(poll->inbox);
     close(poll->alarm_fd);
     if (!make_alarm(poll)) return -errno;
     drop_wakeup(poll);
     if (poll->wakeup && !make_wakeup(poll)) return -errno;
     poll->fork_count = fork_count;
-    poll->waiting = poll->woken = false;
     for (int fd = 0; fd < poll->limit; fd++) {
         registration *r = &poll->table[fd];
         if (r->events == 0) continue;
@@ -509,6 +545,8 @@ int mgl_poll_adopt(mgl_poll *poll) {
 }
 
 void mgl_poll_free(mgl_poll *poll) {
+    if (mgl_poll_forked(poll)) begin_inbox(poll->inbox);
+    wake_by(poll->inbox, NULL);
     for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
     if (poll->alarm_fd >= 0) close(poll->alarm_fd);
     free(poll->table);

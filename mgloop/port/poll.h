@@ -9,7 +9,7 @@
  *
  *   mgl_poll_run(deadline)
  *     mg_mgr_poll()                      stock
- *       epoll_wait -> hook               waits for real (GIL released), then links one
+ *       epoll_wait -> hook               waits for real, detached, then links one
  *                                        mg_connection from a pool for each ready registration
  *       for each linked connection       stock walk
  *         MG_EV_POLL -> handler          records (owner, events) and nothing else
@@ -24,8 +24,9 @@
  * outlives close() when the open file has a duplicate (dup, fork), and then still reports. The
  * generation tells such a ghost from the descriptor's present owner.
  *
- * Threads: everything here needs the GIL and the loop's own thread, except mgl_poll_wakeup(),
- * which needs the GIL only. Lifetime: a registration holds one reference to its owner.
+ * Threads: everything here needs the loop's own thread, attached to the interpreter, except
+ * mgl_poll_wakeup(), which any thread may call. Lifetime: a registration holds one reference to its
+ * owner.
  * After fork() the child must not touch the parent's epoll: mgl_poll_forked() tells, and every
  * function that would issue an epoll_ctl() looks first.
  */
@@ -37,13 +38,16 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
+#include "inbox.h"
+
 typedef struct mgl_poll mgl_poll;
 
-/* Called once per ready registration, inside mg_mgr_poll(), GIL held: must only record. */
+/* Called once per ready registration, inside mg_mgr_poll(): must only record. */
 typedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events);
 
-/* enable_wakeup: set up mg_wakeup(). Returns NULL with a Python exception set. `loop` is borrowed. */
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, bool enable_wakeup);
+/* enable_wakeup: set up mg_wakeup(). Returns NULL with a Python exception set. `loop` and `inbox` are
+ * borrowed; a wait does not begin while something is in the inbox. */
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, bool enable_wakeup);
 void mgl_poll_free(mgl_poll *poll);
 
 #define MGL_NEVER INT64_MAX
@@ -72,9 +76,9 @@ int mgl_poll_watched(const mgl_poll *poll);
 /* One past the largest descriptor that may be registered. */
 int mgl_poll_limit(const mgl_poll *poll);
 
-/* Wakes the loop's wait through the stock mg_wakeup(); free of system calls while the loop is
- * awake or a wake-up is already on its way. False if wake-ups are not enabled. */
-bool mgl_poll_wakeup(mgl_poll *poll);
+/* Ends the loop's wait through the stock mg_wakeup(); free of system calls while the loop is awake
+ * or a wake-up is already on its way. The loop may be closed by now. */
+void mgl_poll_wakeup(mgl_inbox *inbox);
 
 bool mgl_poll_forked(const mgl_poll *poll);
 /* In a child of the process that made the loop: an epoll set, an alarm and a wake-up of its own, and

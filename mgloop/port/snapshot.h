@@ -14,7 +14,7 @@
  * when mgloop is imported (_handle.find_mapping()), and where it cannot be found each callback
  * gets its copy at once, as ever.
  *
- * Native because it runs per callback. Needs the GIL. */
+ * Native because it runs per callback. For the loop's thread, or under the GIL. */
 #ifndef MGLOOP_SNAPSHOT_H
 #define MGLOOP_SNAPSHOT_H
 

@@ -8,7 +8,7 @@
  * so that sifting touches no other memory, and each timer knows its place (through `index`), so
  * that cancelling removes it at once: 0.2 us against 1.8 us for marking it and sweeping later, and
  * no cancelled timer keeps its callback alive. Equal deadlines run in the order of their making.
- * Needs the GIL; runs no Python code. */
+ * For the loop's thread; runs no Python code. */
 #ifndef MGLOOP_TIMERHEAP_H
 #define MGLOOP_TIMERHEAP_H
 

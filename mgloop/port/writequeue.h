@@ -5,7 +5,7 @@
  * Native because it is touched per packet. Holds bytes objects only (whatever can change is copied
  * into one before it is queued), so sending needs no buffer protocol and no snapshot can go stale.
  * Two objects fit inside the queue itself, the common head and body of a response: an idle
- * connection owns no memory here. Needs the GIL. */
+ * connection owns no memory here. For the loop's thread. */
 #ifndef MGLOOP_WRITEQUEUE_H
 #define MGLOOP_WRITEQUEUE_H
 

@@ -4,19 +4,16 @@
 for small writes that are on their way into one record.
 
 One pair per loop, instead of 256 KiB per connection as with asyncio.sslproto. It is native because
-it is lent as plain memory. It is used in the loop's thread, with the GIL held, and belongs to
-nobody between two callbacks: what arrives is taken out before anything else runs, and the record
-is held only while its connection is inside a callback of the application, or in writelines().
-Loops refer to it weakly, connections as long as they live.
+it is lent as plain memory. It is used in the loop's thread, and belongs to nobody between two
+callbacks: what arrives is taken out before anything else runs, and the record is held only while
+its connection is inside a callback of the application, or in writelines().
+The loop refers to it, and connections as long as they live.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
-import weakref
-
-# One LoopBuffers per loop, for as long as the loop or one of its TLS connections lives.
-cdef object buffers_of_loop = weakref.WeakKeyDictionary()
+from mgloop._loop cimport LoopCore
 
 
 @cython.final
@@ -45,17 +42,12 @@ cdef class LoopBuffers:
 
 
 cdef LoopBuffers buffers_for(object loop):
-    try:
-        found = buffers_of_loop.get(loop)
-        if found is None:
-            found = buffers_of_loop[loop] = LoopBuffers()
-        return found
-    except TypeError:
-        return LoopBuffers()
+    if not isinstance(loop, LoopCore):
+        return LoopBuffers()        # another loop's: the connection has its own
+    if (<LoopCore>loop).tls_buffers is None:
+        (<LoopCore>loop).tls_buffers = LoopBuffers()
+    return (<LoopCore>loop).tls_buffers
 
 
 cdef LoopBuffers known_buffers(object loop):
-    try:
-        return buffers_of_loop.get(loop)
-    except TypeError:
-        return None
+    return (<LoopCore>loop).tls_buffers if isinstance(loop, LoopCore) else None

@@ -17,7 +17,7 @@ How it is faster than calling SSLObject.read() until it raises, as asyncio.sslpr
 * The methods of the `_ssl` object behind `ssl.SSLObject` are bound once and called directly:
   SSLObject.read and .write are Python functions, a frame per record.
 
-Everything runs in one thread with the GIL held. `_ssl` releases it while it encrypts or decrypts:
+Everything runs in one thread. `_ssl` releases it while it encrypts or decrypts:
 memory that is handed to it must belong to this engine's loop.
 """
 

@@ -12,12 +12,13 @@ A callback of the application that raises SystemExit or KeyboardInterrupt ends r
 it kept from being done (records that are decrypted and not delivered, the end of the stream, the
 end of the handshake) is done when the loop runs again: see again().
 
-Everything runs in the loop's thread with the GIL held. Lifetime: the transport below holds the
+Everything runs in the loop's thread. Lifetime: the transport below holds the
 protocol, the protocol both transports; connection_lost() cuts all of these.
 """
 
 cimport cython
 
+from mgloop._loop cimport LoopCore
 from mgloop.tls._buffers cimport ARRIVAL_SIZE, buffers_for
 from mgloop.tls._engine cimport Engine
 from mgloop.tls._reading cimport Reading
@@ -87,6 +88,7 @@ cdef class SSLProtocol(Reading):
             sslcontext = create_transport_context(server_side, server_hostname)
 
         self._loop = loop
+        self.core = loop if isinstance(loop, LoopCore) else None
         self._waiter = waiter
         self._sslcontext = sslcontext
         self._extra = {'sslcontext': sslcontext}

@@ -3,6 +3,7 @@
 connection share. Read the table first; the modules beside this one only carry it out.
 """
 
+from mgloop._loop cimport LoopCore
 from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._engine cimport Engine
 
@@ -142,6 +143,7 @@ cdef class Connection:
     cdef int ending
     cdef Engine tls
     cdef LoopBuffers buffers
+    cdef LoopCore core              # the loop, if it is mgloop's, else None
 
     cdef int set_state(self, int new_state) except -1
     cdef int hold_no_more(self, int reason) except -1

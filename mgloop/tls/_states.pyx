@@ -25,7 +25,7 @@ Besides the state there are flags. Each has one owner, and all combinations can 
     tls.ended               Engine           the closing alert of the peer was met
     tls.carry               Engine           there is more to decrypt without further input
 
-Everything runs in the loop's thread with the GIL held. Python code can call any method at any
+Everything runs in the loop's thread. Python code can call any method at any
 time: before __init__(), which makes the engine, or from a finalizer after the collector has
 cleared the object. So all these classes look for None before they reach into an extension type
 (nonecheck, AttributeError), which costs a comparison with a constant.

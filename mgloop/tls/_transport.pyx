@@ -8,6 +8,7 @@ holds, and which lets go of it in connection_lost(). It is native because write(
 
 cimport cython
 
+from mgloop._loop cimport own_thread
 from mgloop.tls._reading cimport Reading
 from mgloop.tls._states cimport UNWANTED
 
@@ -59,6 +60,7 @@ cdef class SSLTransport:
 
     def set_protocol(self, protocol):
         """Hand further events to *protocol*, a Protocol or BufferedProtocol."""
+        own_thread(self._ssl_protocol.core)
         self._ssl_protocol._set_app_protocol(protocol)
 
     def get_protocol(self):
@@ -77,6 +79,7 @@ cdef class SSLTransport:
 
         Waits for the peer's closing alert for ssl_shutdown_timeout seconds at most.
         """
+        own_thread(self._ssl_protocol.core)
         if not self._closed:
             self._closed = True
             self._ssl_protocol.close()
@@ -85,6 +88,7 @@ cdef class SSLTransport:
 
     def abort(self):
         """Close the transport below at once; what is buffered is lost."""
+        own_thread(self._ssl_protocol.core)
         self._force_close(None)
 
     def _force_close(self, exc):
@@ -98,10 +102,12 @@ cdef class SSLTransport:
     def pause_reading(self):
         """Stop data_received(); ciphertext is buffered up to the read limit, then the transport
         below is paused too. May be called in any state and more than once."""
+        own_thread(self._ssl_protocol.core)
         self._ssl_protocol._app_reading_paused = True
 
     def resume_reading(self):
         """Undo pause_reading(); what was buffered is delivered in the next iteration."""
+        own_thread(self._ssl_protocol.core)
         self._ssl_protocol.resume_reading()
 
     def set_write_buffer_limits(self, high=None, low=None):
@@ -109,6 +115,7 @@ cdef class SSLTransport:
 
         Default 512 KiB and a quarter of the high limit. ValueError unless high >= low >= 0.
         """
+        own_thread(self._ssl_protocol.core)
         self._ssl_protocol._set_write_buffer_limits(high, low)
         self._ssl_protocol.control_app_writing()
 
@@ -141,6 +148,7 @@ cdef class SSLTransport:
 
     def write(self, data):
         """Encrypt and send *data*, a bytes, bytearray or memoryview; never blocks."""
+        own_thread(self._ssl_protocol.core)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f'data: expecting a bytes-like instance, got {type(data).__name__}')
         if data:
@@ -148,10 +156,12 @@ cdef class SSLTransport:
 
     def writelines(self, list_of_data):
         """Send all of an iterable of bytes-like objects, in as few records as they need."""
+        own_thread(self._ssl_protocol.core)
         self._ssl_protocol.write_many(list_of_data)
 
     def write_eof(self):
         """Always raises NotImplementedError."""
+        own_thread(self._ssl_protocol.core)
         raise NotImplementedError
 
     def can_write_eof(self):

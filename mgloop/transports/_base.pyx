@@ -32,7 +32,9 @@ directly or through the Python socket that it was given or has made since somebo
 from cpython.object cimport PyObject
 from libc.errno cimport EBADF
 
-from mgloop._loop cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error
+from mgloop._loop cimport (
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error, own_thread,
+)
 
 import contextvars
 import socket
@@ -337,6 +339,7 @@ cdef class SocketTransport(Watcher):
 
     def pause_reading(self):
         """Deliver nothing until resume_reading()."""
+        own_thread(self.loop)
         if self.closing or self.paused:
             return
         self.paused = True
@@ -345,6 +348,7 @@ cdef class SocketTransport(Watcher):
 
     def resume_reading(self):
         """Go on after pause_reading(); what came meanwhile is delivered from the loop."""
+        own_thread(self.loop)
         if self.closing or not self.paused:
             return
         self.paused = False
@@ -372,6 +376,7 @@ cdef class SocketTransport(Watcher):
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
+        own_thread(self.loop)
         set_limits(&self.limits, high, low)
         self.settle()
         self.pause_protocol()
@@ -394,6 +399,7 @@ cdef class SocketTransport(Watcher):
 
     def close(self):
         """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        own_thread(self.loop)
         if self.closing:
             return
         self.closing = True
@@ -403,6 +409,7 @@ cdef class SocketTransport(Watcher):
 
     def abort(self):
         """Close without sending what is queued."""
+        own_thread(self.loop)
         self.settle()
         self.force_close(None)
 
@@ -500,6 +507,7 @@ cdef class SocketTransport(Watcher):
 
     def set_protocol(self, protocol):
         """Deliver to another protocol from now on; its connection_made() is not called."""
+        own_thread(self.loop)
         self.use_protocol(protocol)
 
     def get_protocol(self):

@@ -6,7 +6,13 @@ from libc.stdint cimport uint32_t
 from mgloop.transports._base cimport SocketTransport
 
 
+# What all datagram transports of a loop share.
+cdef class Room:
+    cdef void *memory           # Buffers, in _datagram.pyx
+
+
 cdef class Datagram(SocketTransport):
+    cdef Room shared
     cdef object address         # remote address given by the creator, or None
     cdef object queue           # deque of (bytes, address) that the kernel had no room for
     cdef list undelivered       # read already when reading was paused

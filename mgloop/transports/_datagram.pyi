@@ -7,6 +7,9 @@ from typing import Any, final
 from ._base import SocketTransport
 
 @final
+class Room: ...  # Nothing for Python to use.
+
+@final
 class Datagram(SocketTransport):
     def __init__(
         self,

@@ -19,13 +19,16 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
-from mgloop._loop cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error
+from mgloop._loop cimport (
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error, own_thread,
+)
 from mgloop.transports._base cimport (
     SECOND_LOOK, Address, SocketTransport, address_tuple, sockaddr,
 )
@@ -81,24 +84,75 @@ cdef enum:
 
 cdef object AsyncioDatagramTransport = _stdlib.DatagramTransport
 
-# Used between a system call and the copy after it, with the GIL held. Pages that no datagram
-# reaches are never touched, and cost no memory.
-cdef char buffers[BATCH][DATAGRAM]
-cdef Address names[BATCH]
-cdef iovec vectors[BATCH]
-cdef mmsghdr messages[BATCH]
-
-
-# ------------------------------------------------------------------ addresses ----
 
 cdef struct CachedAddress:
     Address name
     socklen_t size
     PyObject *tuple             # strong, or NULL
 
-# Direct-mapped by the sockaddr; `by_tuple` finds an entry again by its tuple's identity.
-cdef CachedAddress cache[CACHE]
-cdef int by_tuple[CACHE]
+
+cdef struct Buffers:
+    char data[BATCH][DATAGRAM]
+    Address names[BATCH]
+    iovec vectors[BATCH]
+    mmsghdr messages[BATCH]
+    # Direct-mapped by the sockaddr; `by_tuple` finds an entry again by its tuple's identity.
+    CachedAddress cache[CACHE]
+    int by_tuple[CACHE]
+
+
+@cython.final
+@cython.no_gc
+cdef class Room:
+    """What all datagram transports of a loop share: room for what one recvmmsg() brings, used
+    between the system call and the copy after it, and the addresses seen last.
+
+    Pages that no datagram reaches are never touched, and cost no memory.
+    """
+
+    def __cinit__(self):
+        self.memory = PyMem_RawCalloc(1, sizeof(Buffers))
+        if self.memory is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef int i
+        if self.memory is not NULL:
+            for i in range(CACHE):
+                Py_XDECREF((<Buffers *>self.memory).cache[i].tuple)
+            PyMem_RawFree(self.memory)
+
+
+cdef object address_of(Room shared, Address *name, socklen_t size):
+    """The tuple for a sockaddr: the same object as last time, while it is in the cache."""
+    cdef int i = slot_of(name, size)
+    cdef Buffers *buffers = <Buffers *>shared.memory
+    cdef CachedAddress *entry = &buffers.cache[i]
+    cdef PyObject *old
+    if entry.tuple is not NULL and entry.size == size and memcmp(&entry.name, name, size) == 0:
+        return <object>entry.tuple
+    fresh = address_tuple(name)
+    old = entry.tuple
+    Py_INCREF(fresh)
+    entry.tuple = <PyObject *>fresh
+    entry.size = size
+    memcpy(&entry.name, name, size)
+    buffers.by_tuple[slot_of_tuple(entry.tuple)] = i
+    Py_XDECREF(old)
+    return fresh
+
+
+cdef inline CachedAddress *entry_of(Room shared, PyObject *address) noexcept:
+    """That of a tuple that address_of() has given, or NULL."""
+    cdef Buffers *buffers = <Buffers *>shared.memory
+    cdef CachedAddress *entry = &buffers.cache[buffers.by_tuple[slot_of_tuple(address)]]
+    return entry if entry.tuple == address else NULL
+
+
+cdef Room room_of(LoopCore loop):
+    if loop.datagram_room is None:
+        loop.datagram_room = Room()
+    return loop.datagram_room
 
 
 cdef inline int slot_of(Address *name, socklen_t size) noexcept:
@@ -114,24 +168,6 @@ cdef inline int slot_of_tuple(PyObject *address) noexcept:
     return <int>((<uintptr_t>address >> 4) & (CACHE - 1))
 
 
-cdef object address_of(Address *name, socklen_t size):
-    """The tuple for a sockaddr: the same object as last time, while it is in the cache."""
-    cdef int i = slot_of(name, size)
-    cdef CachedAddress *entry = &cache[i]
-    cdef PyObject *old
-    if entry.tuple is not NULL and entry.size == size and memcmp(&entry.name, name, size) == 0:
-        return <object>entry.tuple
-    fresh = address_tuple(name)
-    old = entry.tuple
-    Py_INCREF(fresh)
-    entry.tuple = <PyObject *>fresh
-    entry.size = size
-    memcpy(&entry.name, name, size)
-    by_tuple[slot_of_tuple(entry.tuple)] = i
-    Py_XDECREF(old)
-    return fresh
-
-
 # ------------------------------------------------------------------ the transport ----
 
 @cython.final
@@ -143,6 +179,7 @@ cdef class Datagram(SocketTransport):
         self.queue = deque()
         self.room_on_demand = True
         self.by_address = sock.family in (AF_INET, AF_INET6)
+        self.shared = room_of(loop)
         self.adopt_socket(loop, sock, protocol, waiter, extra, None, None)
         self.connected_socket = bool(self.peername)
         self.nameless_peer = self.peername is not None and not self.connected_socket
@@ -185,15 +222,17 @@ cdef class Datagram(SocketTransport):
         cdef Address senders[BATCH]
         cdef PyObject *data[BATCH]
         cdef list batch
+        cdef Room shared = self.shared
+        cdef Buffers *room = <Buffers *>shared.memory
         for i in range(BATCH):
-            vectors[i].iov_base = &buffers[i][0]
-            vectors[i].iov_len = DATAGRAM
-            memset(&messages[i], 0, sizeof(mmsghdr))
-            messages[i].msg_hdr.msg_name = &names[i]
-            messages[i].msg_hdr.msg_namelen = sizeof(Address)
-            messages[i].msg_hdr.msg_iov = &vectors[i]
-            messages[i].msg_hdr.msg_iovlen = 1
-        n = recvmmsg(self.fd, messages, BATCH, MSG_DONTWAIT, NULL)
+            room.vectors[i].iov_base = &room.data[i][0]
+            room.vectors[i].iov_len = DATAGRAM
+            memset(&room.messages[i], 0, sizeof(mmsghdr))
+            room.messages[i].msg_hdr.msg_name = &room.names[i]
+            room.messages[i].msg_hdr.msg_namelen = sizeof(Address)
+            room.messages[i].msg_hdr.msg_iov = &room.vectors[i]
+            room.messages[i].msg_hdr.msg_iovlen = 1
+        n = recvmmsg(self.fd, room.messages, BATCH, MSG_DONTWAIT, NULL)
         if n < 0:
             error = errno
             if error == EAGAIN:
@@ -204,17 +243,17 @@ cdef class Datagram(SocketTransport):
                 self.on_read_error(os_error(error))
             # An error is told once; datagrams may be behind it.
             return self.loop.mark_ready(self, EPOLLIN)
-        # First everything out of the static buffers: up to 3.11 making a tuple may start the
+        # First everything out of the shared buffers: up to 3.11 making a tuple may start the
         # collector, and with it code of the user's and other threads. Making bytes cannot.
         for i in range(n):
-            sizes[i] = messages[i].msg_hdr.msg_namelen
-            senders[i] = names[i]
-            data[i] = PyBytes_New(&buffers[i][0], messages[i].msg_len)
+            sizes[i] = room.messages[i].msg_hdr.msg_namelen
+            senders[i] = room.names[i]
+            data[i] = PyBytes_New(&room.data[i][0], room.messages[i].msg_len)
         batch = []
         for i in range(n):
             item = <object>data[i]
             Py_DECREF(item)
-            batch.append((item, address_of(&senders[i], sizes[i]) if sizes[i] else None))
+            batch.append((item, address_of(shared, &senders[i], sizes[i]) if sizes[i] else None))
         self.deliver(batch)
         if n == BATCH or events & (EPOLLERR | EPOLLHUP):
             # Not drained for certain: on with it after the others have had their turn.
@@ -295,6 +334,7 @@ cdef class Datagram(SocketTransport):
         Raises TypeError for what is not bytes-like, ValueError for another address than the one
         the endpoint was made with."""
         cdef Py_buffer view
+        own_thread(self.loop)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(
                 f"data argument must be a bytes-like object, not {type(data).__name__!r}")
@@ -326,14 +366,14 @@ cdef class Datagram(SocketTransport):
     cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1:
         """1 = sent, or failed and reported; 0 = the kernel has no room."""
         cdef ssize_t sent
-        cdef int slot
+        cdef CachedAddress *known
         if self.connected_socket or address is None and self.nameless_peer:
             sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
         else:
-            slot = by_tuple[slot_of_tuple(<PyObject *>address)]
-            if self.by_address and cache[slot].tuple == <PyObject *>address:
+            known = entry_of(self.shared, <PyObject *>address) if self.by_address else NULL
+            if known is not NULL:
                 sent = sendto(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT,
-                              &cache[slot].name.any, cache[slot].size)
+                              &known.name.any, known.size)
             else:
                 return self.send_cold(start, n, address)
         if sent >= 0:

@@ -36,7 +36,7 @@ from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport LoopCore, os_error
+from mgloop._loop cimport LoopCore, SCRATCH, os_error, own_thread
 from mgloop.transports._base cimport control_flow, has_drained, has_exceeded, set_limits
 
 import os
@@ -74,14 +74,10 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SCRATCH = 64 * 1024         # what a pipe holds, unless it is told otherwise
     SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
     MAX_READ = 256 * 1024       # as asyncio's max_size; a datagram must fit
     MAX_WRITES = 8              # per turn
     MAX_IOV = 64                # objects per writev()
-
-# One for the process: it is only used between a read() and the copy after it, with the GIL held.
-cdef char scratch[SCRATCH]
 
 cdef object set_result_unless_cancelled = _stdlib.set_result_unless_cancelled
 cdef object AsyncioReadPipe = _stdlib.UnixReadPipeTransport
@@ -158,6 +154,7 @@ cdef class Pipe:
 
     def set_protocol(self, protocol):
         """Deliver to another protocol from now on; its connection_made() is not called."""
+        own_thread(self.loop)
         self.protocol = protocol
 
     def get_protocol(self):
@@ -244,6 +241,7 @@ cdef class ReadPipe(Pipe):
 
     def pause_reading(self):
         """Stop calling data_received() until resume_reading()."""
+        own_thread(self.loop)
         if not self.is_reading():
             return
         self.paused = True
@@ -252,6 +250,7 @@ cdef class ReadPipe(Pipe):
 
     def resume_reading(self):
         """Go on after pause_reading()."""
+        own_thread(self.loop)
         if self.closing or not self.paused:
             return
         self.paused = False
@@ -288,7 +287,7 @@ cdef class ReadPipe(Pipe):
         cdef int fd = self.fd, error
         cdef char *start
         if self.fifo and hint < SMALL_READ:
-            n = read(fd, scratch, SCRATCH)
+            n = read(fd, self.loop.scratch, SCRATCH)
         else:
             data = PyBytes_New(NULL, MAX_READ)
             start = PyBytes_AS_STRING(<object>data)
@@ -307,7 +306,7 @@ cdef class ReadPipe(Pipe):
         # Rises at once, falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
         if data is NULL:
-            return PyBytes_FromStringAndSize(scratch, n)
+            return PyBytes_FromStringAndSize(self.loop.scratch, n)
         _PyBytes_Resize(&data, n)
         result = <object>data
         Py_DECREF(result)
@@ -315,6 +314,7 @@ cdef class ReadPipe(Pipe):
 
     def close(self):
         """Close the pipe without reading what is left; connection_lost(None) follows."""
+        own_thread(self.loop)
         if not self.closing:
             self.end(None)
 
@@ -374,6 +374,7 @@ cdef class WritePipe(Pipe):
         cdef Py_buffer view
         cdef ssize_t sent = 0
         cdef Py_ssize_t done
+        own_thread(self.loop)
         assert isinstance(data, (bytes, bytearray, memoryview)), repr(data)
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -401,6 +402,7 @@ cdef class WritePipe(Pipe):
     def writelines(self, list_of_data):
         """Send several bytes-like objects, gathered by the kernel and never joined."""
         cdef list chunks = []
+        own_thread(self.loop)
         for data in list_of_data:
             if not PyBytes_CheckExact(data):
                 data = bytes(memoryview(data))
@@ -502,6 +504,7 @@ cdef class WritePipe(Pipe):
 
     def write_eof(self):
         """Close the pipe once everything is sent: a pipe has no other end of file."""
+        own_thread(self.loop)
         if self.closing:
             return
         self.closing = True
@@ -510,10 +513,12 @@ cdef class WritePipe(Pipe):
 
     def close(self):
         """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        own_thread(self.loop)
         self.write_eof()
 
     def abort(self):
         """Close without sending what is queued."""
+        own_thread(self.loop)
         self.stop(None)
 
     cdef int stop(self, object exc) except -1:
@@ -546,6 +551,7 @@ cdef class WritePipe(Pipe):
     def set_write_buffer_limits(self, high=None, low=None):
         """The sizes in bytes above which pause_writing() and below which resume_writing() is
         called. Raises ValueError unless high >= low >= 0."""
+        own_thread(self.loop)
         set_limits(&self.limits, high, low)
         self.pause_protocol()
 

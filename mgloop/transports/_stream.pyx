@@ -40,7 +40,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, os_error,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, SCRATCH, os_error, own_thread,
 )
 from mgloop.tls._protocol cimport SSLProtocol
 from mgloop.transports._base cimport SECOND_LOOK, SocketTransport
@@ -97,7 +97,6 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SCRATCH = 64 * 1024         # shared receive buffer
     SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
     MIDDLE_READ = 32 * 1024     # below this: a bytes object of the next power of two
     LARGE_READ = 256 * 1024     # else: as asyncio's max_size
@@ -106,9 +105,6 @@ cdef enum:
     DEFER_MAX = 4 * 1024        # longer writes are sent at once
     MAX_IOV = 64                # objects per sendmsg()
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
-
-# One for the process: it is only used between a recv() and the copy after it, with the GIL held.
-cdef char scratch[SCRATCH]
 
 cdef object MINUS_ONE = -1
 cdef object WRITELINES = _stdlib.WRITELINES
@@ -236,7 +232,7 @@ cdef class Stream(SocketTransport):
         if hint < SMALL_READ:
             size = SCRATCH
             data = NULL
-            n = recv(self.fd, scratch, SCRATCH, MSG_DONTWAIT)
+            n = recv(self.fd, self.loop.scratch, SCRATCH, MSG_DONTWAIT)
         else:
             size = LARGE_READ
             if hint < MIDDLE_READ:
@@ -255,7 +251,7 @@ cdef class Stream(SocketTransport):
         # Rises at once, falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <Py_ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
         if data is NULL:
-            return PyBytes_FromStringAndSize(scratch, n)
+            return PyBytes_FromStringAndSize(self.loop.scratch, n)
         _PyBytes_Resize(&data, n)
         result = <object>data
         Py_DECREF(result)
@@ -357,6 +353,7 @@ cdef class Stream(SocketTransport):
         """Send bytes, now or as soon as the peer takes them; a mutable buffer is copied where it
         has to wait. Raises TypeError for what is not bytes-like, RuntimeError after write_eof()."""
         cdef Py_buffer view
+        own_thread(self.loop)
         if PyBytes_CheckExact(data):
             return self._write(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -415,6 +412,7 @@ cdef class Stream(SocketTransport):
         """Send several bytes-like objects, gathered by the kernel and never joined."""
         cdef Py_ssize_t total = 0
         cdef list chunks = []
+        own_thread(self.loop)
         if self.eof:
             raise RuntimeError(f"Cannot call {WRITELINES}() after write_eof()")
         if self.empty_waiter is not None:
@@ -542,6 +540,7 @@ cdef class Stream(SocketTransport):
     def write_eof(self):
         """Shut down the writing side once everything is sent; the peer may go on sending. Raises
         OSError if the connection is gone and that has not been noticed yet."""
+        own_thread(self.loop)
         if self.closing or self.eof:
             return
         self.settle()

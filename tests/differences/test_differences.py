@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import time
 import weakref
 from pathlib import Path
@@ -178,6 +179,47 @@ class TestThreadsSignalsProcesses:
                 loop.close()
 
         assert descriptors() - descriptors(enable_wakeup=False) == 2
+
+    def test_what_was_posted_runs_before_the_loop_is_closed(self, loop_factory, loop_kind):
+        loop = loop_factory()
+        ran = []
+        loop.run_until_complete(asyncio.sleep(0))
+        with support.in_thread(
+            lambda: [loop.call_soon_threadsafe(ran.append, n) for n in range(3)]
+        ):
+            pass
+        loop.call_soon(ran.append, "its own")
+        loop.close()
+        assert ran == side(loop_kind, asyncio=[], mgloop=[0, 1, 2])
+        with pytest.raises(RuntimeError, match="Event loop is closed"):
+            loop.call_soon_threadsafe(ran.append, 4)
+
+    def test_debug_mode_keeps_other_threads_from_a_transport(self, run, loop_kind):
+        async def main():
+            loop = asyncio.get_running_loop()
+            for debug in (True, False):
+                loop.set_debug(debug)
+                refused = debug and loop_kind == "mgloop"
+                ours, peer = socket.socketpair()
+                with peer:
+                    ours.setblocking(False)
+                    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+
+                    def act(transport=transport):
+                        transport.write(b"x")
+                        transport.pause_reading()
+
+                    with (
+                        pytest.raises(RuntimeError, match="Non-thread-safe operation")
+                        if refused
+                        else contextlib.nullcontext()
+                    ):
+                        await loop.run_in_executor(None, act)
+                    transport.write(b"y")
+                    transport.abort()
+                    await asyncio.sleep(0)
+
+        run(main())
 
     def test_the_wakeup_descriptor_of_signals_is_taken_while_running(self, run, loop_kind):
         async def main():

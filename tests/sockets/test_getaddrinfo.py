@@ -9,6 +9,7 @@ Nothing here needs a name server.
 import asyncio
 import itertools
 import socket
+import threading
 
 import pytest
 import support
@@ -194,13 +195,19 @@ class TestNames:
 
         run(main())
 
-    def test_cancelled(self, loop, run):
+    def test_cancelled(self, loop, run, monkeypatch):
+        over = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: over.wait(10))
+
         async def main():
             task = loop.create_task(loop.getaddrinfo("localhost", 80))
             await asyncio.sleep(0)
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            try:
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            finally:
+                over.set()
 
         run(main())
 

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * Where other threads leave what a loop is to run, and how they end its wait.
+ *
+ * Many may post at a time, one takes: the loop's thread. A letter lies inside the handle that it
+ * brings, so that posting allocates nothing and cannot fail but for a closed loop. `newest` is the
+ * head of a list, each letter pointing to the one before; the loop takes the whole list by one
+ * exchange and turns it round. So the letters of one thread stay in their order, and those of
+ * several threads are in the order of their exchanges.
+ *
+ * No wake-up is lost. All of these are sequentially consistent, that is in one order for everybody:
+ *
+ *     who posts   P1  newest = letter         the loop   L1  waiting = true
+ *                 P2  reads `waiting`                    L2  reads `newest`
+ *                 P3  true: sends a wake-up              L3  nothing there: waits
+ *
+ * Were a letter left lying, P2 would have read false, so P2 is before L1; and L2 would have read
+ * nothing, so L2 is before P1. But P1 is before P2 and L1 before L2: these four make a circle.
+ * `woken` spares all but the first sender their system call. It is cleared before L1, and set
+ * before a sending that nobody clears it again between: a second wake-up may be sent, never none.
+ *
+ * `lock` is held while somebody sends, and while the loop makes the means of sending anew or gives
+ * them up: nobody sends into a descriptor that has become another file. No Python runs under it.
+ *
+ * It lies on cache lines of its own. Lifetime: the loop object's, which who posts has a reference
+ * to; after mgl_inbox_close() nothing can be posted. Holds one reference to each handle. */
+#ifndef MGLOOP_INBOX_H
+#define MGLOOP_INBOX_H
+
+#include <Python.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef Py_GIL_DISABLED
+#define MGL_WITHOUT_GIL 1
+#else
+#define MGL_WITHOUT_GIL 0
+#endif
+
+typedef struct mgl_letter {
+    struct mgl_letter *before;
+    PyObject *handle; /* that it lies in; NULL = was never posted */
+} mgl_letter;
+
+struct mgl_poll;
+
+typedef struct mgl_inbox {
+    _Alignas(64) _Atomic(mgl_letter *) newest; /* or mgl_no_more */
+    atomic_bool waiting;                       /* the loop waits, or is about to */
+    atomic_bool woken;                         /* a wake-up is on its way */
+    pthread_mutex_t lock;
+    struct mgl_poll *poll; /* NULL = cannot be woken */
+    unsigned fork_count;   /* as the port's: whose process it is */
+    atomic_ulong thread;   /* that runs the loop, 0 = none */
+} mgl_inbox;
+
+/* What `newest` is in a loop that is closed. */
+static mgl_letter *const mgl_no_more = (mgl_letter *) 1;
+
+static inline mgl_inbox *mgl_inbox_new(void) {
+    mgl_inbox *box = (mgl_inbox *) aligned_alloc(64, sizeof(*box));
+    if (box == NULL) return (mgl_inbox *) PyErr_NoMemory();
+    memset(box, 0, sizeof(*box));
+    pthread_mutex_init(&box->lock, NULL);
+    return box;
+}
+
+static inline void mgl_inbox_free(mgl_inbox *box) {
+    if (box == NULL) return;
+    pthread_mutex_destroy(&box->lock);
+    free(box);
+}
+
+/* From now on this thread runs the loop. False: one does already. */
+static inline bool mgl_inbox_enter(mgl_inbox *box) {
+    unsigned long nobody = 0;
+    return atomic_compare_exchange_strong(&box->thread, &nobody, PyThread_get_thread_ident());
+}
+
+static inline void mgl_inbox_leave(mgl_inbox *box) { atomic_store(&box->thread, 0); }
+
+/* Whether the loop runs in this thread. */
+static inline bool mgl_inbox_here(mgl_inbox *box) {
+    return atomic_load_explicit(&box->thread, memory_order_relaxed) == PyThread_get_thread_ident();
+}
+
+/* Whether it runs in another one. */
+static inline bool mgl_inbox_elsewhere(mgl_inbox *box) {
+    unsigned long thread = atomic_load_explicit(&box->thread, memory_order_relaxed);
+    return thread != 0 && thread != PyThread_get_thread_ident();
+}
+
+/* Takes a new reference to the handle. False: the loop is closed. */
+static inline bool mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) {
+    mgl_letter *before = atomic_load_explicit(&box->newest, memory_order_relaxed);
+    letter->handle = handle;
+    Py_INCREF(handle);
+    do {
+        if (before == mgl_no_more) {
+            Py_DECREF(handle);
+            return false;
+        }
+        letter->before = before;
+    } while (!atomic_compare_exchange_weak(&box->newest, &before, letter));
+    return true;
+}
+
+/* Whether there is anything to take; by the loop's thread. */
+static inline bool mgl_inbox_any(mgl_inbox *box) {
+    mgl_letter *newest = atomic_load(&box->newest);
+    return newest != NULL && newest != mgl_no_more;
+}
+
+/* What lies there, linked by `before`; for the collector, which nobody posts beside. */
+static inline mgl_letter *mgl_inbox_newest(mgl_inbox *box) {
+    mgl_letter *newest = atomic_load(&box->newest);
+    return newest == mgl_no_more ? NULL : newest;
+}
+
+static inline mgl_letter *mgl_inbox_turned(mgl_letter *newest) {
+    mgl_letter *oldest = NULL;
+    while (newest != NULL && newest != mgl_no_more) {
+        mgl_letter *before = newest->before;
+        newest->before = oldest; /* from now on: the one after */
+        oldest = newest;
+        newest = before;
+    }
+    return oldest;
+}
+
+/* Everything that has been posted, oldest first and linked by `before`. The caller owns the
+ * references, and must read a letter's link before it lets go of the handle. */
+static inline mgl_letter *mgl_inbox_take(mgl_inbox *box) {
+    mgl_letter *newest = atomic_load_explicit(&box->newest, memory_order_relaxed);
+    /* One that is closed stays so: nobody but the loop's thread closes it. */
+    if (newest == NULL || newest == mgl_no_more) return NULL;
+    return mgl_inbox_turned(atomic_exchange(&box->newest, NULL));
+}
+
+/* What was taken goes back, before what has been posted since: there was no memory for it. */
+static inline void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *oldest) {
+    mgl_letter *newest = NULL;
+    while (oldest != NULL) {
+        mgl_letter *after = oldest->before;
+        oldest->before = newest;
+        newest = oldest;
+        oldest = after;
+    }
+    mgl_letter *nothing = NULL;
+    if (newest == NULL || atomic_compare_exchange_strong(&box->newest, &nothing, newest)) return;
+    /* Something has: into the list behind it, which nobody but this thread follows or takes. */
+    mgl_letter *last = atomic_load(&box->newest);
+    while (last->before != NULL) last = last->before;
+    last->before = newest;
+}
+
+/* As mgl_inbox_take(), and the last time: from now on posting fails. */
+static inline mgl_letter *mgl_inbox_close(mgl_inbox *box) {
+    return mgl_inbox_turned(atomic_exchange(&box->newest, mgl_no_more));
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * Whose turn it is with a handle that several threads may reach: the loop's, which runs it, or that
+ * of who cancels it. Each wants to take its callback out, and one of them may.
+ *
+ *     PENDING --begin()--> RUNNING --await()--> AWAITED
+ *        |                    \-----end()-----> OVER <----end()----/
+ *        \--cancel()--> CANCELLED
+ *
+ * Needs no lock: the loop is the only one to begin and to end. */
+#ifndef MGLOOP_TURN_H
+#define MGLOOP_TURN_H
+
+#include <Python.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef struct {
+    atomic_int state;     /* zero in a new handle: pending */
+    atomic_ulong thread;  /* that runs the callback */
+} mgl_turn;
+
+enum { MGL_PENDING, MGL_RUNNING, MGL_AWAITED, MGL_OVER, MGL_CANCELLED };
+
+/* False: it was cancelled, and is somebody else's. */
+static inline bool mgl_turn_begin(mgl_turn *turn) {
+    int pending = MGL_PENDING;
+    atomic_store_explicit(&turn->thread, PyThread_get_thread_ident(), memory_order_relaxed);
+    return atomic_compare_exchange_strong(&turn->state, &pending, MGL_RUNNING);
+}
+
+/* True: somebody waits to be told. */
+static inline bool mgl_turn_end(mgl_turn *turn) {
+    return atomic_exchange(&turn->state, MGL_OVER) == MGL_AWAITED;
+}
+
+/* True: it will not run, and is the caller's. */
+static inline bool mgl_turn_cancel(mgl_turn *turn) {
+    int pending = MGL_PENDING;
+    return atomic_compare_exchange_strong(&turn->state, &pending, MGL_CANCELLED);
+}
+
+static inline bool mgl_turn_runs(mgl_turn *turn, bool here) {
+    int state = atomic_load(&turn->state);
+    if (state != MGL_RUNNING && state != MGL_AWAITED) return false;
+    return (atomic_load_explicit(&turn->thread, memory_order_relaxed) == PyThread_get_thread_ident()) == here;
+}
+
+/* True: it still runs, and its end will be told. */
+static inline bool mgl_turn_await(mgl_turn *turn) {
+    int running = MGL_RUNNING;
+    return atomic_compare_exchange_strong(&turn->state, &running, MGL_AWAITED) || running == MGL_AWAITED;
+}
+
+#endif

@@ -1,0 +1,583 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Several loops in several threads of one process, and calls from any thread into any loop.
+
+With the GIL or without, each loop is as if it were alone: what is posted arrives once and in the
+order of its thread, and what the loops read is not mixed up. MGLOOP_THREADS_CALLS says how many
+calls the counting tests make (`make threads` makes a million).
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import gc
+import os
+import random
+import socket
+import ssl
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import weakref
+
+import loops as loop_kinds
+import pytest
+import support
+
+CALLS = int(os.environ.get("MGLOOP_THREADS_CALLS", "20000"))
+THREADS = 8
+
+
+class LoopThread:
+    """A loop of its own that runs in a thread of its own until stop()."""
+
+    def __init__(self, kind, name=None):
+        self.ready = threading.Event()
+        self.kind = kind
+        self.failure = None
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self.thread.start()
+        assert self.ready.wait(support.PATIENCE)
+
+    def _main(self):
+        self.loop = loop_kinds.new_loop(self.kind)
+        self.loop.set_exception_handler(self._fail)
+        self.loop.call_soon(self.ready.set)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def _fail(self, loop, context):
+        self.failure = context
+
+    def run(self, coroutine):
+        """Its result, of another thread than the loop's."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(support.PATIENCE * 3)
+
+    def stop(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(support.PATIENCE * 3)
+        assert not self.thread.is_alive()
+        assert self.failure is None
+
+
+@contextlib.contextmanager
+def loop_threads(kind, count):
+    threads = [LoopThread(kind, f"loop {i}") for i in range(count)]
+    try:
+        yield threads
+    finally:
+        for thread in threads:
+            thread.stop()
+
+
+def in_threads(count, function):
+    """function(i) in `count` threads that begin together; their results."""
+    barrier = threading.Barrier(count)
+
+    def run(i):
+        barrier.wait(support.PATIENCE)
+        return function(i)
+
+    with concurrent.futures.ThreadPoolExecutor(count) as executor:
+        return list(executor.map(run, range(count)))
+
+
+@pytest.mark.mgloop_only
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a Python that always has its GIL"
+)
+def test_the_gil_stays_off(loop_kind):
+    """Without PYTHON_GIL=0, which would keep it off whatever a module declares."""
+    code = "import sys, mgloop; mgloop.new_event_loop().close(); assert not sys._is_gil_enabled()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True)
+
+
+# --- posting -------------------------------------------------------------------------------------
+
+
+class TestPosting:
+    def test_every_call_arrives_in_its_threads_order(self, loop_kind):
+        """From several threads into several loops, some of them asleep and some busy."""
+        each = CALLS // (THREADS * THREADS)
+        arrived = [[[] for _ in range(THREADS)] for _ in range(THREADS)]
+        with loop_threads(loop_kind, THREADS) as threads:
+
+            def spin(loop):
+                if loop in busy:
+                    loop.call_soon(spin, loop)
+
+            busy = {thread.loop for thread in threads[::4]}
+            for loop in list(busy):
+                loop.call_soon_threadsafe(spin, loop)
+
+            def post(i):
+                for n in range(each):
+                    for j, thread in enumerate(threads):
+                        thread.loop.call_soon_threadsafe(arrived[j][i].append, n)
+                    if n % 50 == i:
+                        time.sleep(0.001)  # so that the loops fall asleep
+
+            in_threads(THREADS, post)
+            busy.clear()
+
+            async def nothing():
+                pass
+
+            for thread in threads:
+                thread.run(nothing())  # behind all that was posted
+        wanted = list(range(each))
+        assert all(got == wanted for per_loop in arrived for got in per_loop)
+
+    def test_a_call_wakes_a_sleeping_loop_at_once(self, loop_kind):
+        with loop_threads(loop_kind, 1) as [thread]:
+            longest = 0.0
+            for _ in range(300):
+                came = threading.Event()
+                time.sleep(0.0005 * random.random())
+                began = time.monotonic()
+                thread.loop.call_soon_threadsafe(came.set)
+                assert came.wait(support.PATIENCE), "lost"
+                longest = max(longest, time.monotonic() - began)
+            assert longest < support.PATIENCE / 2
+
+    def test_while_the_loop_is_being_closed(self, loop_kind):
+        """Each call runs, or raises RuntimeError."""
+        if loop_kind == "asyncio":
+            pytest.skip("asyncio drops what comes after the last iteration, before close() ends")
+        rounds = max(5, CALLS // 2000)
+        for _ in range(rounds):
+            ran = [0] * THREADS
+            loop = loop_kinds.new_loop(loop_kind)
+
+            def post(i, loop=loop, ran=ran):
+                def count():
+                    ran[i] += 1
+
+                accepted, complaint = 0, None
+                while complaint is None:
+                    try:
+                        loop.call_soon_threadsafe(count)
+                        accepted += 1
+                    except RuntimeError as exc:
+                        complaint = str(exc)
+                return accepted, complaint
+
+            with concurrent.futures.ThreadPoolExecutor(THREADS) as executor:
+                posts = [executor.submit(post, i) for i in range(4)]
+                loop.call_later(0.002 * random.random(), loop.stop)
+                loop.run_forever()
+                loop.close()
+                accepted = [future.result(support.PATIENCE) for future in posts]
+            assert accepted == [(n, "Event loop is closed") for n in ran[:4]]
+
+    def test_it_keeps_its_place_among_the_loops_own(self, loop):
+        """What another thread has posted before comes before."""
+        order = []
+
+        def act():
+            loop.call_soon(order.append, 1)
+            with support.in_thread(lambda: loop.call_soon_threadsafe(order.append, 2)):
+                pass
+            loop.call_soon(order.append, 3)
+            loop.call_soon_threadsafe(order.append, 4)
+            loop.call_soon(order.append, 5)
+            loop.call_soon(loop.call_soon, loop.stop)
+
+        loop.call_soon(act)
+        loop.run_forever()
+        assert order == [1, 2, 3, 4, 5]
+
+    def test_before_the_loop_runs(self, loop):
+        order = []
+        loop.call_soon(order.append, 1)
+        loop.call_soon_threadsafe(order.append, 2)
+        loop.call_soon(order.append, 3)
+        loop.call_soon_threadsafe(order.append, 4)
+        loop.call_soon_threadsafe(loop.stop)
+        loop.run_forever()
+        assert order == [1, 2, 3, 4]
+
+    def test_a_context_of_the_caller(self, loop_kind):
+        import contextvars
+
+        variable = contextvars.ContextVar("variable", default=None)
+        seen = []
+        with loop_threads(loop_kind, 2) as threads:
+
+            def post(i):
+                variable.set(i)
+                for thread in threads:
+                    for _ in range(200):
+                        thread.loop.call_soon_threadsafe(lambda: seen.append(variable.get()))
+
+            in_threads(4, post)
+
+            async def nothing():
+                pass
+
+            for thread in threads:
+                thread.run(nothing())
+        assert sorted(seen) == sorted([0, 1, 2, 3] * 400)
+
+    def test_executors(self, loop_kind):
+        async def main():
+            loop = asyncio.get_running_loop()
+            return sum(
+                await asyncio.gather(
+                    *(loop.run_in_executor(None, lambda n=n: n) for n in range(300))
+                )
+            )
+
+        with loop_threads(loop_kind, 4) as threads:
+            results = in_threads(4, lambda i: threads[i].run(main()))
+            for thread in threads:
+                asyncio.run_coroutine_threadsafe(
+                    thread.loop.shutdown_default_executor(), thread.loop
+                ).result(support.PATIENCE)
+        assert results == [sum(range(300))] * 4
+
+    def test_futures_across_loops(self, loop_kind):
+        """A coroutine of one loop awaits one of another, back and forth."""
+
+        async def ask(threads, depth):
+            if depth == 0:
+                return 1
+            other = threads[depth % len(threads)]
+            future = asyncio.run_coroutine_threadsafe(ask(threads, depth - 1), other.loop)
+            return 1 + await asyncio.wrap_future(future)
+
+        with loop_threads(loop_kind, 3) as threads:
+            assert in_threads(3, lambda i: threads[i].run(ask(threads, 60))) == [61] * 3
+
+
+class TestCancelling:
+    def test_either_it_runs_or_it_was_cancelled(self, loop_kind):
+        """Whoever comes first: the loop's thread, or who cancels."""
+        if loop_kind == "asyncio" and sys.version_info < (3, 14):
+            pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
+        with loop_threads(loop_kind, 1) as [thread]:
+            ran = []
+            handles = []
+            for n in range(3000):
+                handle = thread.loop.call_soon_threadsafe(ran.append, n)
+                handles.append(handle)
+                if n % 3:
+                    time.sleep(0) if n % 7 else None
+                handle.cancel()
+
+            async def nothing():
+                pass
+
+            thread.run(nothing())
+            assert len(ran) == len(set(ran))
+            assert ran == sorted(ran)
+            assert all(handle.cancelled() for handle in handles)
+
+    def test_what_it_referred_to_is_let_go_of(self, loop_kind):
+        class Thing:
+            def __call__(self, *args):
+                pass
+
+        with loop_threads(loop_kind, 1) as [thread]:
+            references = []
+            for n in range(500):
+                thing = Thing()
+                references.append(weakref.ref(thing))
+                handle = thread.loop.call_soon_threadsafe(thing, Thing())
+                if n % 2:
+                    handle.cancel()
+                del handle, thing
+
+            async def nothing():
+                pass
+
+            thread.run(nothing())
+            gc.collect()
+            assert not any(reference() for reference in references)
+
+    def test_several_cancel_the_same(self, loop_kind):
+        if loop_kind == "asyncio" and sys.version_info < (3, 14):
+            pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
+        with loop_threads(loop_kind, 1) as [thread]:
+            ran = []
+            for n in range(200):
+                handle = thread.loop.call_soon_threadsafe(ran.append, n)
+                in_threads(3, lambda i, handle=handle: handle.cancel())
+                assert handle.cancelled()
+
+
+# --- loops side by side --------------------------------------------------------------------------
+
+
+async def tcp_echo(seed, rounds=60, *, server_context=None, client_context=None):
+    """Streams to a server on the same loop, with sizes that take every path of a read."""
+
+    async def serve(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(100_000):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def client(number):
+        chosen = random.Random(seed * 100 + number)
+        reader, writer = await asyncio.open_connection(
+            *server.sockets[0].getsockname(),
+            ssl=client_context,
+            server_hostname="localhost" if client_context else None,
+        )
+        for _ in range(rounds):
+            data = chosen.randbytes(chosen.choice([1, 100, 3000, 20_000, 150_000]))
+            writer.write(data)
+            assert await reader.readexactly(len(data)) == data
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_context)
+    await asyncio.gather(*(client(number) for number in range(4)))
+    server.close()
+    return True
+
+
+async def udp_echo(seed, rounds=300):
+    loop = asyncio.get_running_loop()
+
+    class Server(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def datagram_received(self, data, addr):
+            self.transport.sendto(data, addr)
+
+    class Client(asyncio.DatagramProtocol):
+        def __init__(self):
+            self.queue = asyncio.Queue()
+
+        def datagram_received(self, data, addr):
+            assert addr == address
+            self.queue.put_nowait(data)
+
+    server, _ = await loop.create_datagram_endpoint(Server, local_addr=("127.0.0.1", 0))
+    address = server.get_extra_info("sockname")
+    client, protocol = await loop.create_datagram_endpoint(Client, remote_addr=address)
+    chosen = random.Random(seed)
+    for _ in range(rounds):
+        sent = [chosen.randbytes(chosen.choice([1, 100, 9000])) for _ in range(5)]
+        for data in sent:
+            client.sendto(data)
+        for data in sent:
+            assert await asyncio.wait_for(protocol.queue.get(), support.PATIENCE) == data
+    client.close()
+    server.close()
+    return True
+
+
+async def sock_echo(seed, rounds=200):
+    loop = asyncio.get_running_loop()
+    chosen = random.Random(seed)
+    left, right = socket.socketpair()
+    with left, right:
+        left.setblocking(False)
+        right.setblocking(False)
+        for _ in range(rounds):
+            data = chosen.randbytes(chosen.choice([1, 5000, 60_000]))
+            sending = loop.create_task(loop.sock_sendall(left, data))
+            got = b""
+            while len(got) < len(data):
+                got += await loop.sock_recv(right, 65536)
+            assert got == data
+            await sending
+    return True
+
+
+async def pipe_echo(seed, rounds=200):
+    loop = asyncio.get_running_loop()
+    chosen = random.Random(seed)
+    reading, writing = os.pipe()
+    reader = asyncio.StreamReader()
+    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb") as sink:
+        read, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+        write, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
+        for _ in range(rounds):
+            data = chosen.randbytes(chosen.choice([1, 5000, 60_000]))
+            write.write(data)
+            assert await reader.readexactly(len(data)) == data
+        write.close()
+        assert await reader.read() == b""
+        read.close()
+    return True
+
+
+async def timers_and_tasks(seed, rounds=300):
+    loop = asyncio.get_running_loop()
+    for n in range(rounds):
+        handles = [loop.call_later(1000, int) for _ in range(20)]
+        assert await asyncio.gather(*(asyncio.sleep(0, i) for i in range(20))) == list(range(20))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(loop.create_future(), 0.0001 if n % 20 == 0 else 0)
+        for handle in handles:
+            handle.cancel()
+    return True
+
+
+class TestSideBySide:
+    @pytest.mark.parametrize(
+        "work", [tcp_echo, udp_echo, sock_echo, pipe_echo, timers_and_tasks],
+        ids=lambda work: work.__name__,
+    )  # fmt: skip
+    def test_each_reads_its_own(self, loop_kind, work):
+        with loop_threads(loop_kind, 4) as threads:
+            assert all(in_threads(4, lambda i: threads[i].run(work(i))))
+
+    def test_tls(self, loop_kind, server_ssl_context, client_ssl_context):
+        with loop_threads(loop_kind, 4) as threads:
+            assert all(
+                in_threads(
+                    4,
+                    lambda i: threads[i].run(
+                        tcp_echo(
+                            i,
+                            20,
+                            server_context=server_ssl_context,
+                            client_context=client_ssl_context,
+                        )
+                    ),
+                )
+            )
+
+    def test_all_at_once_with_the_collector(self, loop_kind):
+        works = [tcp_echo, udp_echo, sock_echo, pipe_echo, timers_and_tasks]
+        over = threading.Event()
+
+        def collect():
+            while not over.wait(0.002):
+                gc.collect()
+
+        with support.in_thread(collect), loop_threads(loop_kind, 5) as threads:
+            try:
+                assert all(in_threads(5, lambda i: threads[i].run(works[i](i, 40))))
+            finally:
+                over.set()
+
+    def test_loops_made_and_closed(self, loop_kind):
+        def cycle(i):
+            for n in range(15):
+                loop = loop_kinds.new_loop(loop_kind)
+                assert loop.run_until_complete(asyncio.sleep(0, n)) == n
+                loop.close()
+            return True
+
+        assert all(in_threads(THREADS, cycle))
+
+    def test_one_that_another_thread_lets_go_of(self, loop_kind):
+        """Made and run here, collected there."""
+
+        class Holder:
+            pass
+
+        def make():
+            holder = Holder()
+            holder.loop = loop_kinds.new_loop(loop_kind)
+            holder.task = holder.loop.create_task(asyncio.sleep(3600))
+            holder.loop.run_until_complete(asyncio.sleep(0))
+            holder.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                holder.loop.run_until_complete(holder.task)
+            holder.loop.close()
+            return holder
+
+        holders = [make() for _ in range(20)]
+        references = [weakref.ref(holder.loop) for holder in holders]
+        with support.in_thread(lambda: (holders.clear(), gc.collect())):
+            pass
+        gc.collect()
+        assert not any(reference() for reference in references)
+
+
+# --- what must not be done -----------------------------------------------------------------------
+
+
+class TestMisuse:
+    def test_run_by_two_threads_at_once(self, loop_kind):
+        if loop_kind == "asyncio" and not getattr(sys, "_is_gil_enabled", lambda: True)():
+            pytest.skip("asyncio looks at it without a lock")
+        for _ in range(20):
+            loop = loop_kinds.new_loop(loop_kind)
+            loop.call_later(0.05, loop.stop)
+
+            def run(i, loop=loop):
+                try:
+                    loop.run_forever()
+                except RuntimeError as exc:
+                    return str(exc)
+                return None
+
+            outcomes = in_threads(3, run)
+            loop.close()
+            refused = ["This event loop is already running"] * 2
+            assert sorted(map(str, outcomes)) == ["None", *refused]
+
+    def test_closed_by_another_thread(self, loop_kind):
+        with loop_threads(loop_kind, 1) as [thread]:
+            with pytest.raises(RuntimeError, match="Cannot close a running event loop"):
+                thread.loop.close()
+
+            async def still():
+                return 5
+
+            assert thread.run(still()) == 5
+
+    @pytest.mark.mgloop_only
+    def test_closed_by_two_threads_at_once(self, loop_kind):
+        """asyncio closes its sockets twice."""
+        for _ in range(30):
+            loop = loop_kinds.new_loop(loop_kind)
+            loop.run_until_complete(asyncio.sleep(0))
+            in_threads(3, lambda i, loop=loop: loop.close())
+            assert loop.is_closed()
+
+    def test_forked_while_other_threads_run_loops(self, loop_kind):
+        """The child has a loop of its own; those of the other threads are nobody's there."""
+        if not hasattr(os, "fork"):
+            pytest.skip("no fork()")
+        support.run_python(
+            loop_kind,
+            """
+            import contextlib
+            warnings.simplefilter("ignore")
+
+            def spin(loop):
+                if not over.is_set():
+                    loop.call_soon(spin, loop)
+
+            over = threading.Event()
+            several = [new_loop() for _ in range(4)]
+            threads = [threading.Thread(target=loop.run_forever) for loop in several]
+            for loop, thread in zip(several, threads):
+                loop.call_soon(spin, loop) if several.index(loop) % 2 else None
+                thread.start()
+            for _ in range(10):
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)
+                    for loop in several:
+                        with contextlib.suppress(RuntimeError):
+                            loop.call_soon_threadsafe(int)
+                    own = new_loop()
+                    own.run_until_complete(asyncio.sleep(0.001))
+                    own.close()
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            over.set()
+            for loop, thread in zip(several, threads):
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+            """,
+        )

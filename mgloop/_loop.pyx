@@ -73,8 +73,11 @@ cdef extern from "poll.h":
 cdef extern from "inbox.h":
     mgl_inbox *mgl_inbox_new() except NULL
     void mgl_inbox_free(mgl_inbox *box)
-    bint mgl_inbox_enter(mgl_inbox *box) noexcept
+    ctypedef enum mgl_permit:
+        MGL_MAY, MGL_RUNS, MGL_CLOSES
+    mgl_permit mgl_inbox_enter(mgl_inbox *box) noexcept
     void mgl_inbox_leave(mgl_inbox *box) noexcept
+    mgl_permit mgl_inbox_begin_close(mgl_inbox *box) noexcept
     bint mgl_inbox_elsewhere(mgl_inbox *box) noexcept
     bint mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) noexcept
     mgl_letter *mgl_inbox_newest(mgl_inbox *box) noexcept
@@ -367,12 +370,22 @@ cdef class LoopCore:
 
     def _enter(self):
         """Before it runs: it belongs to this thread, and this process, until _leave()."""
+        cdef mgl_permit answer
         self.adopt()
-        if not mgl_inbox_enter(self.inbox):
-            raise RuntimeError("This event loop is already running")
+        answer = mgl_inbox_enter(self.inbox)
+        if answer != MGL_MAY:
+            raise RuntimeError("This event loop is already running" if answer == MGL_RUNS
+                               else "Event loop is closed")
 
     def _leave(self):
         mgl_inbox_leave(self.inbox)
+
+    def _begin_close(self):
+        """Whether it is this call that closes the loop, and not one that another thread is in."""
+        cdef mgl_permit answer = mgl_inbox_begin_close(self.inbox)
+        if answer == MGL_RUNS:
+            raise RuntimeError("Cannot close a running event loop")
+        return answer == MGL_MAY
 
     def _run_posted(self):
         """Close the inbox; what was accepted from other threads and has had no turn runs now."""

@@ -80,7 +80,7 @@ class Loop(
         """Close the loop; as asyncio.loop.close. It must not be running."""
         if self.is_running():
             raise RuntimeError("Cannot close a running event loop")
-        if self.is_closed():
+        if self.is_closed() or not self._begin_close():
             return
         if _stdlib.is_finalizing() and self._signal_handlers:
             warnings.warn(

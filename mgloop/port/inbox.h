@@ -55,6 +55,7 @@ typedef struct mgl_inbox {
     struct mgl_poll *poll; /* NULL = cannot be woken */
     unsigned fork_count;   /* as the port's: whose process it is */
     atomic_ulong thread;   /* that runs the loop, 0 = none */
+    atomic_bool closing;   /* a thread is at it, or has been */
 } mgl_inbox;
 
 /* What `newest` is in a loop that is closed. */
@@ -74,13 +75,29 @@ static inline void mgl_inbox_free(mgl_inbox *box) {
     free(box);
 }
 
-/* From now on this thread runs the loop. False: one does already. */
-static inline bool mgl_inbox_enter(mgl_inbox *box) {
-    unsigned long nobody = 0;
-    return atomic_compare_exchange_strong(&box->thread, &nobody, PyThread_get_thread_ident());
-}
+typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;
+
+/* Who wants to run the loop says so and then looks whether anybody closes it, and the other way
+ * round: of two threads that do both at once, one at least sees the other. */
 
 static inline void mgl_inbox_leave(mgl_inbox *box) { atomic_store(&box->thread, 0); }
+
+/* MGL_MAY: from now on this thread runs the loop. */
+static inline mgl_permit mgl_inbox_enter(mgl_inbox *box) {
+    unsigned long nobody = 0;
+    if (!atomic_compare_exchange_strong(&box->thread, &nobody, PyThread_get_thread_ident())) return MGL_RUNS;
+    if (!atomic_load(&box->closing)) return MGL_MAY;
+    mgl_inbox_leave(box);
+    return MGL_CLOSES;
+}
+
+/* MGL_MAY: from now on nobody else closes the loop, or runs it. */
+static inline mgl_permit mgl_inbox_begin_close(mgl_inbox *box) {
+    if (atomic_exchange(&box->closing, true)) return MGL_CLOSES;
+    if (atomic_load(&box->thread) == 0) return MGL_MAY;
+    atomic_store(&box->closing, false);
+    return MGL_RUNS;
+}
 
 /* Whether the loop runs in this thread. */
 static inline bool mgl_inbox_here(mgl_inbox *box) {

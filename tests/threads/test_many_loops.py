@@ -163,6 +163,8 @@ class TestPosting:
                     try:
                         loop.call_soon_threadsafe(count)
                         accepted += 1
+                        if accepted % 50 == 0:
+                            time.sleep(0.0005)  # the loop has to keep up
                     except RuntimeError as exc:
                         complaint = str(exc)
                 return accepted, complaint
@@ -540,6 +542,28 @@ class TestMisuse:
             loop = loop_kinds.new_loop(loop_kind)
             loop.run_until_complete(asyncio.sleep(0))
             in_threads(3, lambda i, loop=loop: loop.close())
+            assert loop.is_closed()
+
+    @pytest.mark.mgloop_only
+    def test_closed_by_one_and_run_by_another(self, loop_kind):
+        """One of them has its way, and the other is told; asyncio does not look."""
+
+        def outcome(action):
+            try:
+                action()
+            except RuntimeError as exc:
+                return str(exc)
+            return None
+
+        closed, run = "Cannot close a running event loop", "Event loop is closed"
+        for _ in range(60):
+            loop = loop_kinds.new_loop(loop_kind)
+            loop.call_soon(loop.stop)
+            actions = [loop.close, loop.run_forever]
+            outcomes = in_threads(2, lambda i, actions=actions: outcome(actions[i]))
+            assert outcomes[0] in (None, closed)
+            assert outcomes[1] in (None, run)
+            loop.close()
             assert loop.is_closed()
 
     def test_forked_while_other_threads_run_loops(self, loop_kind):

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import gc
 import os
+import queue
 import random
 import socket
 import ssl
@@ -511,12 +512,15 @@ class TestMisuse:
             pytest.skip("asyncio looks at it without a lock")
         for _ in range(20):
             loop = loop_kinds.new_loop(loop_kind)
-            loop.call_later(0.05, loop.stop)
+            refusals = queue.SimpleQueue()
 
-            def run(i, loop=loop):
+            def run(i, loop=loop, refusals=refusals):
                 try:
                     loop.run_forever()
                 except RuntimeError as exc:
+                    refusals.put(exc)
+                    if refusals.qsize() == 2:
+                        loop.call_soon_threadsafe(loop.stop)
                     return str(exc)
                 return None
 

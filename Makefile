@@ -4,6 +4,7 @@
 # make test         build, and run mgloop's own tests           (PYTEST_ARGS="-k timers" is handed on)
 # make lint types   style; static types and stubs             (make format mends what can be mended by itself)
 # make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+# make tsan         the tests of several loops under ThreadSanitizer; PYTHON has to be built for that itself, without the GIL
 # make debug        the tests under the interpreter's memory checks and development mode
 # make fuzz         2,000 histories of callbacks that raise, for each kind of transport
 # make fresh        `make serve` and `make test` on a fresh Debian machine (root; ARGS="--as both" is handed on)
@@ -39,8 +40,8 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan debug fuzz threads fresh conformance ecosystem faults bench bench-compare clean \
-	build
+.PHONY: all serve test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults bench \
+	bench-compare clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -80,6 +81,13 @@ asan:
 	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
 	$(ASAN) $(VENV)-asan/bin/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
+
+# Cython and pip, run by such an interpreter, are slow, and what it says of them is of no interest here.
+TSAN = env TSAN_OPTIONS="suppressions=$(CURDIR)/tests/threads/tsan.suppressions history_size=5 exitcode=66"
+tsan:
+	env TSAN_OPTIONS=report_bugs=0 $(MAKE) build $(VENV)-tsan/.group-test VENV=$(VENV)-tsan MESON_ARGS=" \
+		-Csetup-args=-Dbuildtype=debugoptimized -Csetup-args=-Db_sanitize=thread -Csetup-args=-Db_lundef=false"
+	$(TSAN) $(VENV)-tsan/bin/pytest --loops=mgloop -o timeout=0 tests/threads $(PYTEST_ARGS)
 
 debug: build $(VENV)/.group-test
 	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) \

@@ -51,6 +51,7 @@ cdef extern from "turn.h":
 
 cdef extern from "inbox.h":
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
+    PyObject *mgl_gift(PyObject *o)
 
 
 cdef extern from "snapshot.h":
@@ -427,38 +428,46 @@ cdef Py_ssize_t find_mapping() except -1:
 cdef Py_ssize_t mapping = find_mapping()
 
 
+cdef inline PyObject *reference(PyObject *o, bint gift) noexcept:
+    if gift:
+        return mgl_gift(o)
+    Py_INCREF(<object>o)
+    return o
+
+
+# `gift`: the handle is for another thread, which will let go of all that it refers to.
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
-                     Py_ssize_t nargs, PyObject *context, PyObject **snapshot) except -1:
+                     Py_ssize_t nargs, PyObject *context, PyObject **snapshot,
+                     bint gift) except -1:
     cdef Py_ssize_t i
+    cdef PyObject *copy
     if context is NULL and snapshot is NULL:
-        h.context = PyContext_CopyCurrent()
+        copy = PyContext_CopyCurrent()
+        h.context = mgl_gift(copy)
+        Py_DECREF(<object>copy)
     elif context is NULL:
         h.context = mgl_snapshot(snapshot, mapping)
         h.shared = mapping != 0
     else:
-        Py_INCREF(<object>context)
-        h.context = context
+        h.context = reference(context, gift)
     h.loop = loop
     if nargs <= MAX_INLINE:
         for i in range(nargs):
-            Py_INCREF(<object>args[i])
-            h.args[1 + i] = args[i]
+            h.args[1 + i] = reference(args[i], gift)
         h.nargs = <int>nargs
     else:
         h.args[1] = PyTuple_New(nargs)
         for i in range(nargs):
-            Py_INCREF(<object>args[i])
-            PyTuple_SET_ITEM(h.args[1], i, args[i])
+            PyTuple_SET_ITEM(h.args[1], i, reference(args[i], gift))
         h.nargs = -1
-    Py_INCREF(<object>callback)
-    h.callback = callback
+    h.callback = reference(callback, gift)
     return 0
 
 
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *context, PyObject **snapshot):
     cdef Handle h = Handle.__new__(Handle)
-    fill(h, loop, callback, args, nargs, context, snapshot)
+    fill(h, loop, callback, args, nargs, context, snapshot, False)
     return h
 
 
@@ -466,7 +475,7 @@ cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObjec
                            Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
     h.deadline = when
-    fill(h, loop, callback, args, nargs, context, snapshot)
+    fill(h, loop, callback, args, nargs, context, snapshot, False)
     return h
 
 
@@ -477,5 +486,6 @@ cdef PostedHandle new_posted_handle(object loop, PyObject *callback, PyObject *c
         h = ThreadSafeHandle.__new__(ThreadSafeHandle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    fill(h, loop, callback, args, nargs, context, snapshot)
+    # Without a snapshot it is made in another thread than the loop's.
+    fill(h, loop, callback, args, nargs, context, snapshot, snapshot is NULL)
     return h

@@ -89,6 +89,7 @@ cdef extern from "inbox.h":
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
     int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
+    void mgl_ring_put(mgl_ring *r, PyObject *o)
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
@@ -783,7 +784,6 @@ cdef class LoopCore:
     cdef int queue_letters(self, mgl_letter *oldest) except -1:
         """Put what was in the inbox into the queue."""
         cdef mgl_letter *letter = oldest
-        cdef PyObject *handle
         cdef size_t n = 0
         while letter is not NULL:
             n += 1
@@ -796,9 +796,7 @@ cdef class LoopCore:
         while oldest is not NULL:
             letter = oldest
             oldest = letter.before
-            handle = letter.handle
-            mgl_ring_push(&self.ready, handle)
-            Py_DECREF(<object>handle)
+            mgl_ring_put(&self.ready, letter.handle)
         return 0
 
     cdef int collect_posted(self) except -1:

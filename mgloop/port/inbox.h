@@ -110,11 +110,25 @@ static inline bool mgl_inbox_elsewhere(mgl_inbox *box) {
     return thread != 0 && thread != PyThread_get_thread_ident();
 }
 
+/* Takes a reference that another thread will let go of.
+ *
+ * Without the GIL an object counts the references of the thread that has made it apart from those of
+ * all others. Counted here and let go of there, the two would have to be settled by the maker, in
+ * a queue of its own, for each call that is posted (_Py_brc_queue_object). So it is counted at once
+ * where the other thread will count it down, as Py_INCREF() does in any other thread. */
+static inline PyObject *mgl_gift(PyObject *o) {
+#ifdef Py_GIL_DISABLED
+    if (!_Py_IsImmortal(o)) _Py_atomic_add_ssize(&o->ob_ref_shared, 1 << _Py_REF_SHARED_SHIFT);
+#else
+    Py_INCREF(o);
+#endif
+    return o;
+}
+
 /* Takes a new reference to the handle. False: the loop is closed. */
 static inline bool mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) {
     mgl_letter *before = atomic_load_explicit(&box->newest, memory_order_relaxed);
-    letter->handle = handle;
-    Py_INCREF(handle);
+    letter->handle = mgl_gift(handle);
     do {
         if (before == mgl_no_more) {
             Py_DECREF(handle);

@@ -43,12 +43,15 @@ static inline int mgl_ring_reserve(mgl_ring *r, size_t n) {
     return 0;
 }
 
+/* Takes over the caller's reference. There must be room. */
+static inline void mgl_ring_put(mgl_ring *r, PyObject *o) { r->items[r->tail++ & r->mask] = o; }
+
 /* Takes a new reference of its own. */
 static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
     if (r->items == NULL || mgl_ring_len(r) > r->mask)
         if (mgl_ring_grow(r) != 0) return -1;
     Py_INCREF(o);
-    r->items[r->tail++ & r->mask] = o;
+    mgl_ring_put(r, o);
     return 0;
 }
 

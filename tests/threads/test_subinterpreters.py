@@ -7,6 +7,8 @@ import pytest
 import support
 
 PREAMBLE = """
+import datetime     # CPython 3.12.1 crashes in the main interpreter if another one was first
+
 try:
     import _interpreters as interpreters        # since 3.13
 except ImportError:

@@ -695,7 +695,7 @@ def test_blank_objects(loop_kind):
         """
     program = _ANSWERS + EVERYTHING + textwrap.dedent(code)
     out, _ = support.run_python(loop_kind, program)
-    assert out.endswith("survived\n")
+    assert "survived\n" in out  # and perhaps what a thread of an executor prints
 
 
 @pytest.mark.mgloop_only
@@ -748,4 +748,4 @@ def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
         + textwrap.dedent(code)
     )
     out, _ = support.run_python(loop_kind, program)
-    assert out.endswith("survived\n")
+    assert "survived\n" in out  # and perhaps what a thread of an executor prints

@@ -417,7 +417,7 @@ def test_make_without_an_index_says_what_to_do(tmp_path):
         began = time.monotonic()
         settings = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": index, "PIP_NO_CACHE_DIR": "1"}
         variables = (f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}")
-        result = run("make", tmp_path / "venv" / ".made", *variables, cwd=ROOT, **settings)
+        result = run("make", tmp_path / "venv" / ".group-serve", *variables, cwd=ROOT, **settings)
     assert result.returncode == 2
     assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=" in result.stderr
     assert "thirdparty/mongoose/README.md" in result.stderr

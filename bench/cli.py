@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--suite",
         default=DEFAULT_SUITES,
-        help="micro,echo,http,tls,scale,seeds or all (default: %(default)s)",
+        help="micro,echo,http,tls,scale,threads,seeds or all (default: %(default)s)",
     )
     run.add_argument(
         "--only",

@@ -83,5 +83,6 @@ cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, P
                        PyObject *context, PyObject **snapshot)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
                            Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
-cdef PostedHandle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
-                                    Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
+# For call_soon_threadsafe(). A PostedHandle, unless it is the loop's thread (`here`) that calls.
+cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
+                              Py_ssize_t nargs, PyObject *context, PyObject **snapshot, bint here)

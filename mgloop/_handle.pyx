@@ -479,13 +479,17 @@ cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObjec
     return h
 
 
-cdef PostedHandle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
-                                    Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
-    cdef PostedHandle h
+cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
+                              Py_ssize_t nargs, PyObject *context, PyObject **snapshot, bint here):
+    cdef Handle h
     if CANCEL_WAITS:
         h = ThreadSafeHandle.__new__(ThreadSafeHandle)
+    elif here:
+        h = Handle.__new__(Handle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    # Without a snapshot it is made in another thread than the loop's.
-    fill(h, loop, callback, args, nargs, context, snapshot, snapshot is NULL)
+    # The loop's snapshot of a context is the loop's thread's; the GIL lends it to others.
+    if WITHOUT_GIL and not here:
+        snapshot = NULL
+    fill(h, loop, callback, args, nargs, context, snapshot, not here)
     return h

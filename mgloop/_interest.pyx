@@ -19,8 +19,8 @@ from libc.stdint cimport uint32_t
 
 from mgloop._handle cimport Handle
 from mgloop._loop cimport (
-    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, PyTypeObject, Watcher, show_handle,
-    traverseproc, visitproc,
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, PyTypeObject, Watcher, mgl_ring_push,
+    show_handle, traverseproc, visitproc,
 )
 
 import weakref
@@ -107,10 +107,10 @@ cdef class FdWatch(Watcher):
         run: the replacement must not be told of an event from before its time."""
         if events & ~EPOLLOUT:
             if self.reader is not None:
-                self.loop.push(self.reader)
+                mgl_ring_push(&self.loop.ready, <PyObject *>self.reader)
         if events & ~EPOLLIN:
             if self.writer is not None:
-                self.loop.push(self.writer)
+                mgl_ring_push(&self.loop.ready, <PyObject *>self.writer)
         return self.read_waiters is None and self.write_waiters is None
 
     cdef int on_ready(self, uint32_t events) except -1:

@@ -129,12 +129,11 @@ cdef class LoopCore:
 
     cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
-    cdef int push(self, Handle handle) except -1
     cdef Handle schedule(self, object callback, object context)
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
     cdef void wake(self) noexcept
-    # Have the handle run, from whatever thread. RuntimeError if the loop is closed.
+    # Have the handle run, from another thread. RuntimeError if the loop is closed.
     cdef int post(self, PostedHandle handle) except -1
     # Put what was posted into the queue.
     cdef int collect_posted(self) except -1
@@ -158,6 +157,13 @@ cdef class LoopCore:
 # At the beginning of what belongs to the loop's thread: see check_thread().
 cdef inline int own_thread(LoopCore loop) except -1:
     return loop.check_thread() if loop is not None and loop._debug else 0
+
+
+# Has the handle run, after what has been posted until now.
+cdef inline int queue(LoopCore loop, PyObject *handle) except -1:
+    if mgl_inbox_any(loop.inbox):
+        loop.collect_posted()
+    return mgl_ring_push(&loop.ready, handle)
 
 
 # The OSError, of the fitting subclass, for an errno.

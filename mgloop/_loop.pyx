@@ -737,15 +737,12 @@ cdef class LoopCore:
             h.source_traceback = _stdlib.extract_stack()
         return h
 
-    cdef int push(self, Handle handle) except -1:
-        return mgl_ring_push(&self.ready, <PyObject *>handle)
-
     cdef Handle schedule(self, object callback, object context):
         cdef Handle h
         cdef PyObject *none = NULL
         self.check_open()
         h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context, NULL)
-        mgl_ring_push(&self.ready, <PyObject *>h)
+        queue(self, <PyObject *>h)
         return h
 
     cdef Handle schedule_with(self, object callback, object arg, object context):
@@ -753,7 +750,7 @@ cdef class LoopCore:
         cdef PyObject *arg_ptr = <PyObject *>arg
         self.check_open()
         h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context, NULL)
-        mgl_ring_push(&self.ready, <PyObject *>h)
+        queue(self, <PyObject *>h)
         return h
 
     def _add_callback(self, handle):
@@ -761,7 +758,7 @@ cdef class LoopCore:
             if not is_handle(<PyObject *>handle):
                 # asyncio's own Handle, made by code that we inherit.
                 handle = self.make_handle(_stdlib.run_handle, (handle,), None)
-            mgl_ring_push(&self.ready, <PyObject *>handle)
+            queue(self, <PyObject *>handle)
 
     def _add_callback_signalsafe(self, handle):
         self._add_callback(handle)
@@ -772,10 +769,8 @@ cdef class LoopCore:
         mgl_poll_wakeup(self.inbox)
 
     cdef int post(self, PostedHandle handle) except -1:
-        """Have the handle run, from whatever thread."""
-        if mgl_inbox_here(self.inbox):
-            mgl_ring_push(&self.ready, <PyObject *>handle)
-        elif mgl_inbox_post(self.inbox, &handle.letter, <PyObject *>handle):
+        """Have the handle run, from another thread."""
+        if mgl_inbox_post(self.inbox, &handle.letter, <PyObject *>handle):
             mgl_poll_wakeup(self.inbox)
         else:
             raise RuntimeError("Event loop is closed")

@@ -22,7 +22,7 @@ from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_inbox_any, mgl_inbox_here, mgl_ring_push,
+    LoopCore, PyTypeObject, mgl_inbox_here, queue,
 )
 
 from asyncio import BaseEventLoop, tasks
@@ -111,22 +111,16 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
                    &loop.snapshot)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
-    if mgl_inbox_any(loop.inbox):
-        loop.collect_posted()   # which came before
-    mgl_ring_push(&loop.ready, <PyObject *>h)
+    queue(loop, <PyObject *>h)
     Py_INCREF(h)
     return <PyObject *>h
-
-
-cdef inline PyObject **snapshot_for_posts(LoopCore loop) noexcept:
-    """The loop's snapshot of a context is the loop's thread's; the GIL lends it to others."""
-    return NULL if WITHOUT_GIL and not mgl_inbox_here(loop.inbox) else &loop.snapshot
 
 
 cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                     PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
-    cdef PostedHandle h
+    cdef Handle h
+    cdef bint here = mgl_inbox_here(loop.inbox)
     if not common_form(nargs, 1, kwnames):
         return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:
@@ -138,10 +132,13 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
     h = new_posted_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
-                          snapshot_for_posts(loop))
+                          &loop.snapshot, here)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
-    loop.post(h)
+    if here:
+        queue(loop, <PyObject *>h)
+    else:
+        loop.post(<PostedHandle>h)
     Py_INCREF(h)
     return <PyObject *>h
 

@@ -2,8 +2,8 @@
  *
  * The ready queue: a power-of-two ring of owned PyObject pointers, oldest first.
  *
- * Native because every callback of a loop passes through it. For the loop's
- * thread; no push or pop runs Python code half way. */
+ * Native because every callback of a loop passes through it. For the loop's thread; no push or pop
+ * runs Python code half way. */
 #ifndef MGLOOP_RING_H
 #define MGLOOP_RING_H
 

@@ -188,12 +188,15 @@ class TestPosting:
                 pass
             loop.call_soon(order.append, 3)
             loop.call_soon_threadsafe(order.append, 4)
-            loop.call_soon(order.append, 5)
+            with support.in_thread(lambda: loop.call_soon_threadsafe(order.append, 5)):
+                pass
+            loop.call_soon_threadsafe(order.append, 6)
+            loop.call_soon(order.append, 7)
             loop.call_soon(loop.call_soon, loop.stop)
 
         loop.call_soon(act)
         loop.run_forever()
-        assert order == [1, 2, 3, 4, 5]
+        assert order == [1, 2, 3, 4, 5, 6, 7]
 
     def test_before_the_loop_runs(self, loop):
         order = []

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import time
 import weakref
 from pathlib import Path
@@ -47,17 +48,20 @@ class TestScheduling:
             assert order != sorted(order)
 
     def test_timers_of_less_than_a_millisecond(self, run, loop_kind):
-        async def shortest():
+        async def measure():
             took = []
-            for _ in range(50):
+            for _ in range(51):
                 start = time.monotonic()
                 await asyncio.sleep(200e-6)
                 took.append(time.monotonic() - start)
-            return min(took)
+            return took
 
-        best = run(shortest())
-        assert best >= 200e-6
-        assert side(loop_kind, asyncio=best >= 0.9e-3, mgloop=best < 0.9e-3)
+        took = run(measure())
+        assert min(took) >= 200e-6
+        # A busy machine makes a sleep longer. It can make one of asyncio's shorter too: what is due
+        # before asyncio comes to wait needs no wait. So neither is held to each one.
+        usual = statistics.median(took)
+        assert side(loop_kind, asyncio=usual >= 0.9e-3, mgloop=min(took) < 0.9e-3)
 
     @pytest.mark.mgloop_only
     def test_a_time_that_is_no_number_is_now(self, loop):

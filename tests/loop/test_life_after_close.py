@@ -637,8 +637,11 @@ WAITING = {"_run_once", "run_forever", "run_until_complete"}
 NOT_OURS = {"__class__", "__del__", "__new__", "__init_subclass__", "__subclasshook__",
             "__reduce_ex__", "__reduce__", "__getattribute__", "__setattr__", "__delattr__",
             "__dir__", "__sizeof__", "__format__"}
-MANY = [(), (None,), (None, None), (None, None, None), (5,), (b"x",), (b"x", None), (print,),
-        (0, print), (None, print), ("name", 5)]
+def nothing(*args):
+    pass
+
+MANY = [(), (None,), (None, None), (None, None, None), (5,), (b"x",), (b"x", None), (nothing,),
+        (0, nothing), (None, nothing), ("name", 5)]
 
 def shake(thing, but=()):
     '''Call, and get, whatever `thing` has.'''
@@ -695,7 +698,7 @@ def test_blank_objects(loop_kind):
         """
     program = _ANSWERS + EVERYTHING + textwrap.dedent(code)
     out, _ = support.run_python(loop_kind, program)
-    assert "survived\n" in out  # and perhaps what a thread of an executor prints
+    assert out.endswith("survived\n")
 
 
 @pytest.mark.mgloop_only
@@ -748,4 +751,4 @@ def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
         + textwrap.dedent(code)
     )
     out, _ = support.run_python(loop_kind, program)
-    assert "survived\n" in out  # and perhaps what a thread of an executor prints
+    assert out.endswith("survived\n")

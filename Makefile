@@ -35,10 +35,10 @@ PIP = PIP_RETRIES=$${PIP_RETRIES:-1} $(RUN) $(BIN)/python -m pip --disable-pip-v
 NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no further, for the reason above. Where" \
 	"there is no network: have a folder with what pyproject.toml names (elsewhere: pip download --dest FOLDER pip" \
 	"--group build --group serve --group test), say where it is (PIP_NO_INDEX=1 PIP_FIND_LINKS=/the/FOLDER make" \
-	"serve), and have Mongoose's two files at hand, as thirdparty/mongoose/README.md says." >&2; exit 1; }
+	"serve), and have the files of Mongoose and llhttp at hand, as thirdparty/README.md says." >&2; exit 1; }
 
-SOURCES = $(shell find mgloop thirdparty/mongoose \( -name fetched -o -name __pycache__ \) -prune -o -type f \
-	! -name '*.py' ! -name '*.md' -print) thirdparty/mongoose/fetch.py meson.build pyproject.toml
+SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
+	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults bench \
 	bench-compare clean build

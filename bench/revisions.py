@@ -69,12 +69,11 @@ def copy_tree(folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """For a build: the tools of the running interpreter, and Mongoose if it was fetched already."""
+    """For a build: the tools of the running interpreter, and what was fetched already."""
     env = dict(os.environ)
     env["PATH"] = sysconfig.get_path("scripts") + os.pathsep + env.get("PATH", "")
-    fetched = ROOT / "thirdparty" / "mongoose" / "fetched"
-    if (fetched / "mongoose.c").exists():
-        env.setdefault("MGLOOP_MONGOOSE_DIR", str(fetched))
+    for fetched in ROOT.glob("thirdparty/*/fetched"):
+        env.setdefault(f"MGLOOP_{fetched.parent.name.upper()}_DIR", str(fetched))
     return env
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The build: how Mongoose is obtained, what a failure says, and what the distributions hold.
+"""The build: how Mongoose and llhttp are obtained, what a failure says, what distributions hold.
 
 fetch.py is run as meson runs it, as a program, from a copy in a temporary folder. Nothing here
 needs a network: pip is pointed at source distributions that the tests make, and told to use nothing
@@ -18,27 +18,60 @@ import sys
 import tarfile
 import time
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MONGOOSE = ROOT / "thirdparty" / "mongoose"
-NAMES = ("mongoose.c", "mongoose.h")
+THIRDPARTY = ROOT / "thirdparty"
+FETCH = THIRDPARTY / "fetch.py"
 
-# A build back-end that lies in the distribution itself: pip asks every source distribution for its
-# metadata, and anything else would have to come from a package index.
-BACKEND = """
-import pathlib
-def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    info = pathlib.Path(folder, "cymongoose-0.2.5.dist-info")
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: cymongoose\\nVersion: 0.2.5\\n")
-    return info.name
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    raise AssertionError("nothing of it is to be built")
-"""
-PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+
+@dataclass(frozen=True)
+class Library:
+    """What the tests know of a library; the paths are those in the source distribution."""
+
+    key: str
+    name: str
+    paths: tuple[str, ...]
+    distribution: str
+    back_end: str
+
+    @property
+    def names(self):
+        return tuple(Path(path).name for path in self.paths)
+
+    @property
+    def variable(self):
+        return f"MGLOOP_{self.key.upper()}_DIR"
+
+    @property
+    def archive(self):
+        return f"{self.distribution}.tar.gz"
+
+
+MONGOOSE = Library(
+    "mongoose",
+    "Mongoose 7.23",
+    ("thirdparty/mongoose/mongoose.c", "thirdparty/mongoose/mongoose.h"),
+    "cymongoose-0.2.5",
+    "scikit_build_core.build",
+)
+LLHTTP = Library(
+    "llhttp",
+    "llhttp 9.4.3",
+    (
+        "vendor/llhttp/src/api.c",
+        "vendor/llhttp/src/http.c",
+        "vendor/llhttp/src/llhttp.c",
+        "vendor/llhttp/include/llhttp.h",
+        "vendor/llhttp/LICENSE-MIT",
+    ),
+    "httptools-0.9.0",
+    "setuptools.build_meta",
+)
+LIBRARIES = (MONGOOSE, LLHTTP)
 
 
 def environment(**changes):
@@ -79,14 +112,23 @@ def paragraph(result):
     return text
 
 
-@pytest.fixture(scope="session")
-def genuine():
-    """The folder with the Mongoose files that mgloop is built from."""
+def fetch_genuine(library):
     result = subprocess.run(
-        [sys.executable, MONGOOSE / "fetch.py"], capture_output=True, text=True, check=False
+        [sys.executable, FETCH, library.key], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     return Path(result.stdout.strip())
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda library: library.key)
+def library(request):
+    return request.param
+
+
+@pytest.fixture
+def genuine(library):
+    """The folder with the files of the library that mgloop is built from."""
+    return fetch_genuine(library)
 
 
 @pytest.fixture
@@ -98,161 +140,207 @@ def repository():
 
 
 @pytest.fixture
-def copy(tmp_path):
-    """A copy of thirdparty/mongoose with nothing fetched."""
-    folder = tmp_path / "mongoose"
-    folder.mkdir()
-    for name in ("fetch.py", "requirements.txt"):
-        shutil.copy(MONGOOSE / name, folder)
+def copy(tmp_path, library):
+    """A copy of the library's part of thirdparty, below fetch.py's, with nothing fetched."""
+    folder = tmp_path / "thirdparty" / library.key
+    folder.mkdir(parents=True)
+    shutil.copy(FETCH, folder.parent)
+    shutil.copy(THIRDPARTY / library.key / "requirements.txt", folder)
     return folder
 
 
-def make_distribution(folder, files, *, pinned_in=None):
-    """Make `folder`/cymongoose-0.2.5.tar.gz with `files` as Mongoose's; pin its hash on request."""
+def fetch(folder, *, python=sys.executable, **changes):
+    """Run the copy's fetch.py."""
+    return run(python, folder.parent / "fetch.py", folder.name, **changes)
+
+
+def make_distribution(library, folder, files, *, pinned_in=None):
+    """Make the library's distribution in `folder` with `files`; pin its hash on request."""
     folder.mkdir()
-    archive = folder / "cymongoose-0.2.5.tar.gz"
+    archive = folder / library.archive
+    name, _, version = library.distribution.partition("-")
+    # Like the real ones: whatever builds it would have to come from a package index, and would run
+    # what lies in there.
+    back_end = f'requires = ["no-such-package"]\nbuild-backend = "{library.back_end}"\n'
     contents = {
-        "PKG-INFO": b"Metadata-Version: 2.1\nName: cymongoose\nVersion: 0.2.5\n",
-        "backend.py": BACKEND.encode(),
-        "pyproject.toml": PROJECT.encode(),
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        "pyproject.toml": f"[build-system]\n{back_end}".encode(),
+        "setup.py": b"raise SystemExit('nothing of it is to be run')\n",
     }
-    contents |= {f"thirdparty/mongoose/{name}": data for name, data in files.items()}
+    contents |= {path: files[Path(path).name] for path in library.paths if Path(path).name in files}
     with tarfile.open(archive, "w:gz") as tar:
-        for name, data in contents.items():
-            member = tarfile.TarInfo(f"cymongoose-0.2.5/{name}")
+        for path, data in contents.items():
+            member = tarfile.TarInfo(f"{library.distribution}/{path}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     if pinned_in is not None:
         digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-        requirement = f"cymongoose==0.2.5 --hash=sha256:{digest}\n"
+        requirement = f"{name}=={version} --hash=sha256:{digest}\n"
         (pinned_in / "requirements.txt").write_text(requirement)
     return archive
 
 
-def genuine_files(genuine):
-    return {name: (genuine / name).read_bytes() for name in NAMES}
+def genuine_files(library, genuine):
+    return {name: (genuine / name).read_bytes() for name in library.names}
 
 
-def test_fetches_once_and_verifies_ever_after(copy, genuine, tmp_path):
+def test_fetches_once_and_verifies_ever_after(library, copy, genuine, tmp_path):
     index = tmp_path / "index"
-    make_distribution(index, genuine_files(genuine), pinned_in=copy)
-    first = run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(index))
+    make_distribution(library, index, genuine_files(library, genuine), pinned_in=copy)
+    first = fetch(copy, PIP_FIND_LINKS=str(index))
     assert first.returncode == 0, first.stderr
     fetched = copy / "fetched"
     assert first.stdout == f"{fetched}\n"
-    assert sorted(path.name for path in fetched.iterdir()) == sorted(NAMES)
-    for name in NAMES:
+    assert sorted(path.name for path in fetched.iterdir()) == sorted(library.names)
+    for name in library.names:
         assert (fetched / name).read_bytes() == (genuine / name).read_bytes()
 
     shutil.rmtree(index)
-    second = run(sys.executable, copy / "fetch.py")
+    second = fetch(copy)
     assert (second.returncode, second.stdout) == (0, first.stdout)
 
 
-def test_hash_checking_asked_for_by_variable_does_not_reach_build_tools(copy, genuine, tmp_path):
-    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=copy)
-    result = run(
-        sys.executable,
-        copy / "fetch.py",
-        PIP_FIND_LINKS=str(tmp_path / "index"),
-        PIP_REQUIRE_HASHES="1",
-    )
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PIP_REQUIRE_HASHES", "1"),
+        ("PIP_CHECK_BUILD_DEPENDENCIES", "1"),
+        ("PIP_BUILD_CONSTRAINT", "{here}/constraints.txt"),
+        # pip tells its child where the back-end lies, by a variable that another pip would believe.
+        ("_PYPROJECT_HOOKS_BACKEND_PATH", "{here}"),
+        ("PYTHONPATH", "{here}"),
+    ],
+)
+def test_what_steers_the_pip_that_builds_does_not_mislead_ours(
+    library, copy, genuine, tmp_path, variable, value
+):
+    (tmp_path / "constraints.txt").write_text("no-such-package<2\n")
+    make_distribution(library, tmp_path / "index", genuine_files(library, genuine), pinned_in=copy)
+    changes = {variable: value.format(here=tmp_path)}
+    result = fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index"), **changes)
     assert result.returncode == 0, result.stderr
 
 
-def test_distribution_with_another_hash_is_refused(copy, genuine, tmp_path):
-    make_distribution(tmp_path / "index", genuine_files(genuine))
-    text = paragraph(run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(tmp_path / "index")))
+def test_two_builds_at_once_both_get_it(library, copy, genuine, tmp_path):
+    index = tmp_path / "index"
+    make_distribution(library, index, genuine_files(library, genuine), pinned_in=copy)
+    command = [sys.executable, copy.parent / "fetch.py", library.key]
+    both = [
+        subprocess.Popen(
+            command,
+            env=environment(PIP_FIND_LINKS=str(index)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        out, err = process.communicate()
+        assert (process.returncode, out) == (0, f"{copy / 'fetched'}\n"), err
+    assert sorted(path.name for path in copy.iterdir()) == ["fetched", "requirements.txt"]
+
+
+def test_what_another_build_has_only_begun_to_put_there_is_not_taken(
+    library, copy, genuine, tmp_path
+):
+    fetched = copy / "fetched"
+    fetched.mkdir()
+    shutil.copy(genuine / library.names[0], fetched)
+    make_distribution(library, tmp_path / "index", genuine_files(library, genuine), pinned_in=copy)
+    result = fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index"))
+    assert (result.returncode, result.stdout) == (0, f"{fetched}\n"), result.stderr
+    assert sorted(path.name for path in fetched.iterdir()) == sorted(library.names)
+
+
+def test_distribution_with_another_hash_is_refused(library, copy, genuine, tmp_path):
+    make_distribution(library, tmp_path / "index", genuine_files(library, genuine))
+    text = paragraph(fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index")))
     assert "SHA-256 is not the one pinned" in text
-    assert "MGLOOP_MONGOOSE_DIR" in text
+    assert library.variable in text
     assert not (copy / "fetched").exists()
 
 
-def test_altered_file_in_the_right_distribution_is_refused(copy, genuine, tmp_path):
-    files = genuine_files(genuine)
-    files["mongoose.h"] += b"\n"
-    make_distribution(tmp_path / "index", files, pinned_in=copy)
-    text = paragraph(run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(tmp_path / "index")))
-    assert hashlib.sha256(files["mongoose.h"]).hexdigest() in text
-    assert "Nothing of cymongoose-0.2.5.tar.gz was used" in text
-    assert sorted(path.name for path in copy.iterdir()) == ["fetch.py", "requirements.txt"]
+def test_altered_file_in_the_right_distribution_is_refused(library, copy, genuine, tmp_path):
+    files = genuine_files(library, genuine)
+    files[library.names[-1]] += b"\n"
+    make_distribution(library, tmp_path / "index", files, pinned_in=copy)
+    text = paragraph(fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index")))
+    assert hashlib.sha256(files[library.names[-1]]).hexdigest() in text
+    assert f"Nothing of {library.archive} was used" in text
+    assert sorted(path.name for path in copy.iterdir()) == ["requirements.txt"]
 
 
-def test_distribution_without_the_file_is_refused(copy, genuine, tmp_path):
-    files = {"mongoose.c": (genuine / "mongoose.c").read_bytes()}
-    make_distribution(tmp_path / "index", files, pinned_in=copy)
-    text = paragraph(run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(tmp_path / "index")))
-    assert "carries no mongoose.h" in text
+def test_distribution_without_the_file_is_refused(library, copy, genuine, tmp_path):
+    files = genuine_files(library, genuine)
+    del files[library.names[-1]]
+    make_distribution(library, tmp_path / "index", files, pinned_in=copy)
+    text = paragraph(fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index")))
+    assert f"carries no {library.names[-1]}" in text
 
 
-def test_unreachable_index_is_explained(copy):
+def test_unreachable_index_is_explained(library, copy):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         index = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-        text = paragraph(
-            run(
-                sys.executable,
-                copy / "fetch.py",
-                PIP_NO_INDEX="0",
-                PIP_INDEX_URL=index,
-                PIP_NO_CACHE_DIR="1",
-            )
-        )
+        settings = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": index, "PIP_NO_CACHE_DIR": "1"}
+        text = paragraph(fetch(copy, **settings))
     assert "pip could not download" in text
     assert "Check that the network and the package index" in text
-    assert "MGLOOP_MONGOOSE_DIR" in text
+    assert library.variable in text
 
 
-def test_index_without_the_requirement_is_explained(copy):
-    text = paragraph(run(sys.executable, copy / "fetch.py"))
-    assert "No matching distribution found for cymongoose==0.2.5" in text
+def test_index_without_the_requirement_is_explained(library, copy):
+    text = paragraph(fetch(copy))
+    requirement = library.distribution.replace("-", "==")
+    assert f"No matching distribution found for {requirement}" in text
 
 
 def test_interpreter_without_pip_is_told_to_get_it(copy, tmp_path):
     created = run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare")
     assert created.returncode == 0, created.stderr
-    text = paragraph(run(tmp_path / "bare" / "bin" / "python", copy / "fetch.py"))
-    assert "needs pip" in text
+    assert "needs pip" in paragraph(fetch(copy, python=tmp_path / "bare" / "bin" / "python"))
 
 
-def test_fetched_file_that_changed_is_refused(copy, genuine):
+def test_fetched_file_that_changed_is_refused(library, copy, genuine):
     fetched = copy / "fetched"
     fetched.mkdir()
-    for name in NAMES:
+    for name in library.names:
         shutil.copy(genuine / name, fetched)
-    with (fetched / "mongoose.c").open("ab") as file:
+    with (fetched / library.names[0]).open("ab") as file:
         file.write(b"/* patched */\n")
-    text = paragraph(run(sys.executable, copy / "fetch.py"))
-    assert f"the SHA-256 of {fetched / 'mongoose.c'} is" in text
+    text = paragraph(fetch(copy))
+    assert f"the SHA-256 of {fetched / library.names[0]} is" in text
     assert f"Delete {fetched} and build again" in text
 
 
-def test_folder_that_the_variable_names_is_used_as_it_is(copy, genuine, tmp_path):
+def test_folder_that_the_variable_names_is_used_as_it_is(library, copy, genuine, tmp_path):
     local = tmp_path / "local"
     shutil.copytree(genuine, local)
-    result = run(sys.executable, copy / "fetch.py", MGLOOP_MONGOOSE_DIR=str(local))
+    result = fetch(copy, **{library.variable: str(local)})
     assert (result.returncode, result.stdout) == (0, f"{local}\n"), result.stderr
     assert not (copy / "fetched").exists()
 
 
-@pytest.mark.parametrize("missing", NAMES)
-def test_folder_that_lacks_a_file_is_an_error(copy, genuine, tmp_path, missing):
-    local = tmp_path / "local"
-    shutil.copytree(genuine, local)
-    (local / missing).unlink()
-    text = paragraph(run(sys.executable, copy / "fetch.py", MGLOOP_MONGOOSE_DIR=str(local)))
-    assert f"cannot read Mongoose's {missing} in {local} (No such file or directory)" in text
-    assert "MGLOOP_MONGOOSE_DIR must name a folder" in text
+def test_folder_that_lacks_a_file_is_an_error(library, copy, genuine, tmp_path):
+    for missing in library.names:
+        local = tmp_path / f"without-{missing}"
+        shutil.copytree(genuine, local)
+        (local / missing).unlink()
+        text = paragraph(fetch(copy, **{library.variable: str(local)}))
+        name = library.name.split()[0]
+        assert f"cannot read {name}'s {missing} in {local} (No such file or directory)" in text
+        assert f"{library.variable} must name a folder" in text
 
 
-@pytest.mark.parametrize("altered", NAMES)
-def test_folder_with_another_mongoose_is_an_error(copy, genuine, tmp_path, altered):
-    local = tmp_path / "local"
-    shutil.copytree(genuine, local)
-    (local / altered).write_text("#define MG_VERSION 7.24\n")
-    text = paragraph(run(sys.executable, copy / "fetch.py", MGLOOP_MONGOOSE_DIR=str(local)))
-    assert f"the SHA-256 of {local / altered} is" in text
-    assert "Mongoose 7.23" in text
+def test_folder_with_another_version_is_an_error(library, copy, genuine, tmp_path):
+    for altered in library.names:
+        local = tmp_path / f"another-{altered}"
+        shutil.copytree(genuine, local)
+        (local / altered).write_text("#define VERSION another\n")
+        text = paragraph(fetch(copy, **{library.variable: str(local)}))
+        assert f"the SHA-256 of {local / altered} is" in text
+        assert library.name in text
 
 
 @pytest.fixture
@@ -265,40 +353,30 @@ def read_only(copy):
     copy.chmod(0o755)
 
 
-def test_read_only_source_tree_is_fetched_into_the_build_folder(read_only, genuine, tmp_path):
+def test_read_only_source_tree_is_fetched_into_the_build_folder(
+    library, read_only, genuine, tmp_path
+):
     read_only.chmod(0o755)
-    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=read_only)
+    make_distribution(
+        library, tmp_path / "index", genuine_files(library, genuine), pinned_in=read_only
+    )
     read_only.chmod(0o555)
     build = tmp_path / "build"
     build.mkdir()
     for _ in range(2):
-        result = run(
-            sys.executable,
-            read_only / "fetch.py",
-            PIP_FIND_LINKS=str(tmp_path / "index"),
-            MESON_BUILD_ROOT=str(build),
+        result = fetch(
+            read_only, PIP_FIND_LINKS=str(tmp_path / "index"), MESON_BUILD_ROOT=str(build)
         )
-        assert (result.returncode, result.stdout) == (0, f"{build / 'mongoose'}\n"), result.stderr
+        assert (result.returncode, result.stdout) == (0, f"{build / library.key}\n"), result.stderr
 
 
-def test_nowhere_to_put_it_is_explained(copy, genuine, tmp_path):
-    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=copy)
+def test_nowhere_to_put_it_is_explained(library, copy, genuine, tmp_path):
+    make_distribution(library, tmp_path / "index", genuine_files(library, genuine), pinned_in=copy)
     (copy / "fetched").write_text("a file where the folder would be")
-    text = paragraph(run(sys.executable, copy / "fetch.py", PIP_FIND_LINKS=str(tmp_path / "index")))
-    assert f"cannot write Mongoose's files to {copy / 'fetched'} (" in text
+    text = paragraph(fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index")))
+    name = library.name.split()[0]
+    assert f"cannot write {name}'s files to {copy / 'fetched'} (" in text
     assert "Build from a folder that you may write to" in text
-
-
-def test_pip_that_builds_with_a_back_end_in_the_tree_does_not_mislead_ours(copy, genuine, tmp_path):
-    """pip tells its child where the back-end lies, by a variable that another pip would believe."""
-    make_distribution(tmp_path / "index", genuine_files(genuine), pinned_in=copy)
-    result = run(
-        sys.executable,
-        copy / "fetch.py",
-        PIP_FIND_LINKS=str(tmp_path / "index"),
-        _PYPROJECT_HOOKS_BACKEND_PATH=str(tmp_path),
-    )
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("writable", [True, False], ids=["writable", "read-only"])
@@ -319,10 +397,10 @@ def test_back_end_builds_elsewhere_where_the_tree_is_read_only(monkeypatch, tmp_
     assert named == {"build-dir": "mine"}
 
 
-def test_nothing_of_mongoose_is_tracked(repository):
+def test_nothing_that_is_fetched_is_tracked(library, repository):
     tracked = git("ls-files", cwd=repository).splitlines()
-    assert [path for path in tracked if Path(path).name in NAMES] == []
-    ignored = [f"thirdparty/mongoose/fetched/{name}" for name in NAMES]
+    assert [path for path in tracked if Path(path).name in library.names] == []
+    ignored = [f"thirdparty/{library.key}/fetched/{name}" for name in library.names]
     assert git("check-ignore", *ignored, cwd=repository).splitlines() == ignored
 
 
@@ -390,9 +468,10 @@ def test_build_without_cython_says_so(tmp_path):
     assert "mgloop needs Cython 3.1 or later to build and found none" in output
 
 
-def test_build_shows_what_the_fetching_says(tmp_path):
-    output = configure(tmp_path, MGLOOP_MONGOOSE_DIR=str(tmp_path / "nothing"))
-    assert "MGLOOP_MONGOOSE_DIR must name a folder with the unmodified mongoose.c" in output
+def test_build_shows_what_the_fetching_says(library, tmp_path):
+    output = configure(tmp_path, **{library.variable: str(tmp_path / "nothing")})
+    expected = f"{library.variable} must name a folder with the unmodified {library.names[0]}"
+    assert expected in output
 
 
 SHOW_BUILD = ROOT / "tools" / "show_build.py"
@@ -420,7 +499,7 @@ def test_make_without_an_index_says_what_to_do(tmp_path):
         result = run("make", tmp_path / "venv" / ".group-serve", *variables, cwd=ROOT, **settings)
     assert result.returncode == 2
     assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=" in result.stderr
-    assert "thirdparty/mongoose/README.md" in result.stderr
+    assert "thirdparty/README.md" in result.stderr
     assert time.monotonic() - began < 60
 
 
@@ -462,7 +541,7 @@ def test_the_first_program_of_the_readme_runs_on_this_version():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_source_distribution_builds_without_a_network(repository, genuine, tmp_path):
+def test_source_distribution_builds_without_a_network(repository, tmp_path):
     pytest.importorskip("mesonpy", reason="needs meson-python")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
@@ -478,17 +557,22 @@ def test_source_distribution_builds_without_a_network(repository, genuine, tmp_p
     author = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     git(*author, "commit", "--quiet", "--message", "snapshot", cwd=tree)
     code = f"import mesonpy; mesonpy.build_sdist({str(tmp_path)!r})"
-    packed = run(sys.executable, "-c", code, cwd=tree, PATH=path, MGLOOP_MONGOOSE_DIR=str(genuine))
+    local = {library.variable: str(fetch_genuine(library)) for library in LIBRARIES}
+    packed = run(sys.executable, "-c", code, cwd=tree, PATH=path, **local)
     assert packed.returncode == 0, packed.stdout + packed.stderr
     (sdist,) = tmp_path.glob("mgloop-*.tar.gz")
     with tarfile.open(sdist) as tar:
         members = {name.partition("/")[2] for name in tar.getnames()}
-    assert {f"thirdparty/mongoose/fetched/{name}" for name in NAMES} <= members
+    for library in LIBRARIES:
+        assert {f"thirdparty/{library.key}/fetched/{name}" for name in library.names} <= members
 
     # Neither an index nor a local copy: the distribution has to have all that it needs.
+    build = tmp_path / "build"
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", tmp_path)
+    options += (f"-Cbuild-dir={build}",)
     built = run(sys.executable, "-m", "pip", "wheel", *options, sdist, PATH=path)
     assert built.returncode == 0, built.stdout + built.stderr
+    assert (build / "mgloop" / "libllhttp.a").exists()
     (wheel,) = tmp_path.glob("mgloop-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -496,6 +580,7 @@ def test_source_distribution_builds_without_a_network(repository, genuine, tmp_p
     suffixes = {"".join(Path(name).suffixes) for name in names if name.startswith("mgloop/")}
     assert suffixes <= {".py", ".pyi", ".typed", "", *{s for s in suffixes if s.endswith(".so")}}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "mgloop/licenses/llhttp/LICENSE-MIT" in names
 
     # -S keeps the environment's own, perhaps editable, mgloop out of the way.
     program = (

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.http._connection: the table of a connection's states. _connection.pyx says how
+it works.
+"""
+
+from mgloop.http._llhttp cimport llhttp_t
+from mgloop.http._request cimport Channel, Request
+
+
+cdef extern from *:
+    """
+    /* Where the reading side of a connection is. The writing side is the response's: _request.pxd. */
+    enum {
+        MGL_READS_HEAD,     /* between requests, or in the middle of a head */
+        MGL_READS_BODY,     /* the request is with the application, its body still comes */
+        MGL_HAS_REQUEST,    /* all of it is here; what comes now waits for the response's end */
+        MGL_DISCARDS,       /* the response is complete before the request: the rest is thrown away */
+        MGL_LINGERS,        /* the last response has been sent, and the client may still read it */
+        MGL_GONE,           /* closed, or a WebSocket's now */
+        MGL_CONNECTION_STATES
+    };
+
+    /* What happens. */
+    enum { MGL_ON_HEAD, MGL_ON_END, MGL_ON_ANSWER, MGL_ON_LAST_ANSWER, MGL_ON_LOSS, MGL_CONNECTION_EVENTS };
+
+    /* The state that follows; the event's own if it cannot happen there. */
+    static inline int mgl_next_state(int state, int event)
+    {
+        static const unsigned char table[MGL_CONNECTION_EVENTS][MGL_CONNECTION_STATES] = {
+    /*                         READS_HEAD      READS_BODY       HAS_REQUEST     DISCARDS         LINGERS      GONE */
+    [MGL_ON_HEAD]          = {MGL_READS_BODY, MGL_READS_BODY,  MGL_HAS_REQUEST, MGL_DISCARDS,   MGL_LINGERS, MGL_GONE},
+    /* the request's */
+    [MGL_ON_END]           = {MGL_READS_HEAD, MGL_HAS_REQUEST, MGL_HAS_REQUEST, MGL_READS_HEAD, MGL_LINGERS, MGL_GONE},
+    /* is complete, and the connection is to be kept */
+    [MGL_ON_ANSWER]        = {MGL_READS_HEAD, MGL_DISCARDS,    MGL_READS_HEAD,  MGL_DISCARDS,   MGL_LINGERS, MGL_GONE},
+    [MGL_ON_LAST_ANSWER]   = {MGL_LINGERS,    MGL_LINGERS,     MGL_GONE,        MGL_LINGERS,    MGL_LINGERS, MGL_GONE},
+    [MGL_ON_LOSS]          = {MGL_GONE,       MGL_GONE,        MGL_GONE,        MGL_GONE,       MGL_GONE,    MGL_GONE},
+        };
+        return table[event][state];
+    }
+    """
+    enum:
+        MGL_READS_HEAD
+        MGL_READS_BODY
+        MGL_HAS_REQUEST
+        MGL_DISCARDS
+        MGL_LINGERS
+        MGL_GONE
+    enum:
+        MGL_ON_HEAD
+        MGL_ON_END
+        MGL_ON_ANSWER
+        MGL_ON_LAST_ANSWER
+        MGL_ON_LOSS
+    int mgl_next_state(int state, int event) noexcept
+
+
+cdef class Connection(Channel):
+    cdef llhttp_t parser
+    cdef int state
+    cdef Request request                # whose response is not complete
+    cdef Request unbegun                # whose head has just been read
+    cdef bytes ahead                    # what came behind the request, or None
+    cdef bint feeding                   # inside feed()
+    cdef bint paused_reading
+    cdef bint over_tls
+    cdef object failure                 # (status, reason) found in the midst of parsing, or None
+    cdef object python_error            # raised in a callback of the parser's
+
+    # The head as far as it has been read. A piece of it in `at` lies in what is being parsed, and is
+    # kept in `carry` when that ends before the piece does.
+    cdef const char *at
+    cdef Py_ssize_t at_len
+    cdef bytes carry
+    cdef Py_ssize_t piece_len
+    cdef int blank                      # bytes of the empty line that may stand before
+    cdef str method                     # None until it has been read
+    cdef bytes name                     # of the header whose value is read
+    cdef bytes url
+    cdef list headers
+    cdef Py_ssize_t head_len
+    cdef int hosts, types               # how often Host and Content-Type are among them
+    cdef bint in_head                   # a head has begun, and has not ended
+    cdef bint expects_continue
+    cdef bytes coding                   # Transfer-Encoding, if it is not chunked alone
+    cdef bint wants_websocket
+    cdef bint timed                     # the deadline is of what is being read
+    cdef Py_ssize_t extension_len       # of the present chunk
+    cdef Py_ssize_t discarded
+
+    # Of the peer, for the scopes.
+    cdef object client
+    cdef object server
+    cdef dict tls                       # ASGI's extension, or None
+    cdef bint peer_known
+
+    cdef int feed(self, const char *data, Py_ssize_t n) except -1
+    cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
+    cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
+    cdef int keep(self, bytes data) except -1
+    cdef int set_time(self) except -1
+    cdef int pause_reading(self) except -1
+    cdef int resume_reading(self) except -1
+
+    # Called by the parser: -1 = the message is not acceptable, -2 = an exception.
+    cdef int fail(self, int status, str reason) except -2
+    cdef int take_piece(self, const char *at, size_t length) except -2
+    cdef int header_ended(self) except -2
+    cdef int head_ended(self) except -2
+    cdef bint known_coding(self) except -1
+    cdef int body_came(self, const char *at, size_t length) except -2
+    cdef int message_ended(self) except -1
+    cdef int keep_piece(self) except -1
+    cdef bytes piece(self)
+    cdef bytes lowered(self)
+    cdef int forget_head(self) except -1
+
+    cdef dict make_scope(self)
+    cdef bint split_target(self, dict scope) except -1
+    cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept
+    cdef int look_at_peer(self) except -1
+
+    cdef int begin_request(self) except -1
+    cdef bint is_websocket(self) except -1
+    cdef int upgrade(self, const char *data, Py_ssize_t n) except -1
+    cdef int enter(self, int event) except -1
+    cdef int finish(self) except -1
+    cdef int refuse(self, int status, str reason) except -1

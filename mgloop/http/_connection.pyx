@@ -1,0 +1,816 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""An HTTP/1 connection: from bytes to requests, one at a time.
+
+Native because every byte of a request passes through it.  It is an ordinary asyncio.Protocol over
+any transport of any loop.  llhttp finds the frames; what it lets pass and RFC 9112 does not is
+refused here: a request without its one Host, another version, an unknown transfer coding, a line
+that is folded.  No leniency of llhttp's is switched on.
+
+The table in the .pxd says which state follows which.  A request is begun when all that came in one
+piece has been parsed, so that a small body is there when the application asks for it.  The next is
+not parsed before its response is complete: what comes meanwhile is kept, up to a bound, and then
+reading pauses.
+
+Lifetime: the transport has a reference until connection_lost(), the site has one as well.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from libc.string cimport memchr
+
+from mgloop.http._llhttp cimport (
+    F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HPE_PAUSED_UPGRADE, HTTP_REQUEST, llhttp_execute,
+    llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
+    llhttp_resume_after_upgrade, llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive,
+    llhttp_t,
+)
+from mgloop.http._ready cimport Waiters
+from mgloop.http._request cimport MGL_HELD, Channel, Request
+from mgloop.http._site cimport (
+    MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, mgl_coarse_time,
+    mgl_deadline_unset, mgl_is_method, mgl_lower, mgl_unquote,
+)
+
+import logging
+import sys
+from http import HTTPStatus
+
+
+cdef extern from "Python.h":
+    bint PyBytes_CheckExact(object o)
+
+
+cdef enum:
+    AHEAD = 64 << 10            # bytes of later requests that are kept while one is answered
+    DISCARD = 1 << 20           # bytes of a body that nobody wants
+    EXTENSIONS = 4096           # bytes of a chunk's extensions
+
+cdef object log = logging.getLogger("mgloop.error")
+
+cdef str TYPE = sys.intern("type")
+cdef str ASGI = sys.intern("asgi")
+cdef str HTTP_VERSION = sys.intern("http_version")
+cdef str SERVER = sys.intern("server")
+cdef str CLIENT = sys.intern("client")
+cdef str SCHEME = sys.intern("scheme")
+cdef str METHOD = sys.intern("method")
+cdef str ROOT_PATH = sys.intern("root_path")
+cdef str PATH = sys.intern("path")
+cdef str RAW_PATH = sys.intern("raw_path")
+cdef str QUERY_STRING = sys.intern("query_string")
+cdef str HEADERS = sys.intern("headers")
+cdef str STATE = sys.intern("state")
+cdef str EXTENSIONS_KEY = sys.intern("extensions")
+cdef dict VERSIONS = {"version": "3.0", "spec_version": "2.5"}
+cdef dict HTTP_EXTENSIONS = {
+    "http.response.pathsend": {},
+    "http.response.zerocopysend": {},
+    "http.response.trailers": {},
+    "http.response.early_hint": {},
+}
+cdef dict METHODS = {
+    name.encode(): sys.intern(name)
+    for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")}
+cdef str GET = "GET"
+cdef str HEAD = "HEAD"
+cdef str CONNECT = "CONNECT"
+#: Of what a message can be coded in before it is chunked: the application is given it as it is.
+cdef frozenset CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress",
+                                    b"identity"})
+#: What a trailer may not say, for a message has been framed and sent on its way by then.
+cdef frozenset NO_TRAILERS = frozenset({
+    b"host", b"content-length", b"transfer-encoding", b"trailer", b"te", b"connection"})
+#: As a gateway might read them into its environment's CONTENT_LENGTH.
+cdef frozenset AMBIGUOUS = frozenset({b"content_length", b"transfer_encoding"})
+
+
+# --- llhttp's callbacks --------------------------------------------------------------------------
+# They run inside llhttp_execute(), which no exception may leave.
+
+cdef int on_message_begin(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    connection.forget_head()
+    connection.in_head = True
+    return 0
+
+
+cdef int on_piece(llhttp_t *parser, const char *at, size_t length) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        return connection.take_piece(at, length)
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    connection.extension_len += length
+    return -1 if connection.extension_len > EXTENSIONS else 0
+
+
+cdef int on_chunk_header(llhttp_t *parser) noexcept:
+    (<Connection>parser.data).extension_len = 0
+    return 0
+
+
+cdef int on_url_complete(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        connection.url = connection.piece()
+        return 0
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_header_field_complete(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        connection.name = connection.lowered()
+        return 0
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_header_value_complete(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        return connection.header_ended()
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_headers_complete(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        return connection.head_ended()
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_body(llhttp_t *parser, const char *at, size_t length) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        return connection.body_came(at, length)
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef int on_message_complete(llhttp_t *parser) noexcept:
+    cdef Connection connection = <Connection>parser.data
+    try:
+        connection.message_ended()
+        return HPE_PAUSED
+    except BaseException as exc:
+        connection.python_error = exc
+        return -1
+
+
+cdef llhttp_settings_t settings
+llhttp_settings_init(&settings)
+settings.on_message_begin = on_message_begin
+settings.on_url = on_piece
+settings.on_header_field = on_piece
+settings.on_header_value = on_piece
+settings.on_url_complete = on_url_complete
+settings.on_header_field_complete = on_header_field_complete
+settings.on_header_value_complete = on_header_value_complete
+settings.on_headers_complete = on_headers_complete
+settings.on_chunk_header = on_chunk_header
+settings.on_chunk_extension_name = on_chunk_extension
+settings.on_chunk_extension_value = on_chunk_extension
+settings.on_body = on_body
+settings.on_message_complete = on_message_complete
+
+
+cdef class Connection(Channel):
+    """The protocol of an HTTP/1 connection of `site`."""
+
+    def __init__(self, Site site):
+        self.site = site
+        self.state = MGL_READS_HEAD
+        self.room = Waiters.__new__(Waiters)
+        llhttp_init(&self.parser, HTTP_REQUEST, &settings)
+        self.parser.data = <void *>self
+
+    # ----------------------------------------------------------- asyncio.Protocol ----
+
+    def connection_made(self, transport):
+        """The transport is ready."""
+        cdef Site site = self.site
+        self.transport = transport
+        self.write = transport.write
+        self.over_tls = transport.get_extra_info("sslcontext") is not None
+        site.attach(self)
+        if 0 < site.limit_connections < len(site.members):
+            self.refuse(503, "too many connections")
+        else:
+            self.set_deadline(MGL_HEAD)
+
+    def data_received(self, data):
+        """The next bytes of the stream."""
+        if not PyBytes_CheckExact(data):
+            data = bytes(data)
+        if self.ahead is None:
+            self.feed(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        elif self.state < MGL_LINGERS:
+            self.keep(data)     # behind what _go_on() will parse
+
+    def eof_received(self):
+        """The client has ended its side: it has gone, as ASGI sees it."""
+        return False
+
+    def connection_lost(self, exc):
+        """The transport has ended."""
+        cdef Request request = self.request
+        self.lost = True
+        self.enter(MGL_ON_LOSS)
+        mgl_deadline_unset(&self.deadline)
+        mgl_deadline_unset(&self.write_deadline)
+        self.request = self.unbegun = None
+        self.ahead = None
+        self.forget_head()
+        self.room.wake_all()
+        if request is not None:
+            request.disconnect()
+        self.site.detach(self)
+
+    def pause_writing(self):
+        """The peer does not take what is sent."""
+        self.paused_writing = True
+        self.set_deadline(MGL_WRITE)
+
+    def resume_writing(self):
+        """It does again."""
+        self.paused_writing = False
+        mgl_deadline_unset(&self.write_deadline)
+        self.room.wake_all()
+
+    # -------------------------------------------------------------------- reading ----
+
+    cdef int feed(self, const char *data, Py_ssize_t n) except -1:
+        """Parse what has come; begin what requests there are, as far as they may run."""
+        cdef Py_ssize_t used
+        self.feeding = True
+        try:
+            while n > 0 and self.state < MGL_LINGERS:
+                if self.state == MGL_HAS_REQUEST:
+                    self.keep(data[:n])
+                    break
+                if self.method is None:
+                    self.take_method(data, n, &used)
+                else:
+                    self.one_message(data, n, &used)
+                data += used
+                n -= used
+        finally:
+            self.feeding = False
+        self.set_time()
+        return 0
+
+    cdef int keep(self, bytes data) except -1:
+        """Until the response to what came before is complete."""
+        self.ahead = data if self.ahead is None else self.ahead + data
+        if PyBytes_GET_SIZE(self.ahead) >= AHEAD:
+            self.pause_reading()
+        return 0
+
+    cdef int set_time(self) except -1:
+        """Give the client the time for what comes next."""
+        if self.state == MGL_READS_HEAD:
+            if not self.in_head:
+                self.timed = False
+                self.set_deadline(MGL_KEEP_ALIVE)
+            elif not self.timed:
+                self.timed = True
+                if self.site.requests:
+                    self.set_deadline(MGL_HEAD)
+        elif self.state == MGL_READS_BODY or self.state == MGL_DISCARDS:
+            if not self.paused_reading:
+                self.set_deadline(MGL_BODY)
+        elif self.state == MGL_HAS_REQUEST:
+            mgl_deadline_unset(&self.deadline)
+        return 0
+
+    cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
+        """Parse until the end of a message or of the data."""
+        cdef int error
+        if data[0] == b" " and self.in_head and self.url is None and not self.at_len \
+                and self.carry is None:
+            self.refuse(400, "two spaces behind the method")
+            return 0
+        error = llhttp_execute(&self.parser, data, n)
+        cdef object failure
+        used[0] = n
+        if error == HPE_OK:
+            if self.at_len:
+                self.keep_piece()
+        elif error == HPE_PAUSED:
+            used[0] = llhttp_get_error_pos(&self.parser) - data
+            if self.wants_websocket:
+                self.upgrade(data + used[0], n - used[0])
+                used[0] = n
+                return 0
+            llhttp_resume(&self.parser)
+        elif error == HPE_PAUSED_UPGRADE:
+            # To something that is not spoken here: an ordinary request, then.
+            used[0] = llhttp_get_error_pos(&self.parser) - data
+            llhttp_resume_after_upgrade(&self.parser)
+        else:
+            self.unbegun = None
+            if self.python_error is not None:
+                failure, self.python_error = self.python_error, None
+                raise failure
+            failure, self.failure = self.failure, None
+            if failure is None:
+                failure = (400, llhttp_get_error_reason(&self.parser).decode("ascii", "replace"))
+            self.refuse(failure[0], failure[1])
+            return 0
+        if self.unbegun is not None:
+            self.begin_request()
+        elif self.request is not None and self.request.reading is not None:
+            if self.request.body_len or self.request.received:
+                self.request.reading.wake_all()
+        if self.request is not None and self.state == MGL_READS_BODY \
+                and self.request.body_len >= self.site.body_buffer:
+            self.pause_reading()
+        return 0
+
+    cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
+        """The method and the space behind it.
+
+        llhttp knows a list of methods, and only CONNECT makes a difference to it: so it is told POST
+        of all others, and every method gets to the application.
+        """
+        cdef Py_ssize_t start, i = 0
+        cdef bytes token
+        while self.carry is None and i < n and self.blank < 2 \
+                and <unsigned char>data[i] == (10 if self.blank else 13):     # "\r\n"
+            self.blank += 1
+            i += 1
+        start = i
+        while i < n and i - start <= 20 and data[i] != b" ":
+            i += 1
+        used[0] = n
+        token = PyBytes_FromStringAndSize(data + start, i - start)
+        if self.carry is not None:
+            token = self.carry + token
+        if i < n and data[i] == b" " or PyBytes_GET_SIZE(token) > 2 or self.blank == 1 and start < n:
+            if not mgl_is_method(PyBytes_AS_STRING(token), PyBytes_GET_SIZE(token)) \
+                    or self.blank == 1 or token == b"PRI":
+                self.refuse(400, "no method")
+                return 0
+        self.in_head = True
+        if i == n:
+            self.carry = token
+            return 0
+        used[0] = i + 1
+        self.carry = None
+        method = METHODS.get(token)
+        if method is None:
+            method = token.decode()
+        if method is CONNECT:
+            llhttp_execute(&self.parser, b"CONNECT ", 8)
+        else:
+            llhttp_execute(&self.parser, b"POST ", 5)
+        self.method = method
+        return 0
+
+    cdef int fail(self, int status, str reason) except -2:
+        """For the callbacks: the message is not acceptable."""
+        self.failure = (status, reason)
+        return -1
+
+    cdef int take_piece(self, const char *at, size_t length) except -2:
+        self.head_len += length
+        if self.head_len > self.site.limit_head:
+            return self.fail(431, "the head is too large")
+        if self.url is None and self.in_head and self.head_len > self.site.limit_line:
+            return self.fail(414, "the request line is too long")
+        if self.at_len == 0:
+            self.at = at
+        elif self.at + self.at_len != at:
+            return self.fail(400, "a folded header line")
+        self.at_len += length
+        self.piece_len += length
+        if self.piece_len > self.site.limit_field and self.url is not None:
+            return self.fail(431, "a header is too large")
+        return 0
+
+    cdef int keep_piece(self) except -1:
+        """The data ends in the middle of it."""
+        cdef bytes piece = PyBytes_FromStringAndSize(self.at, self.at_len)
+        self.carry = piece if self.carry is None else self.carry + piece
+        self.at_len = 0
+        return 0
+
+    cdef bytes piece(self):
+        """The name, value or target that has been read."""
+        cdef bytes piece
+        self.piece_len = 0
+        if self.carry is not None:
+            if self.at_len:
+                self.keep_piece()
+            piece = self.carry
+            self.carry = None
+        else:
+            piece = PyBytes_FromStringAndSize(self.at, self.at_len)
+            self.at_len = 0
+        return piece
+
+    cdef bytes lowered(self):
+        cdef bytes piece, lower
+        cdef const char *source
+        cdef Py_ssize_t n
+        self.piece_len = 0
+        if self.carry is not None:
+            piece = self.piece()
+            source = PyBytes_AS_STRING(piece)
+            n = PyBytes_GET_SIZE(piece)
+        else:
+            source = self.at
+            n = self.at_len
+            self.at_len = 0
+        lower = PyBytes_FromStringAndSize(NULL, n)
+        mgl_lower(PyBytes_AS_STRING(lower), source, n)
+        return lower
+
+    cdef int header_ended(self) except -2:
+        cdef bytes name = self.name
+        cdef bytes value = self.piece()
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(value)
+        self.name = None
+        self.head_len += 4
+        if n and (PyBytes_AS_STRING(value)[n - 1] == 32 or PyBytes_AS_STRING(value)[n - 1] == 9):
+            value = value.rstrip(b" \t")    # llhttp takes off what stands before
+        if PyBytes_GET_SIZE(name) + 4 + n > self.site.limit_field:
+            return self.fail(431, "a header is too large")
+        if not self.in_head:    # a trailer, which ASGI has no place for
+            return self.fail(400, "a trailer of the framing") if name in NO_TRAILERS else 0
+        self.headers.append((name, value))
+        if len(self.headers) > self.site.limit_headers:
+            return self.fail(431, "too many headers")
+        n = PyBytes_GET_SIZE(name)
+        if n == 4:
+            if name == b"host":
+                self.hosts += 1
+        elif n == 6:
+            if name == b"expect":
+                if value.lower() != b"100-continue":
+                    return self.fail(417, "an expectation that is not 100-continue")
+                self.expects_continue = True
+        elif n == 12:
+            if name == b"content-type":
+                self.types += 1
+        elif n == 14:
+            if name in AMBIGUOUS:
+                return self.fail(400, "Content_Length")
+        elif n == 17:
+            if name == b"transfer-encoding" and value.lower() != b"chunked":
+                self.coding = value if self.coding is None else self.coding + b"," + value
+            elif name in AMBIGUOUS:
+                return self.fail(400, "Transfer_Encoding")
+        return 0
+
+    cdef int head_ended(self) except -2:
+        cdef Request request
+        cdef Site site = self.site
+        cdef bint http_10 = self.parser.http_minor == 0
+        self.in_head = False
+        if self.parser.http_major == 0:
+            return self.fail(400, "a version of HTTP that is neither 1.0 nor 1.1")
+        if self.parser.http_major != 1 or self.parser.http_minor > 1:
+            return self.fail(505, "a version of HTTP that is neither 1.0 nor 1.1")
+        if self.hosts != 1 and (self.hosts > 1 or not http_10):
+            return self.fail(400, "not exactly one Host")
+        if self.types > 1:
+            return self.fail(400, "more than one Content-Type")
+        if self.parser.flags & F_TRANSFER_ENCODING:
+            if http_10:
+                return self.fail(400, "Transfer-Encoding in HTTP/1.0")
+            if self.coding is not None and not self.known_coding():
+                return self.fail(501, "an unknown transfer coding")
+        elif self.parser.content_length > <unsigned long long>site.limit_body:
+            return self.fail(413, "the body is too large")
+        request = Request.__new__(Request)
+        request.channel = self
+        request.is_head = self.method is HEAD
+        request.http_10 = http_10
+        request.keep_alive = llhttp_should_keep_alive(&self.parser)
+        request.expects_continue = self.expects_continue and not http_10
+        request.scope = self.make_scope()
+        if request.scope is None:
+            return -1
+        self.request = self.unbegun = request
+        self.enter(MGL_ON_HEAD)
+        if self.parser.upgrade:
+            self.wants_websocket = self.is_websocket()
+        return 0
+
+    cdef bint known_coding(self) except -1:
+        """Each of the codings before chunked is one that HTTP knows."""
+        names = [name.strip().lower() for name in self.coding.split(b",")]
+        return all(name in CODINGS for name in names if name and name != b"chunked")
+
+    cdef int body_came(self, const char *at, size_t length) except -2:
+        cdef Request request = self.request
+        if request is None:
+            self.discarded += length
+            if self.discarded > DISCARD:
+                return self.fail(0, "")
+            return 0
+        if request.body_total + <Py_ssize_t>length > self.site.limit_body:
+            return self.fail(413, "the body is too large")
+        request.add_body(at, length)
+        return 0
+
+    cdef int message_ended(self) except -1:
+        self.enter(MGL_ON_END)
+        self.head_len = 0
+        self.method = None
+        self.blank = 0
+        if self.request is not None:
+            self.request.body_ended()
+        return 0
+
+    cdef int forget_head(self) except -1:
+        self.at_len = 0
+        self.carry = self.name = self.url = None
+        self.headers = []
+        self.head_len = 0
+        self.coding = None
+        self.hosts = self.types = 0
+        self.discarded = self.piece_len = 0
+        self.in_head = self.expects_continue = self.wants_websocket = False
+        return 0
+
+    # ---------------------------------------------------------------------- scope ----
+
+    cdef dict make_scope(self):
+        """ASGI's scope of the request whose head has been read; None after fail()."""
+        cdef Site site = self.site
+        cdef dict scope = {TYPE: "http", ASGI: VERSIONS.copy()}
+        if not self.peer_known:
+            self.look_at_peer()
+        scope[HTTP_VERSION] = "1.0" if self.parser.http_minor == 0 else "1.1"
+        scope[SERVER] = self.server
+        scope[CLIENT] = self.client
+        scope[SCHEME] = "https" if self.over_tls else "http"
+        scope[METHOD] = self.method
+        scope[ROOT_PATH] = site.root
+        if not self.split_target(scope):
+            return None
+        scope[HEADERS] = self.headers
+        if site.state is not None:
+            scope[STATE] = site.state.copy()
+        scope[EXTENSIONS_KEY] = HTTP_EXTENSIONS.copy()
+        if self.tls is not None:
+            scope[EXTENSIONS_KEY]["tls"] = self.tls
+        if site.proxy is not None:
+            site.proxy(scope)
+        return scope
+
+    cdef bint split_target(self, dict scope) except -1:
+        """The request's target into path and query. False after fail()."""
+        cdef bytes url = self.url
+        cdef const char *start = PyBytes_AS_STRING(url)
+        cdef const char *end = start + PyBytes_GET_SIZE(url)
+        cdef const char *at = start
+        cdef const char *query
+        cdef bint encoded = False
+        cdef bytes raw
+        cdef char *room
+        cdef Py_ssize_t n
+        while at < end:
+            if at[0] == b"#":
+                end = at    # a fragment is nobody's business but the client's
+                break
+            if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
+                self.fail(400, "a character that a target cannot have")
+                return False
+            at += 1
+        if self.method is CONNECT:
+            scope[PATH] = ""
+            scope[RAW_PATH] = url
+            scope[QUERY_STRING] = b""
+            return True
+        if start == end or start[0] != b"/":
+            start = self.path_of_absolute(start, end)
+            if start is NULL:
+                self.fail(400, "a target that is neither a path nor a URL")
+                return False
+        query = <const char *>memchr(start, b"?", end - start)
+        n = (query if query is not NULL else end) - start
+        raw = PyBytes_FromStringAndSize(start, n) if n else b"/"
+        start = PyBytes_AS_STRING(raw)
+        n = PyBytes_GET_SIZE(raw)
+        if memchr(start, b"%", n) is NULL:
+            path = PyUnicode_DecodeASCII(start, n, NULL)
+        else:
+            room = <char *>PyMem_Malloc(n)
+            if room is NULL:
+                raise MemoryError
+            try:
+                path = PyUnicode_DecodeUTF8(room, mgl_unquote(room, start, n), "replace")
+            finally:
+                PyMem_Free(room)
+        if self.site.root:
+            path = self.site.root + path
+            raw = self.site.root_path + raw
+        scope[PATH] = path
+        scope[RAW_PATH] = raw
+        scope[QUERY_STRING] = (
+            b"" if query is NULL else PyBytes_FromStringAndSize(query + 1, end - query - 1))
+        return True
+
+    cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept:
+        """Where the path of http://host/path begins, or the "*" of OPTIONS; NULL if it is neither."""
+        cdef const char *at
+        if end - start == 1 and start[0] == b"*":
+            return start if self.method == "OPTIONS" else NULL
+        at = <const char *>memchr(start, b":", end - start)
+        if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
+            return NULL
+        at += 3
+        while at < end and at[0] != b"/" and at[0] != b"?":
+            at += 1
+        return at
+
+    cdef int look_at_peer(self) except -1:
+        """Who is at the other end; the same for all requests of the connection."""
+        from . import _peer
+
+        self.client, self.server, self.tls = _peer.describe(self.transport)
+        self.peer_known = True
+        return 0
+
+    # ------------------------------------------------------------------- requests ----
+
+    cdef int begin_request(self) except -1:
+        """Have the application run."""
+        cdef Request request = self.unbegun
+        cdef Site site = self.site
+        self.unbegun = None
+        if 0 < site.limit_concurrency <= site.in_flight:
+            log.warning("Exceeded concurrency limit.")
+            self.refuse(503, "too many requests at once")
+            return 0
+        site.in_flight += 1
+        if site.access_log is not None:
+            request.began = mgl_coarse_time()
+        site.count_request()
+        request.step_on()
+        return 0
+
+    cdef int answered(self, Request request, bint keep_alive) except -1:
+        if self.request is not request:
+            return 0
+        self.request = None
+        if not keep_alive:
+            self.finish()
+        else:
+            self.enter(MGL_ON_ANSWER)
+            if self.feeding:
+                return 0    # which goes on
+            if self.ahead is not None:
+                self.site.loop.call_soon(self._go_on)
+            else:
+                self.resume_reading()
+                self.set_time()
+        return 0
+
+    def _go_on(self):
+        """Parse what came behind the request that has been answered."""
+        cdef bytes ahead = self.ahead
+        if ahead is None or self.state != MGL_READS_HEAD:
+            return
+        self.ahead = None
+        self.resume_reading()
+        self.feed(PyBytes_AS_STRING(ahead), PyBytes_GET_SIZE(ahead))
+
+    cdef int wants_more(self, Request request) except -1:
+        if self.request is request and self.paused_reading and self.state == MGL_READS_BODY:
+            self.resume_reading()
+            self.set_deadline(MGL_BODY)
+        return 0
+
+    cdef int pause_reading(self) except -1:
+        if not self.paused_reading:
+            self.paused_reading = True
+            self.transport.pause_reading()
+            mgl_deadline_unset(&self.deadline)
+        return 0
+
+    cdef int resume_reading(self) except -1:
+        if self.paused_reading:
+            self.paused_reading = False
+            self.transport.resume_reading()
+        return 0
+
+    # ------------------------------------------------------------------ WebSocket ----
+
+    cdef bint is_websocket(self) except -1:
+        """The request asks for a WebSocket, and not of a version that nobody speaks."""
+        for name, value in self.headers:
+            if name == b"upgrade" and value.lower() == b"websocket":
+                return self.method is GET and self.parser.http_minor == 1
+        return False
+
+    cdef int upgrade(self, const char *data, Py_ssize_t n) except -1:
+        """Hand the connection over; `data` has come behind the head."""
+        from . import _upgrade
+
+        cdef dict scope = self.request.scope
+        self.request = self.unbegun = None
+        problem = _upgrade.check(scope)
+        if problem is not None:
+            self.refuse(problem[0], problem[1])
+            return 0
+        self.enter(MGL_ON_LOSS)
+        mgl_deadline_unset(&self.deadline)
+        self.site.detach(self)
+        _upgrade.hand_over(self.site, self.transport, scope, data[:n])
+        return 0
+
+    # --------------------------------------------------------------------- ending ----
+
+    cdef int enter(self, int event) except -1:
+        self.state = mgl_next_state(self.state, event)
+        return 0
+
+    cdef int finish(self) except -1:
+        """After the last response. Where the client may still be sending, a close() would make the
+        kernel answer with a reset, which can overtake the response."""
+        cdef bint whole = self.state == MGL_HAS_REQUEST and self.ahead is None
+        self.enter(MGL_ON_LAST_ANSWER)
+        self.ahead = None
+        if whole or self.over_tls or not self.transport.can_write_eof():
+            self.enter(MGL_ON_LOSS)
+            self.transport.close()
+        else:
+            self.state = MGL_LINGERS
+            self.resume_reading()
+            if not self.transport.is_closing():
+                self.transport.write_eof()
+            self.set_deadline(MGL_LINGER)
+        return 0
+
+    cdef int refuse(self, int status, str reason) except -1:
+        """Answer in the application's place, if nothing has been sent, and end the connection."""
+        cdef Request request = self.request
+        cdef bytes text
+        self.request = self.unbegun = None
+        if status == 0 or self.lost:
+            self.transport.close()
+            return self.enter(MGL_ON_LOSS)
+        if 400 <= status < 500:
+            log.warning("Invalid HTTP request received: %s", reason)
+        if request is not None:
+            request.disconnect()
+        if request is not None and request.state > MGL_HELD:
+            self.enter(MGL_ON_LOSS)
+            self.transport.close()
+            return 0
+        phrase = HTTPStatus(status).phrase
+        text = f"{status} {phrase}: {reason}\n".encode()
+        self.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n%s%s\r\n%s" % (
+                status, phrase.encode(), len(text),
+                b"retry-after: 1\r\n" if status == 503 else b"", self.site.headers_now(), text))
+        self.enter(MGL_ON_LAST_ANSWER)
+        self.state = MGL_READS_BODY if self.state == MGL_GONE else self.state
+        return self.finish()
+
+    cdef int write_failed(self, object exc) except -1:
+        log.debug("cannot write: %s", exc)
+        self.transport.abort()
+        return 0
+
+    cdef int timed_out(self, int kind) except -1:
+        if kind == MGL_KEEP_ALIVE or kind == MGL_HEAD and not self.in_head:
+            self.enter(MGL_ON_LOSS)
+            self.transport.close()
+        elif kind == MGL_HEAD or kind == MGL_BODY:
+            self.refuse(408, "it took too long to come")
+        else:
+            self.transport.abort()
+        return 0
+
+    def begin_shutdown(self):
+        """Close if nothing is going on; else the response that is going on is the last."""
+        if self.state == MGL_READS_HEAD and not self.in_head and self.ahead is None:
+            self.enter(MGL_ON_LOSS)
+            self.transport.close()
+
+    def cancel(self):
+        """Close at once."""
+        self.enter(MGL_ON_LOSS)
+        self.transport.abort()

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.http._request: the table of a response's states, a request, and what it needs of
+its connection. _request.pyx says how it works.
+"""
+
+from mgloop.http._ready cimport Waiters
+from mgloop.http._site cimport Member, Site, Writer
+
+
+cdef extern from *:
+    """
+    /* A response goes from left to right.
+
+       HELD: the application has sent its head, which waits for the first piece of the body: then it is
+       known how the length is told, and both leave together. */
+    enum { MGL_UNSTARTED, MGL_HELD, MGL_SENDING, MGL_TRAILERS, MGL_COMPLETE, MGL_RESPONSE_STATES };
+
+    /* What the application may send. */
+    enum { MGL_START, MGL_BODY_PIECE, MGL_FILE, MGL_TRAILER, MGL_HINT, MGL_UNKNOWN, MGL_MESSAGES };
+
+    static inline int mgl_may_send(int state, int message)
+    {
+        static const unsigned char allowed[MGL_RESPONSE_STATES] = {
+            [MGL_UNSTARTED] = 1 << MGL_START | 1 << MGL_HINT,
+            [MGL_HELD]      = 1 << MGL_BODY_PIECE | 1 << MGL_FILE,
+            [MGL_SENDING]   = 1 << MGL_BODY_PIECE | 1 << MGL_FILE,
+            [MGL_TRAILERS]  = 1 << MGL_TRAILER,
+            [MGL_COMPLETE]  = 0,
+        };
+        return allowed[state] >> message & 1;
+    }
+    """
+    enum:
+        MGL_UNSTARTED
+        MGL_HELD
+        MGL_SENDING
+        MGL_TRAILERS
+        MGL_COMPLETE
+    enum:
+        MGL_START
+        MGL_BODY_PIECE
+        MGL_FILE
+        MGL_TRAILER
+        MGL_HINT
+        MGL_UNKNOWN
+    bint mgl_may_send(int state, int message) noexcept
+
+
+# What a request needs of the connection that it came by.
+cdef class Channel(Member):
+    cdef readonly object transport
+    cdef object write                   # the transport's write()
+    cdef bint paused_writing            # the peer does not take what is sent
+    cdef bint lost
+    cdef Waiters room                   # who waits until it does
+
+    # The response is whole; whether the connection may be used again.
+    cdef int answered(self, Request request, bint keep_alive) except -1
+    # The application has taken what had been received of the body.
+    cdef int wants_more(self, Request request) except -1
+    # The transport's write() has raised, which it does for a loop that is closed.
+    cdef int write_failed(self, object exc) except -1
+
+
+cdef class Request(Writer):
+    cdef readonly dict scope
+    cdef Channel channel
+    cdef object coroutine               # the application's, None until begun
+    cdef readonly object task
+    cdef bint stepping                  # the application runs
+    cdef bint ended                     # it has returned
+    cdef bint flush_due                 # flush_soon() has been called
+
+    # The request.
+    cdef bint is_head
+    cdef bint http_10
+    cdef bint keep_alive                # the client wants to
+    cdef bint expects_continue
+    cdef bint received                  # all of the body is here
+    cdef bint told                      # ... and the application has it
+    cdef bint disconnected
+    cdef object body                    # bytes, or a list of them, or None
+    cdef Py_ssize_t body_len            # of what is in it
+    cdef Py_ssize_t body_total          # of what has come
+    cdef Waiters reading
+
+    # The response.
+    cdef int state
+    cdef int status
+    cdef bint chunked
+    cdef bint has_length
+    cdef bint no_body                   # whatever the application sends: HEAD, 204, 304
+    cdef bint close_after
+    cdef bint has_date
+    cdef bint has_server
+    cdef bint trailers
+    cdef long long length               # as announced and not sent yet
+    cdef long long sent                 # bytes of body
+    cdef double began
+
+    cdef int begin(self) except -1
+    cdef int add_body(self, const char *data, Py_ssize_t n) except -1
+    cdef int body_ended(self) except -1
+    cdef int disconnect(self) except -1
+    cdef int step_on(self) except -1
+    cdef dict take(self)
+    cdef int say_continue(self) except -1
+    cdef object send_start(self, dict message)
+    cdef object send_body(self, dict message)
+    cdef object send_file(self, dict message, bint by_path)
+    cdef object send_trailers(self, dict message)
+    cdef int send_hint(self, dict message) except -1
+    cdef int write_headers(self, object headers, bint trailing) except -1
+    cdef bint note_header(self, int kind, bytes value, bint trailing) except -1
+    cdef int hand_over(self, bytes data) except -1
+    cdef int flush_soon(self) except -1
+    cdef int note_access(self) except -1
+    cdef int suspended(self) except -1
+    cdef int frame(self, Py_ssize_t n, bint more) except -1
+    cdef int write_piece(self, bytes data, bint more) except -1
+    cdef int complete(self) except -1
+    cdef object drained(self)
+    cdef int app_returned(self) except -1
+    cdef int app_raised(self, object exc) except -1
+    cdef int abandon(self) except -1
+    cdef int own_answer(self, int status, bytes text) except -1
+    cdef int over(self) except -1

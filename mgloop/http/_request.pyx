@@ -1,0 +1,811 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One HTTP request and the application's answer to it: ASGI's receive() and send().
+
+Native because it runs per request and per message.  A Request is itself the coroutine of its task:
+so it sees each time the application waits, how it ends and what it raises, with no frame of Python
+in between and no done callback.
+
+What the application sends is put together in the site's buffer and given to the transport when the
+application waits, when the response has ended, or when it is large.  A head and a body that are
+sent one after the other so leave as one segment, and ten chunks as well.
+
+Lifetime: the task has a reference until the application has returned, the connection has one until
+the response is complete.  A late send() finds a response that is complete, never another one.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+from mgloop.http._ready cimport (
+    READY, Awaitable, PyExc_StopIteration, PyTypeObject, Waiters, stop_iteration,
+)
+from mgloop.http._site cimport (
+    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member, Site, Writer,
+    mgl_coarse_time, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
+    mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
+)
+
+import logging
+import sys
+from collections.abc import Coroutine
+from http import HTTPStatus
+
+
+cdef extern from "Python.h":
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+        PYGEN_NEXT
+    ctypedef struct PyAsyncMethods:
+        PySendResult (*am_send)(PyObject *self, PyObject *value,
+                                PyObject **result) except PYGEN_ERROR
+    ctypedef struct AsyncType "PyTypeObject":
+        PyAsyncMethods *tp_as_async
+    PySendResult PyIter_Send(PyObject *iterator, PyObject *value,
+                             PyObject **result) except PYGEN_ERROR
+    bint PyCoro_CheckExact(object o)
+    PyObject *PyDict_GetItem(PyObject *d, PyObject *key) noexcept
+    bint PyDict_CheckExact(object o)
+    bint PyBytes_CheckExact(object o)
+
+
+cdef enum:
+    FLUSH_AT = 32 << 10     # what waits for more, in bytes
+    COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
+
+cdef object log = logging.getLogger("mgloop.error")
+
+cdef str TYPE = sys.intern("type")
+cdef str STATUS = sys.intern("status")
+cdef str HEADERS = sys.intern("headers")
+cdef str BODY = sys.intern("body")
+cdef str MORE_BODY = sys.intern("more_body")
+cdef str HTTP_REQUEST = sys.intern("http.request")
+cdef str RESPONSE_START = sys.intern("http.response.start")
+cdef str RESPONSE_BODY = sys.intern("http.response.body")
+cdef dict OTHER_MESSAGES = {
+    "http.response.start": MGL_START,
+    "http.response.body": MGL_BODY_PIECE,
+    "http.response.pathsend": MGL_FILE,
+    "http.response.zerocopysend": MGL_FILE,
+    "http.response.trailers": MGL_TRAILER,
+    "http.response.early_hint": MGL_HINT,
+}
+#: What the application may send, for the message of an error, in the states of a response.
+cdef tuple EXPECTED = (
+    "http.response.start", "http.response.body", "http.response.body", "http.response.trailers",
+)
+
+
+def _status_line(status):
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+cdef tuple STATUS_LINES = tuple(_status_line(status) for status in range(600))
+
+
+class ClientDisconnected(OSError):
+    """send() after the client has gone; ASGI's specification asks for an OSError."""
+
+
+# --- the coroutine -------------------------------------------------------------------------------
+
+cdef PySendResult request_step(PyObject *self, PyObject *value,
+                               PyObject **result) except PYGEN_ERROR:
+    """The task's step. `result`: what the application waits for, or None at its end."""
+    cdef Request request = <Request>self
+    cdef PySendResult outcome
+    result[0] = NULL
+    if request.ended:
+        raise RuntimeError("cannot reuse a request that has ended")
+    request.stepping = True
+    try:
+        if request.coroutine is None:
+            request.begin()
+        outcome = PyIter_Send(<PyObject *>request.coroutine, value, result)
+    except BaseException as exc:
+        request.stepping = False
+        request.app_raised(exc)     # and raises it again, if it is not the application's own
+        outcome = PYGEN_RETURN
+    else:
+        request.stepping = False
+        if outcome == PYGEN_NEXT:
+            request.suspended()
+            return outcome
+        Py_DECREF(<object>result[0])
+        result[0] = NULL
+        request.app_returned()
+    result[0] = <PyObject *>None
+    Py_INCREF(None)
+    return outcome
+
+
+cdef class Channel(Member):
+    """What carries requests: _connection's Connection."""
+
+    cdef int answered(self, Request request, bint keep_alive) except -1:
+        raise NotImplementedError
+
+    cdef int wants_more(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int write_failed(self, object exc) except -1:
+        raise NotImplementedError
+
+
+cdef class Request(Writer):
+    """A request, which is the coroutine of its task as well."""
+
+    # -------------------------------------------------------------- as a coroutine ----
+
+    def __await__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    def send(self, value):
+        """The step of whoever is not asyncio's own Task."""
+        cdef PyObject *result
+        cdef PySendResult outcome = request_step(<PyObject *>self, <PyObject *>value, &result)
+        value = <object>result
+        Py_DECREF(value)
+        if outcome == PYGEN_RETURN:
+            raise StopIteration
+        return value
+
+    def throw(self, kind, value=None, traceback=None):
+        """Raise the exception where the application waits: how a task is cancelled."""
+        cdef bint failed = False
+        if value is None:
+            value = kind() if isinstance(kind, type) else kind
+        if traceback is not None:
+            value = value.with_traceback(traceback)
+        if self.ended or self.coroutine is None:
+            self.over()
+            raise value
+        self.stepping = True
+        try:
+            yielded = self.coroutine.throw(value)
+        except StopIteration:
+            self.stepping = False
+            self.app_returned()
+        except BaseException as exc:
+            self.stepping = False
+            self.app_raised(exc)
+        else:
+            self.stepping = False
+            self.suspended()
+            return yielded
+        raise StopIteration
+
+    def close(self):
+        """End the application's coroutine, as a coroutine's close()."""
+        if self.coroutine is not None and not self.ended:
+            try:
+                self.coroutine.close()
+            finally:
+                self.over()
+
+    @property
+    def cr_frame(self):
+        """Where the application is, for those who show the stacks of tasks."""
+        return getattr(self.coroutine, "cr_frame", None)
+
+    @property
+    def cr_await(self):
+        """What the application waits for."""
+        return getattr(self.coroutine, "cr_await", None)
+
+    @property
+    def cr_code(self):
+        """The application's code."""
+        return getattr(self.coroutine, "cr_code", None)
+
+    @property
+    def cr_running(self):
+        """Whether it runs now."""
+        return self.stepping
+
+    def cancel(self):
+        """Cancel the task; the connection is closed when it has ended."""
+        self.close_after = True
+        if self.task is not None:
+            self.task.cancel()
+
+    cdef int begin(self) except -1:
+        self.stepping = True
+        coroutine = self.channel.site.app(self.scope, self.receive, self.send_message)
+        if not PyCoro_CheckExact(coroutine):
+            coroutine = coroutine.__await__()
+        self.coroutine = coroutine
+        return 0
+
+    cdef int step_on(self) except -1:
+        self.task = self.channel.site.start(self)
+        if self.ended:
+            self.task = None
+        return 0
+
+    # ------------------------------------------------------------------- receive() ----
+
+    def receive(self):
+        """ASGI's receive(): the next piece of the body, or the client's going."""
+        cdef Receiving result
+        if self.expects_continue:
+            self.say_continue()
+        result = Receiving.__new__(Receiving)
+        result.request = self
+        return result
+
+    cdef dict take(self):
+        """The message that is due, or None."""
+        cdef object data
+        if self.disconnected or self.state == MGL_COMPLETE:
+            return {TYPE: "http.disconnect"}
+        if self.body_len == 0 and not (self.received and not self.told):
+            return None
+        data = self.body
+        if data is None:
+            data = b""
+        elif not PyBytes_CheckExact(data):
+            data = b"".join(<list>data)
+        self.body = None
+        self.body_len = 0
+        if self.received:
+            self.told = True
+        else:
+            self.channel.wants_more(self)
+        return {TYPE: HTTP_REQUEST, BODY: data, MORE_BODY: not self.received}
+
+    cdef int add_body(self, const char *data, Py_ssize_t n) except -1:
+        cdef bytes piece = PyBytes_FromStringAndSize(data, n)
+        self.body_len += n
+        self.body_total += n
+        if self.body is None:
+            self.body = piece
+        elif PyBytes_CheckExact(self.body):
+            self.body = [self.body, piece]
+        else:
+            (<list>self.body).append(piece)
+        return 0
+
+    cdef int body_ended(self) except -1:
+        self.received = True
+        self.expects_continue = False
+        return 0
+
+    cdef int disconnect(self) except -1:
+        self.disconnected = True
+        if self.reading is not None:
+            self.reading.wake_all()
+        return 0
+
+    cdef int say_continue(self) except -1:
+        cdef mgl_outgoing *out
+        self.expects_continue = False
+        if self.received or self.state != MGL_UNSTARTED or self.disconnected:
+            return 0
+        out = self.channel.site.claim(self)
+        mgl_out_add(out, b"HTTP/1.1 100 Continue\r\n\r\n", 25)
+        return self.flush()
+
+    # ---------------------------------------------------------------------- send() ----
+
+    def send_message(self, message):
+        """ASGI's send()."""
+        cdef PyObject *kind
+        cdef int what
+        if not PyDict_CheckExact(message):
+            message = dict(message)
+        kind = PyDict_GetItem(<PyObject *>message, <PyObject *>TYPE)
+        if kind is <PyObject *>RESPONSE_BODY:
+            what = MGL_BODY_PIECE
+        elif kind is <PyObject *>RESPONSE_START:
+            what = MGL_START
+        else:
+            what = OTHER_MESSAGES.get(message["type"], MGL_UNKNOWN)
+        if not mgl_may_send(self.state, what):
+            self.refuse(message["type"], what)
+        if self.disconnected:
+            raise ClientDisconnected("the client has disconnected")
+        if what == MGL_START:
+            return self.send_start(message)
+        if what == MGL_BODY_PIECE:
+            return self.send_body(message)
+        if what == MGL_FILE:
+            return self.send_file(message, message["type"] == "http.response.pathsend")
+        if what == MGL_TRAILER:
+            return self.send_trailers(message)
+        self.send_hint(message)
+        return READY
+
+    def refuse(self, kind, what):
+        """A message that does not come next."""
+        if self.state == MGL_COMPLETE:
+            raise RuntimeError(
+                f"Unexpected ASGI message '{kind}' sent, after response already completed.")
+        raise RuntimeError(f"Expected ASGI message '{EXPECTED[self.state]}', but got '{kind}'.")
+
+    cdef object send_start(self, dict message):
+        cdef int status = message["status"]
+        cdef mgl_outgoing *out
+        cdef bytes line
+        cdef PyObject *headers = PyDict_GetItem(<PyObject *>message, <PyObject *>HEADERS)
+        cdef size_t before
+        if status < 200 or status > 599:
+            raise ValueError(f"status {status} is not one of a final response, 200 to 599")
+        out = self.channel.site.claim(self)
+        before = out.len
+        line = <bytes>STATUS_LINES[status]
+        mgl_out_add(out, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
+        self.no_body = self.is_head or status == 204 or status == 304
+        self.trailers = bool(message.get("trailers", False))
+        try:
+            if headers is not NULL:
+                self.write_headers(<object>headers, False)
+        except BaseException:
+            out.len = before
+            self.has_length = self.chunked = self.has_date = self.has_server = False
+            raise
+        self.status = status
+        self.state = MGL_HELD
+        return READY
+
+    cdef int write_headers(self, object headers, bint trailing) except -1:
+        """Put the lines into the buffer, and note what they say of the body and the connection."""
+        cdef mgl_outgoing *out = &self.channel.site.out
+        cdef bytes name, value
+        cdef const char *n
+        cdef const char *v
+        cdef Py_ssize_t nlen, vlen
+        cdef int kind
+        for pair in headers:
+            name, value = pair_of_bytes(pair)
+            n = PyBytes_AS_STRING(name)
+            nlen = PyBytes_GET_SIZE(name)
+            v = PyBytes_AS_STRING(value)
+            vlen = PyBytes_GET_SIZE(value)
+            if not mgl_is_token(n, nlen):
+                raise RuntimeError("Invalid HTTP header name.")
+            if not mgl_is_field_value(v, vlen):
+                raise RuntimeError("Invalid HTTP header value.")
+            kind = mgl_header_kind(n, nlen)
+            if kind != MGL_OTHER_HEADER and self.note_header(kind, value, trailing):
+                continue
+            mgl_out_field(out, n, nlen, v, vlen)
+        return 0
+
+    cdef bint note_header(self, int kind, bytes value, bint trailing) except -1:
+        """Take in what the header says of the response; True: it is written elsewhere, or not at all."""
+        if kind == MGL_DATE:
+            self.has_date = True
+        elif kind == MGL_SERVER:
+            self.has_server = True
+        elif trailing:
+            raise RuntimeError("a header of the framing cannot be a trailer")
+        elif kind == MGL_CONNECTION:
+            # Whether it stays open is the server's to say, and an upgrade cannot be had this way.
+            if b"close" in value.lower():
+                self.close_after = True
+            return True
+        elif kind == MGL_CONTENT_LENGTH:
+            if self.has_length:
+                raise RuntimeError("Content-Length twice")
+            if not value.isdigit() or len(value) > 18:
+                raise RuntimeError(f"Content-Length {value!r} is not a number of bytes")
+            self.length = int(value)
+            self.has_length = True
+        else:
+            if value.lower() != b"chunked":
+                raise RuntimeError(f"Transfer-Encoding {value!r} is not chunked alone")
+            self.chunked = True     # written where it is decided: not to HTTP/1.0, and once
+            return True
+        return False
+
+    cdef int frame(self, Py_ssize_t n, bint more) except -1:
+        """End the head. n: bytes of the body that are there, `more` are to come."""
+        cdef Site site = self.channel.site
+        cdef mgl_outgoing *out = &site.out
+        cdef bytes common
+        if self.no_body:
+            self.chunked = False
+        elif self.has_length:
+            self.chunked = False
+        elif not more and not self.chunked and not self.trailers:
+            mgl_out_add(out, b"content-length: ", 16)
+            mgl_out_decimal(out, n)
+            mgl_out_add(out, b"\r\n", 2)
+            self.has_length = True
+            self.length = n
+        else:
+            self.chunked = not self.http_10
+            if self.chunked:
+                mgl_out_add(out, b"transfer-encoding: chunked\r\n", 28)
+            else:
+                self.close_after = True
+        if not self.keep_alive or site.draining or self.expects_continue:
+            self.close_after = True
+        if self.close_after:
+            mgl_out_add(out, b"connection: close\r\n", 19)
+        elif self.http_10:
+            mgl_out_add(out, b"connection: keep-alive\r\n", 24)
+        common = site.headers_now()
+        if self.has_date or self.has_server:
+            common = without(common, self.has_date, self.has_server)
+        mgl_out_add(out, PyBytes_AS_STRING(common), PyBytes_GET_SIZE(common))
+        mgl_out_add(out, b"\r\n", 2)
+        self.state = MGL_SENDING
+        return 0
+
+    cdef object send_body(self, dict message):
+        cdef PyObject *data = PyDict_GetItem(<PyObject *>message, <PyObject *>BODY)
+        cdef PyObject *more = PyDict_GetItem(<PyObject *>message, <PyObject *>MORE_BODY)
+        cdef bint goes_on = more is not NULL and <object>more
+        cdef bytes piece
+        if data is NULL:
+            piece = b""
+        elif PyBytes_CheckExact(<object>data):
+            piece = <bytes>data
+        else:
+            piece = bytes(memoryview(<object>data))
+        self.write_piece(piece, goes_on)
+        return self.drained()
+
+    cdef int write_piece(self, bytes data, bint more) except -1:
+        """A piece of the body, framed."""
+        cdef Site site = self.channel.site
+        cdef mgl_outgoing *out = site.claim(self)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
+        cdef bint large = n >= COPY_BELOW
+        if self.has_length and not self.no_body:
+            if n > self.length:
+                raise RuntimeError("Response content longer than Content-Length")
+            if not more and n < self.length:
+                raise RuntimeError("Response content shorter than Content-Length")
+        if self.state == MGL_HELD:
+            self.frame(n, more)
+        if self.no_body:
+            n = 0
+        if self.has_length:
+            self.length -= n
+        if n > 0:
+            self.sent += n
+            if self.chunked:
+                mgl_out_chunk_size(out, n)
+            if large:
+                self.hand_over(data)
+            else:
+                mgl_out_add(out, PyBytes_AS_STRING(data), n)
+            if self.chunked:
+                mgl_out_add(out, b"\r\n", 2)
+        if more:
+            if out.len >= FLUSH_AT:
+                self.flush()
+            elif not self.stepping:
+                self.flush_soon()
+            return 0
+        if self.chunked:
+            mgl_out_add(out, b"0\r\n", 3)
+            if self.trailers:
+                self.state = MGL_TRAILERS
+                return 0
+            mgl_out_add(out, b"\r\n", 2)
+        elif self.trailers:
+            self.state = MGL_TRAILERS   # which cannot be sent, and are accepted
+            return 0
+        return self.complete()
+
+    cdef object send_trailers(self, dict message):
+        cdef Site site = self.channel.site
+        site.claim(self)
+        if self.chunked:
+            self.write_headers(message.get("headers", ()), True)
+        if not message.get("more_trailers", False):
+            if self.chunked:
+                mgl_out_add(&site.out, b"\r\n", 2)
+            self.complete()
+        return self.drained()
+
+    cdef int send_hint(self, dict message) except -1:
+        """103 Early Hints, which HTTP/1.0 does not know."""
+        cdef mgl_outgoing *out
+        cdef bytes link
+        if self.http_10:
+            return 0
+        links = [bytes(link) for link in message.get("links", ())]
+        for link in links:
+            if not mgl_is_field_value(PyBytes_AS_STRING(link), PyBytes_GET_SIZE(link)):
+                raise RuntimeError("Invalid HTTP header value.")
+        out = self.channel.site.claim(self)
+        mgl_out_add(out, b"HTTP/1.1 103 Early Hints\r\n", 26)
+        for link in links:
+            mgl_out_field(out, b"link", 4, PyBytes_AS_STRING(link), PyBytes_GET_SIZE(link))
+        mgl_out_add(out, b"\r\n", 2)
+        return self.flush()
+
+    cdef object send_file(self, dict message, bint by_path):
+        """ASGI's pathsend and zerocopysend: the transport's sendfile()."""
+        from . import files
+
+        if by_path:
+            file, offset, count, more = files.whole(message)
+        else:
+            file, offset, count, more = files.part(message)
+        if self.has_length and not self.no_body:
+            if count > self.length:
+                raise RuntimeError("Response content longer than Content-Length")
+            if not more and count < self.length:
+                raise RuntimeError("Response content shorter than Content-Length")
+        return files.send(self, file, offset, count, more, by_path)
+
+    def begin_file(self, Py_ssize_t count, bint more):
+        """For files.send(): the head, and what stands before the file. False: no body is to be sent."""
+        cdef mgl_outgoing *out = self.channel.site.claim(self)
+        if self.state == MGL_HELD:
+            self.frame(count, more)
+        if self.no_body or count == 0:
+            self.flush()
+            return False
+        if self.chunked:
+            mgl_out_chunk_size(out, count)
+        self.flush()
+        return True
+
+    def end_file(self, Py_ssize_t count, bint more):
+        """For files.send(): what stands behind the file."""
+        if self.has_length:
+            self.length -= count
+        self.sent += count
+        if self.chunked and count:
+            mgl_out_add(self.channel.site.claim(self), b"\r\n", 2)
+        if more:
+            self.flush()
+        else:
+            self.has_length = self.has_length and self.length != 0
+            self.write_piece(b"", False)
+
+    @property
+    def transport(self):
+        """The connection's."""
+        return self.channel.transport
+
+    @property
+    def loop(self):
+        """The one that the request is served by."""
+        return self.channel.site.loop
+
+    cdef int hand_over(self, bytes data) except -1:
+        """What is in the buffer and `data`, which is not copied, to the transport."""
+        cdef mgl_outgoing *out = &self.channel.site.out
+        cdef bytes head = PyBytes_FromStringAndSize(out.data, out.len)
+        out.len = 0
+        try:
+            # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
+            if PyBytes_GET_SIZE(head):
+                self.channel.write(head)
+            self.channel.write(data)
+        except Exception as exc:
+            self.channel.write_failed(exc)
+        return 0
+
+    cdef int flush(self) except -1:
+        """Give the transport what is in the buffer."""
+        cdef Site site = self.channel.site
+        cdef bytes data
+        if site.writer is not self:
+            return 0
+        if self.state == MGL_HELD:
+            self.frame(-1, True)
+        site.writer = None
+        if site.out.len:
+            data = PyBytes_FromStringAndSize(site.out.data, site.out.len)
+            mgl_out_clear(&site.out)
+            try:
+                self.channel.write(data)
+            except Exception as exc:
+                self.channel.write_failed(exc)
+        return 0
+
+    cdef int flush_soon(self) except -1:
+        """Of what another task than the request's sends."""
+        if not self.flush_due:
+            self.flush_due = True
+            self.channel.site.loop.call_soon(self._flush_due)
+        return 0
+
+    def _flush_due(self):
+        self.flush_due = False
+        self.flush()
+
+    cdef object drained(self):
+        """What send() returns: the application waits while the peer does not take what was sent."""
+        if self.channel.paused_writing and not self.channel.lost:
+            return self.channel.room.new_future(self.channel.site.loop)
+        return READY
+
+    # --------------------------------------------------------------------- the end ----
+
+    cdef int complete(self) except -1:
+        self.state = MGL_COMPLETE
+        self.flush()
+        if self.reading is not None:
+            self.reading.wake_all()
+        if self.channel.site.access_log is not None:
+            self.note_access()
+        return self.channel.answered(self, not self.close_after)
+
+    cdef int note_access(self) except -1:
+        try:
+            self.channel.site.access_log(
+                self.scope, self.status, self.sent, mgl_coarse_time() - self.began)
+        except Exception:
+            log.exception("the access log failed")
+        return 0
+
+    cdef int suspended(self) except -1:
+        """The application waits for something."""
+        self.flush()
+        self.channel.site.running.add(self)
+        return 0
+
+    cdef int app_returned(self) except -1:
+        if not self.disconnected:
+            if self.state == MGL_UNSTARTED:
+                log.error("ASGI callable returned without starting response.")
+                self.own_answer(500, b"Internal Server Error")
+            elif self.state != MGL_COMPLETE:
+                log.error("ASGI callable returned without completing response.")
+                self.abandon()
+        return self.over()
+
+    cdef int app_raised(self, object exc) except -1:
+        """An application that raises is answered for, if it has not begun to; else it is cut short."""
+        cdef bint own = isinstance(exc, Exception)
+        try:
+            if not own:
+                self.abandon()
+            elif self.disconnected and isinstance(exc, ClientDisconnected):
+                pass
+            else:
+                log.error("Exception in ASGI application\n", exc_info=exc)
+                if self.disconnected or self.state == MGL_COMPLETE:
+                    pass
+                elif self.state <= MGL_HELD:
+                    self.own_answer(500, explain(exc, self.channel.site.config.debug))
+                else:
+                    self.abandon()
+        finally:
+            self.over()
+        if not own:
+            raise exc
+        return 0
+
+    cdef int abandon(self) except -1:
+        """Close the connection in the middle of the response."""
+        self.flush()
+        if self.state != MGL_COMPLETE and not self.channel.lost:
+            self.close_after = True
+            if self.state > MGL_HELD:
+                self.channel.transport.close()
+            elif not self.disconnected:
+                self.own_answer(500, b"Internal Server Error")
+        return 0
+
+    cdef int own_answer(self, int status, bytes text) except -1:
+        """The server's answer in place of the application's."""
+        cdef Site site = self.channel.site
+        cdef mgl_outgoing *out = site.claim(self)
+        out.len = 0     # a head that has been held
+        self.state = MGL_UNSTARTED
+        self.has_length = self.chunked = self.has_date = self.has_server = self.trailers = False
+        self.close_after = True
+        self.send_start({
+            "status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]})
+        self.write_piece(text, False)
+        return 0
+
+    cdef int over(self) except -1:
+        """The application has ended."""
+        cdef Site site = self.channel.site
+        if not self.ended:
+            self.ended = True
+            self.coroutine = None
+            self.task = None
+            site.in_flight -= 1
+            site.running.discard(self)
+            site.left()
+        return 0
+
+
+Coroutine.register(Request)
+(<AsyncType *>Request).tp_as_async.am_send = request_step
+
+
+cdef tuple pair_of_bytes(object pair):
+    """A header as (bytes, bytes)."""
+    name, value = pair
+    if not PyBytes_CheckExact(name):
+        name = bytes(memoryview(name))
+    if not PyBytes_CheckExact(value):
+        value = bytes(memoryview(value))
+    return name, value
+
+
+cdef bytes without(bytes lines, bint date, bint server):
+    """The common headers but for those that the application has given itself."""
+    return b"".join(
+        line for line in lines.splitlines(True)
+        if not (date and line.startswith(b"date:") or server and line.startswith(b"server:")))
+
+
+cdef bytes explain(object exc, bint debug):
+    """The text of a 500; what has happened is nobody's business, but in debug mode."""
+    if not debug:
+        return b"Internal Server Error"
+    import traceback
+
+    return "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")
+
+
+# --- receive() -----------------------------------------------------------------------------------
+
+cdef class Receiving(Awaitable):
+    """What receive() returns: one message, waited for if it has not come."""
+
+    cdef Request request
+    cdef object waiting     # the iterator of a future, or None
+
+    def __next__(self):
+        cdef PyObject *yielded = receiving_next(<PyObject *>self)
+        if yielded is NULL:
+            raise_pending()
+        value = <object>yielded
+        Py_DECREF(value)
+        return value
+
+
+cdef extern from *:
+    """
+    static inline PyObject *mgl_raise_pending(void) { return NULL; }
+    """
+    # The exception that C code has set goes on as one of Cython's.
+    PyObject *raise_pending "mgl_raise_pending"() except NULL
+
+
+cdef PyObject *receiving_next(PyObject *self) except? NULL:
+    cdef Receiving receiving = <Receiving>self
+    cdef Request request = receiving.request
+    cdef PyObject *yielded
+    cdef dict message
+    while True:
+        if receiving.waiting is not None:
+            yielded = next_of(receiving.waiting)
+            if yielded is not NULL:
+                return yielded
+            receiving.waiting = None
+        message = request.take()
+        if message is not None:
+            stop_iteration(PyExc_StopIteration, <PyObject *>message)
+            return NULL
+        if request.reading is None:
+            request.reading = Waiters.__new__(Waiters)
+        receiving.waiting = iter(request.reading.new_future(request.channel.site.loop))
+
+
+cdef PyObject *next_of(object iterator) except? NULL:
+    """The next, or NULL at its end."""
+    try:
+        value = next(iterator)
+    except StopIteration:
+        return NULL
+    Py_INCREF(value)
+    return <PyObject *>value
+
+
+(<PyTypeObject *>Receiving).tp_iternext = <PyObject *(*)(PyObject *) noexcept>receiving_next

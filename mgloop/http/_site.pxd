@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.http._site; _site.pyx says what it is."""
+
+cdef extern from "outgoing.h":
+    ctypedef struct mgl_outgoing:
+        char *data
+        size_t len
+        size_t room
+
+    int mgl_out_reserve(mgl_outgoing *out, size_t more) except -1
+    int mgl_out_add(mgl_outgoing *out, const char *data, size_t len) except -1
+    int mgl_out_decimal(mgl_outgoing *out, unsigned long long number) except -1
+    int mgl_out_chunk_size(mgl_outgoing *out, size_t size) except -1
+    void mgl_out_clear(mgl_outgoing *out) noexcept
+    int mgl_out_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
+                      size_t len) except -1
+    enum:
+        MGL_OTHER_HEADER
+        MGL_CONTENT_LENGTH
+        MGL_TRANSFER_ENCODING
+        MGL_CONNECTION
+        MGL_DATE
+        MGL_SERVER
+    int mgl_header_kind(const char *name, size_t len) noexcept
+    bint mgl_is_token(const char *text, size_t len) noexcept
+    bint mgl_is_method(const char *text, size_t len) noexcept
+    bint mgl_is_field_value(const char *text, size_t len) noexcept
+    void mgl_lower(char *to, const char *source, size_t len) noexcept
+    size_t mgl_unquote(char *to, const char *source, size_t len) noexcept
+
+
+cdef extern from "deadlines.h":
+    enum:
+        MGL_HEAD
+        MGL_BODY
+        MGL_KEEP_ALIVE
+        MGL_WRITE
+        MGL_LINGER
+        MGL_KINDS
+
+    ctypedef struct mgl_deadline:
+        mgl_deadline *before
+        mgl_deadline *after
+        double when
+        void *owner
+
+    ctypedef struct mgl_deadlines:
+        double *lasts
+
+    void mgl_deadlines_init(mgl_deadlines *all) noexcept
+    void mgl_deadline_unset(mgl_deadline *entry) noexcept
+    double mgl_deadline_set(mgl_deadlines *all, mgl_deadline *entry, int kind) noexcept
+    mgl_deadline *mgl_deadline_first(mgl_deadlines *all, int kind) noexcept
+    double mgl_coarse_time() noexcept
+
+
+# Who uses the loop's buffer for what is not sent yet, and gives it up when somebody else wants it.
+cdef class Writer:
+    cdef int flush(self) except -1
+
+
+# What a site keeps until it has ended: connections, websockets.
+cdef class Member:
+    cdef Site site
+    cdef mgl_deadline deadline          # of what it waits for from the peer
+    cdef mgl_deadline write_deadline    # of what the peer is to take
+
+    cdef int set_deadline(self, int kind) except -1
+    cdef int timed_out(self, int kind) except -1
+
+
+cdef class Site:
+    cdef readonly object loop
+    cdef readonly object app
+    cdef readonly object config
+    cdef readonly dict state            # of the lifespan, or None
+    cdef readonly object access_log     # callable, or None
+    cdef readonly object proxy          # callable(scope), or None
+    cdef readonly bint draining
+    cdef public long long requests      # begun until now
+    cdef public long in_flight          # now
+    cdef readonly set members
+    cdef readonly set running           # requests that wait for something
+    cdef object idle                    # future of wait_drained(), or None
+    cdef public object on_limit         # called once when limit_max_requests is reached
+    cdef bint eager                     # a task may begin at once
+    cdef object factory                 # of connections
+
+    cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
+    cdef long limit_concurrency, limit_connections
+    cdef long long limit_requests
+    cdef bytes root_path
+    cdef str root
+
+    cdef bytes head_end                 # server, date and the configured headers
+    cdef object head_second             # when it was made, in seconds of time.time()
+    cdef long long made_at
+
+    cdef mgl_outgoing out
+    cdef Writer writer                  # whose is in `out`
+
+    cdef mgl_deadlines deadlines
+    cdef object alarm                   # TimerHandle, or None
+    cdef double rings_at
+
+    cdef bytes headers_now(self)
+    cdef mgl_outgoing *claim(self, Writer writer) except NULL
+    cdef int ring_by(self, double when) except -1
+    cdef object start(self, object coroutine)
+    cdef int count_request(self) except -1
+    cdef int left(self) except -1

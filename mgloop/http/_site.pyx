@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Site: what all connections of one loop share while an application is served.
+
+The application, the limits in the form in which they are looked at per request, the headers that
+every response has, the buffer in which a response is put together, the time-outs, and who is still
+there when the server is to end.  Native because each request passes through it.  It belongs to the
+loop's thread; several loops of a process have a site each.
+"""
+
+from cpython.mem cimport PyMem_Free
+from libc.time cimport time, time_t
+
+import asyncio
+import sys
+from email.utils import formatdate
+
+
+cdef object Task = asyncio.Task
+cdef bint EAGER = sys.version_info >= (3, 12)
+cdef tuple KW_TASK = ("loop", "eager_start")
+
+
+cdef class Writer:
+    """Whose unsent bytes are in the site's buffer."""
+
+    cdef int flush(self) except -1:
+        return 0
+
+
+cdef class Member:
+    """A connection of a site."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.deadline.owner = self.write_deadline.owner = <void *>self
+
+    def __dealloc__(self):
+        mgl_deadline_unset(&self.deadline)
+        mgl_deadline_unset(&self.write_deadline)
+
+    cdef int set_deadline(self, int kind) except -1:
+        """Give the peer the time that the kind says, from now."""
+        cdef mgl_deadline *entry = &self.write_deadline if kind == MGL_WRITE else &self.deadline
+        cdef double when = mgl_deadline_set(&self.site.deadlines, entry, kind)
+        if when > 0 and (self.site.alarm is None or when < self.site.rings_at):
+            self.site.ring_by(when)
+        return 0
+
+    cdef int timed_out(self, int kind) except -1:
+        """The time that set_deadline() gave is over."""
+        return 0
+
+    def begin_shutdown(self):
+        """End as soon as what is going on has ended."""
+
+    def cancel(self):
+        """End at once."""
+
+
+cdef class Site:
+    """What connections that serve `app` on `loop` share.
+
+    app: an ASGI 3 callable. config: mgloop.http.Config. state: what the application's lifespan put
+    there, copied into each scope; None = it has none. access_log: called with (scope, status, bytes of
+    the body, seconds) after each response, or None. proxy: called with each scope before the
+    application is, to put in what trusted proxies say of the client, or None.
+    """
+
+    def __init__(self, loop, app, config, *, state=None, access_log=None, proxy=None):
+        from ._connection import Connection
+
+        self.factory = Connection
+        self.loop = loop
+        self.app = app
+        self.config = config
+        self.state = state
+        self.access_log = access_log
+        self.proxy = proxy
+        self.members = set()
+        self.running = set()
+        self.limit_line = config.limit_request_line or sys.maxsize
+        self.limit_head = config.limit_request_head or sys.maxsize
+        self.limit_field = config.limit_request_field or sys.maxsize
+        self.limit_headers = config.limit_request_headers or sys.maxsize
+        self.limit_body = config.limit_request_body or sys.maxsize
+        self.body_buffer = config.body_buffer
+        self.limit_concurrency = config.limit_concurrency or 0
+        self.limit_connections = config.limit_connections or 0
+        self.limit_requests = config.limit_max_requests or 0
+        self.root = config.root_path
+        self.root_path = config.root_path.encode()
+        self.made_at = -1
+        mgl_deadlines_init(&self.deadlines)
+        self.deadlines.lasts[MGL_HEAD] = config.timeout_head or 0
+        self.deadlines.lasts[MGL_BODY] = config.timeout_body or 0
+        self.deadlines.lasts[MGL_KEEP_ALIVE] = config.timeout_keep_alive or 0
+        self.deadlines.lasts[MGL_WRITE] = config.timeout_write or 0
+        self.deadlines.lasts[MGL_LINGER] = 2.0
+
+    def __dealloc__(self):
+        PyMem_Free(self.out.data)
+
+    def connection(self):
+        """A new connection: the protocol factory of a listening socket."""
+        return self.factory(self)
+
+    # ------------------------------------------------------------------ responses ----
+
+    def default_headers(self):
+        """The header lines that every response has, as bytes."""
+        return self.headers_now()
+
+    cdef bytes headers_now(self):
+        cdef time_t now = time(NULL)
+        if now != self.made_at:
+            lines = []
+            if self.config.server_header:
+                lines.append(b"server: mgloop\r\n")
+            if self.config.date_header:
+                lines.append(b"date: %s\r\n" % formatdate(now, usegmt=True).encode())
+            for name, value in self.config.headers:
+                lines.append(b"%s: %s\r\n" % (as_bytes(name), as_bytes(value)))
+            self.head_end = b"".join(lines)
+            self.made_at = now
+        return self.head_end
+
+    cdef mgl_outgoing *claim(self, Writer writer) except NULL:
+        """The buffer, for the writer's use until its flush()."""
+        if self.writer is not writer:
+            if self.writer is not None:
+                self.writer.flush()
+            self.writer = writer
+        return &self.out
+
+    # ------------------------------------------------------------------ time-outs ----
+
+    cdef int ring_by(self, double when) except -1:
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+        if not self.loop.is_closed():
+            self.rings_at = when
+            self.alarm = self.loop.call_later(max(0.01, when - mgl_coarse_time()), self._ring)
+        return 0
+
+    def _ring(self):
+        cdef double now = mgl_coarse_time()
+        cdef double next = 0
+        cdef mgl_deadline *first
+        cdef Member member
+        cdef int kind
+        self.alarm = None
+        for kind in range(MGL_KINDS):
+            while True:
+                first = mgl_deadline_first(&self.deadlines, kind)
+                if first is NULL:
+                    break
+                if first.when > now + 0.005:
+                    if next == 0 or first.when < next:
+                        next = first.when
+                    break
+                member = <Member>first.owner
+                mgl_deadline_unset(first)
+                member.timed_out(kind)
+        if next > 0 and (self.alarm is None or next < self.rings_at):
+            self.ring_by(next)
+
+    # ---------------------------------------------------------------------- tasks ----
+
+    cdef object start(self, object coroutine):
+        """A task of its own; it begins now where the version can."""
+        cdef object loop = self.loop
+        if EAGER and loop.get_task_factory() is None:
+            return Task(coroutine, loop=loop, eager_start=True)
+        return loop.create_task(coroutine)
+
+    cdef int count_request(self) except -1:
+        self.requests += 1
+        if self.requests == self.limit_requests and self.on_limit is not None:
+            self.on_limit()
+        return 0
+
+    # ------------------------------------------------------------------- the end ----
+
+    @property
+    def connections(self):
+        """How many there are."""
+        return len(self.members)
+
+    def attach(self, member):
+        """`member` is to be told of the end."""
+        self.members.add(member)
+
+    def detach(self, member):
+        """It has ended."""
+        self.members.discard(member)
+        self.left()
+
+    cdef int left(self) except -1:
+        if self.idle is not None and not self.members and not self.running:
+            if not self.idle.done():
+                self.idle.set_result(None)
+        return 0
+
+    def begin_shutdown(self):
+        """Close connections that have nothing to do; the others close after their response."""
+        self.draining = True
+        for member in list(self.members):
+            member.begin_shutdown()
+
+    async def wait_drained(self):
+        """Wait until all connections have ended, and all applications returned."""
+        if self.members or self.running:
+            if self.idle is None or self.idle.done():
+                self.idle = self.loop.create_future()
+            await asyncio.shield(self.idle)
+
+    def cancel_all(self):
+        """Cancel what still runs and close what is still open."""
+        for request in list(self.running):
+            request.cancel()
+        for member in list(self.members):
+            member.cancel()
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+
+
+cdef bytes as_bytes(object text):
+    return text.encode("latin-1") if isinstance(text, str) else bytes(text)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From an HTTP request to a WebSocket. Once per WebSocket, hence Python."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import Any
+
+from ._site import Site
+
+
+def _values(scope: dict[str, Any], wanted: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == wanted]
+
+
+def check(scope: dict[str, Any]) -> tuple[int, str] | None:
+    """(status, reason) of the refusal of a handshake that RFC 6455 does not allow, or None."""
+    if _values(scope, b"sec-websocket-version") != [b"13"]:
+        return 400, "not exactly one Sec-WebSocket-Version, which has to be 13"
+    keys = _values(scope, b"sec-websocket-key")
+    try:
+        valid = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16
+    except (binascii.Error, ValueError):
+        valid = False
+    return None if valid else (400, "not exactly one Sec-WebSocket-Key of 16 bytes in base64")
+
+
+def hand_over(site: Site, transport: asyncio.Transport, scope: dict[str, Any], data: bytes) -> None:
+    """Have a WebSocket take the connection; `data` has come behind the head of its request."""
+    from ._websocket import WebSocket
+
+    protocols = [
+        name.strip().decode("latin-1")
+        for value in _values(scope, b"sec-websocket-protocol")
+        for name in value.split(b",")
+    ]
+    del scope["method"]
+    scope |= {
+        "type": "websocket",
+        "scheme": "wss" if scope["scheme"] == "https" else "ws",
+        "subprotocols": [name for name in protocols if name],
+        "extensions": {"websocket.http.response": {}}
+        | {name: value for name, value in scope["extensions"].items() if name == "tls"},
+    }
+    websocket = WebSocket(
+        site,
+        transport,
+        scope,
+        _values(scope, b"sec-websocket-key")[0],
+        _values(scope, b"sec-websocket-extensions"),
+        scope["subprotocols"],
+    )
+    transport.set_protocol(websocket)
+    websocket.start(data)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A server of one application for a test, and a client that sees every byte."""
+
+import asyncio
+import contextlib
+import types
+
+from mgloop.http._site import Site
+
+#: mgloop.http.Config's defaults, as far as a Site looks at them.
+DEFAULTS = {
+    "root_path": "",
+    "server_header": False,
+    "date_header": False,
+    "headers": [],
+    "debug": False,
+    "limit_concurrency": None,
+    "limit_connections": None,
+    "limit_max_requests": None,
+    "limit_request_line": 8190,
+    "limit_request_head": 65536,
+    "limit_request_field": 8190,
+    "limit_request_headers": 100,
+    "limit_request_body": None,
+    "body_buffer": 65536,
+    "timeout_head": 10.0,
+    "timeout_body": 30.0,
+    "timeout_keep_alive": 5.0,
+    "timeout_write": 60.0,
+}
+
+
+class Client:
+    """One connection, by streams of the loop's."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data, *, bytewise=False):
+        if not bytewise:
+            self.writer.write(data)
+        else:
+            for i in range(len(data)):
+                self.writer.write(data[i : i + 1])
+                await asyncio.sleep(0)
+        await self.writer.drain()
+
+    async def head(self):
+        """The head of the next response: the status, and the headers as a dict of str."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        version, status, _ = head[0].split(" ", 2)
+        assert version == "HTTP/1.1"
+        return int(status), dict(line.split(": ", 1) for line in head[1:-2])
+
+    async def response(self, *, method="GET"):
+        """The next response: (status, headers, body)."""
+        status, headers = await self.head()
+        if method == "HEAD" or status in (204, 304) or status < 200:
+            body = b""
+        elif "content-length" in headers:
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        elif headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while size := int(await self.reader.readline(), 16):
+                body += await self.reader.readexactly(size)
+                assert await self.reader.readexactly(2) == b"\r\n"
+            assert await self.reader.readline() == b"\r\n"
+        else:
+            body = await self.reader.read()
+        return status, headers, body
+
+    async def request(self, text, *, method="GET", **how):
+        await self.send(text, **how)
+        return await self.response(method=method)
+
+    async def ended(self):
+        """The server closes, and sends nothing before."""
+        assert await self.reader.read() == b""
+
+
+class Serving:
+    def __init__(self, loop, app, state=None, access_log=None, proxy=None, **config):
+        self.loop = loop
+        settings = types.SimpleNamespace(**DEFAULTS | config)
+        self.site = Site(loop, app, settings, state=state, access_log=access_log, proxy=proxy)
+        self.clients = []
+
+    async def __aenter__(self):
+        self.server = await self.loop.create_server(self.site.connection, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def connect(self, **options):
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, **options))
+        self.clients.append(client)
+        return client
+
+    async def one(self, text, **how):
+        """The response to `text` over a connection of its own."""
+        client = await self.connect()
+        return await client.request(text, **how)
+
+    async def __aexit__(self, *exc_info):
+        for client in self.clients:
+            client.writer.close()
+            with contextlib.suppress(OSError):
+                await client.writer.wait_closed()
+        self.server.close()
+        self.site.begin_shutdown()
+        if exc_info[0] is not None:
+            self.site.cancel_all()
+        await asyncio.wait_for(self.site.wait_drained(), 20)
+        self.site.cancel_all()
+        await self.server.wait_closed()
+
+
+def get(path="/", *headers, version="1.1", host="a"):
+    lines = [f"GET {path} HTTP/{version}", *([f"Host: {host}"] if host else []), *headers]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def answer(send, body=b"", status=200, headers=()):
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def read_body(receive):
+    body = b""
+    while True:
+        message = await receive()
+        assert message["type"] == "http.request", message
+        body += message["body"]
+        if not message["more_body"]:
+            return body
+
+
+class Recording:
+    """An application that notes each request, and echoes its body."""
+
+    def __init__(self):
+        self.scopes = []
+        self.bodies = []
+
+    async def __call__(self, scope, receive, send):
+        self.scopes.append(scope)
+        body = await read_body(receive)
+        self.bodies.append(body)
+        await answer(send, body)

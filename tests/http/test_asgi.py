@@ -1,0 +1,761 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an application may do and what it gets: ASGI 3's `http`."""
+
+import asyncio
+import contextvars
+import os
+
+import pytest
+from peers import on_loop
+from serving import Serving, answer, get, read_body
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+def app_of(*messages):
+    async def app(scope, receive, send):
+        for message in messages:
+            await send(message)
+
+    return app
+
+
+def body(data=b"", more=False):
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def logged(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+# --- framing -------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_one_piece_has_a_length(loop):
+    async with Serving(loop, app_of(START, body(b"hello"))) as serving:
+        client = await serving.connect()
+        for _ in range(3):
+            assert await client.request(get()) == (200, {"content-length": "5"}, b"hello")
+
+
+@pytest.mark.parametrize("size", [1, 100, 20_000, 300_000])
+@on_loop
+async def test_pieces_are_chunked(loop, size):
+    pieces = [bytes([65 + i]) * size for i in range(5)]
+    app = app_of(START, *[body(piece, True) for piece in pieces], body())
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            status, headers, got = await client.request(get())
+            assert (status, headers) == (200, {"transfer-encoding": "chunked"})
+            assert got == b"".join(pieces)
+
+
+@on_loop
+async def test_pieces_to_1_0_end_with_the_connection(loop):
+    async with Serving(loop, app_of(START, body(b"a", True), body(b"b"))) as serving:
+        client = await serving.connect()
+        assert await client.request(get(version="1.0")) == (200, {"connection": "close"}, b"ab")
+
+
+@on_loop
+async def test_a_connection_of_1_0_is_kept_on_request(loop):
+    async with Serving(loop, app_of(START, body(b"a"))) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            status, headers, _ = await client.request(
+                get("/", "Connection: keep-alive", version="1.0")
+            )
+            assert (status, headers["connection"]) == (200, "keep-alive")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@on_loop
+async def test_statuses_without_a_body(loop, status):
+    app = app_of({**START, "status": status}, body(b"nobody sees this"))
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert await client.request(get()) == (status, {}, b"")
+
+
+@on_loop
+async def test_head(loop):
+    headers = [(b"content-length", b"5")]
+    async with Serving(loop, app_of({**START, "headers": headers}, body(b"hello"))) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            await client.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await client.response(method="HEAD") == (200, {"content-length": "5"}, b"")
+
+
+@on_loop
+async def test_headers_are_those_of_the_application(loop):
+    headers = [(b"X-A", b"1"), (b"set-cookie", b"a"), (b"Set-Cookie", b"b"), (b"date", b"today")]
+    app = app_of({**START, "headers": iter(headers)}, body())
+    async with Serving(
+        loop, app, server_header=True, date_header=True, headers=[("x-all", "2")]
+    ) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        head = await client.reader.readuntil(b"\r\n\r\n")
+    assert head.split(b"\r\n")[1:] == [
+        b"X-A: 1",
+        b"set-cookie: a",
+        b"Set-Cookie: b",
+        b"date: today",
+        b"content-length: 0",
+        b"server: mgloop",
+        b"x-all: 2",
+        b"",
+        b"",
+    ]
+
+
+@on_loop
+async def test_the_application_ends_the_connection(loop):
+    app = app_of({**START, "headers": [(b"Connection", b"close")]}, body(b"bye"))
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        status, headers, got = await client.request(get() + get())
+        assert (status, headers["connection"], got) == (200, "close", b"bye")
+        await client.ended()
+
+
+@on_loop
+async def test_the_client_ends_the_connection(loop):
+    async with Serving(loop, app_of(START, body(b"bye"))) as serving:
+        client = await serving.connect()
+        status, headers, _ = await client.request(get("/", "Connection: close"))
+        assert (status, headers["connection"]) == (200, "close")
+        await client.ended()
+
+
+# --- messages in a wrong order, or wrong in themselves -------------------------------------------
+
+WRONG = {
+    "body first": ([body(b"x")], "Expected ASGI message 'http.response.start', but got"),
+    "start twice": ([START, START], "Expected ASGI message 'http.response.body', but got"),
+    "unknown first": ([{"type": "http.nothing"}], "Expected ASGI message 'http.response.start'"),
+    "bad name": ([{**START, "headers": [(b"a b", b"c")]}], "Invalid HTTP header name."),
+    "bad value": ([{**START, "headers": [(b"a", b"b\r\nc: d")]}], "Invalid HTTP header value."),
+    "text": ([{**START, "headers": [("a", "b")]}], "TypeError"),
+    "bad status": ([{**START, "status": 99}], "status 99"),
+    "bad length": ([{**START, "headers": [(b"content-length", b"-1")]}], "Content-Length"),
+    "two lengths": ([{**START, "headers": [(b"content-length", b"1")] * 2}], "Content-Length"),
+    "no type": ([{}], "KeyError"),
+    "no message": ([5], "TypeError"),
+    "nothing": ([], "ASGI callable returned without starting response."),
+    "text as body": ([START, {"type": "http.response.body", "body": "x"}], "TypeError"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@on_loop
+async def test_a_wrong_message_before_the_response_is_a_500(loop, case, caplog):
+    messages, text = WRONG[case]
+    async with Serving(loop, app_of(*messages)) as serving:
+        client = await serving.connect()
+        status, headers, got = await client.request(get())
+        assert (status, headers["connection"], got) == (500, "close", b"Internal Server Error")
+        await client.ended()
+    (message,) = logged(caplog)
+    assert text in caplog.text
+    assert "ASGI" in message
+
+
+LATE = {
+    "too long": ([(b"content-length", b"3")], [body(b"toolong")], "longer than Content-Length"),
+    "too long later": (
+        [(b"content-length", b"3")],
+        [body(b"to", True), body(b"olong")],
+        "longer than Content-Length",
+    ),
+    "too short": ([(b"content-length", b"3")], [body(b"to", True), body()], "shorter than"),
+    "no end": ([], [body(b"x", True)], "returned without completing"),
+    "start again": ([], [body(b"x", True), START], "Expected ASGI message 'http.response.body'"),
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+@on_loop
+async def test_a_response_that_goes_wrong_is_cut(loop, case, caplog):
+    headers, messages, text = LATE[case]
+    async with Serving(loop, app_of({**START, "headers": headers}, *messages)) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        got = await client.reader.read()
+        if got.startswith(b"HTTP/1.1 200"):
+            assert not got.endswith(b"0\r\n\r\n")
+            _, _, content = got.partition(b"\r\n\r\n")
+            assert b"content-length" not in got or len(content) < 3
+        else:
+            assert got.startswith(b"HTTP/1.1 500")
+    assert text in caplog.text
+
+
+@on_loop
+async def test_more_after_the_end(loop, caplog):
+    failures = []
+
+    async def app(scope, receive, send):
+        await answer(send, b"done")
+        try:
+            await send(body(b"more"))
+        except RuntimeError as exc:
+            failures.append(str(exc))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert (await client.request(get()))[2] == b"done"
+    assert (
+        failures
+        == ["Unexpected ASGI message 'http.response.body' sent, after response already completed."]
+        * 2
+    )
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@on_loop
+async def test_an_exception_is_a_500_that_tells_nothing(loop, debug, caplog):
+    async def app(scope, receive, send):
+        raise ValueError("a secret")
+
+    async with Serving(loop, app, debug=debug) as serving:
+        status, _, got = await serving.one(get())
+    assert status == 500
+    assert (b"a secret" in got) == debug
+    assert logged(caplog) == ["Exception in ASGI application\n"]
+    assert "ValueError: a secret" in caplog.text
+
+
+@on_loop
+async def test_an_exception_after_the_response_is_logged(loop, caplog):
+    async def app(scope, receive, send):
+        await answer(send, b"fine")
+        raise ValueError("later")
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert (await client.request(get()))[0] == 200
+    assert logged(caplog) == ["Exception in ASGI application\n"] * 2
+
+
+# --- tasks and contexts --------------------------------------------------------------------------
+
+
+@on_loop
+async def test_each_request_has_a_task_and_a_context_of_its_own(loop):
+    variable = contextvars.ContextVar("variable", default=0)
+    tasks = []
+
+    async def app(scope, receive, send):
+        assert variable.get() == 0
+        variable.set(1)
+        tasks.append(asyncio.current_task())
+        async with asyncio.timeout(10):
+            await asyncio.sleep(0)
+        assert asyncio.current_task() is tasks[-1]
+        assert variable.get() == 1
+        await answer(send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(3):
+            assert (await client.request(get()))[0] == 200
+    assert len(set(map(id, tasks))) == 3
+    assert all(task.done() for task in tasks)
+
+
+@on_loop
+async def test_receive_and_send_are_coroutines_to_create_task(loop):
+    async def app(scope, receive, send):
+        message = await asyncio.create_task(receive())
+        await asyncio.gather(send(START))
+        await asyncio.wait_for(send(body(message["body"])), 5)
+
+    async with Serving(loop, app) as serving:
+        data = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
+        assert (await serving.one(data))[2] == b"hi"
+
+
+@on_loop
+async def test_another_task_may_answer(loop):
+    async def app(scope, receive, send):
+        async def respond():
+            await send(START)
+            for _ in range(3):
+                await send(body(b"x", True))
+            await send(body())
+
+        await asyncio.create_task(respond())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert (await client.request(get()))[2] == b"xxx"
+
+
+@on_loop
+async def test_a_task_factory_is_asked(loop):
+    made = []
+
+    def factory(loop, coro, **kwargs):
+        made.append(coro)
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async with Serving(loop, app_of(START, body())) as serving:
+        loop.set_task_factory(factory)
+        await serving.one(get())
+        loop.set_task_factory(None)
+    assert any(type(coro).__name__ == "Request" for coro in made)
+
+
+# --- receiving -----------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_body_in_pieces(loop):
+    got = []
+
+    async def app(scope, receive, send):
+        got.append(await read_body(receive))
+        await answer(send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n")
+        for i in range(30):
+            await client.send(bytes([i]) * 10_000)
+            await asyncio.sleep(0)
+        assert (await client.response())[0] == 200
+    assert got == [b"".join(bytes([i]) * 10_000 for i in range(30))]
+
+
+@on_loop
+async def test_a_body_that_nobody_receives_is_not_kept(loop):
+    """Reading stops: the client's sending is held up."""
+    go_on = asyncio.Event()
+    got = []
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        got.append(await read_body(receive))
+        await answer(send)
+
+    size = 64 << 20
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size)
+        sending = loop.create_task(client.send(bytes(size)))
+        done, _ = await asyncio.wait([sending], timeout=1)
+        assert not done
+        go_on.set()
+        await sending
+        assert (await client.response())[0] == 200
+    assert len(got[0]) == size
+
+
+@pytest.mark.parametrize("receives", [True, False])
+@on_loop
+async def test_expect_continue(loop, receives):
+    async def app(scope, receive, send):
+        await answer(send, await read_body(receive) if receives else b"no, thanks")
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        if receives:
+            assert await client.head() == (100, {})
+            assert (await client.request(b"hi"))[2] == b"hi"
+        else:
+            status, headers, got = await client.response()
+            assert (status, headers["connection"], got) == (200, "close", b"no, thanks")
+
+
+@on_loop
+async def test_a_body_that_the_application_leaves(loop):
+    """The connection goes on behind it."""
+    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
+        client = await serving.connect()
+        for _ in range(3):
+            await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+            assert (await client.response())[2] == b"ok"
+            await client.send(bytes(100_000))
+        assert (await client.request(get()))[2] == b"ok"
+
+
+@on_loop
+async def test_a_large_body_that_the_application_leaves(loop):
+    """The response arrives although the client is cut off."""
+    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+        assert (await client.response())[2] == b"ok"
+        with pytest.raises(ConnectionError):
+            for _ in range(1000):
+                await client.send(bytes(100_000))
+
+
+# --- the client goes -----------------------------------------------------------------------------
+
+
+@on_loop
+async def test_the_client_goes_while_the_application_waits(loop):
+    told = loop.create_future()
+
+    async def app(scope, receive, send):
+        assert (await receive())["type"] == "http.request"
+        first = await receive()
+        second = await receive()
+        try:
+            await send(START)
+        except OSError as exc:
+            told.set_result((first, second, type(exc).__name__))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await asyncio.sleep(0.05)
+        client.writer.close()
+        gone = {"type": "http.disconnect"}
+        assert await told == (gone, gone, "ClientDisconnected")
+
+
+@on_loop
+async def test_the_client_goes_while_the_application_sends(loop, caplog):
+    ended = loop.create_future()
+
+    async def app(scope, receive, send):
+        await send(START)
+        try:
+            while True:
+                await send(body(bytes(100_000), True))
+        except OSError as exc:
+            ended.set_result(type(exc).__name__)
+            raise
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await client.head()
+        client.writer.transport.abort()
+        assert await ended == "ClientDisconnected"
+    assert logged(caplog) == []
+
+
+@on_loop
+async def test_after_the_response_receive_says_so(loop):
+    messages = []
+
+    async def app(scope, receive, send):
+        await receive()
+        waiting = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        await answer(send)
+        messages.append(await waiting)
+        messages.append(await receive())
+
+    async with Serving(loop, app) as serving:
+        await serving.one(get())
+    assert messages == [{"type": "http.disconnect"}] * 2
+
+
+@on_loop
+async def test_sending_waits_for_a_slow_client(loop):
+    sent = []
+
+    async def app(scope, receive, send):
+        await send(START)
+        for _ in range(200):
+            await send(body(bytes(100_000), True))
+            sent.append(1)
+        await send(body())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect(limit=1 << 16)
+        await client.send(get())
+        await asyncio.sleep(0.3)
+        assert len(sent) < 150
+        _, _, got = await client.response()
+        assert len(got) == 20_000_000
+
+
+# --- extensions ----------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_trailers(loop):
+    app = app_of(
+        {**START, "trailers": True},
+        body(b"x"),
+        {"type": "http.response.trailers", "headers": [(b"a", b"1")], "more_trailers": True},
+        {"type": "http.response.trailers", "headers": [(b"b", b"2")]},
+    )
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            await client.send(get())
+            await client.head()
+            assert (
+                await client.reader.readuntil(b"\r\n\r\n") == b"1\r\nx\r\n0\r\na: 1\r\nb: 2\r\n\r\n"
+            )
+
+
+@on_loop
+async def test_early_hints(loop):
+    app = app_of(
+        {"type": "http.response.early_hint", "links": [b"</a>; rel=preload", b"</b>"]},
+        START,
+        body(b"x"),
+    )
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        assert await client.reader.readuntil(b"\r\n\r\n") == (
+            b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\nlink: </b>\r\n\r\n"
+        )
+        assert (await client.response())[2] == b"x"
+        assert (await serving.one(get(version="1.0")))[0] == 200
+
+
+@pytest.mark.parametrize("size", [0, 1, 5_000_000])
+@pytest.mark.parametrize("length", [True, False], ids=["with length", "without"])
+@on_loop
+async def test_pathsend(loop, tmp_path, size, length):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(size))
+    headers = [(b"content-length", str(size).encode())] if length else []
+    app = app_of(
+        {**START, "headers": headers}, {"type": "http.response.pathsend", "path": str(path)}
+    )
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            status, headers, got = await client.request(get())
+            assert (status, headers) == (200, {"content-length": str(size)})
+            assert got == path.read_bytes()
+
+
+@on_loop
+async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
+    app = app_of(START, {"type": "http.response.pathsend", "path": str(tmp_path / "none")})
+    async with Serving(loop, app) as serving:
+        assert (await serving.one(get()))[0] == 500
+    assert "FileNotFoundError" in caplog.text
+
+
+@on_loop
+async def test_zerocopysend_in_pieces(loop, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 1000)
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(b"before ", True))
+        with path.open("rb") as file:
+            part = {"type": "http.response.zerocopysend", "file": file.fileno(), "more_body": True}
+            await send({**part, "offset": 256, "count": 256})
+            await send({**part, "offset": 0, "count": 3})
+        await send(body(b" after"))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert (await client.request(get()))[2] == (
+                b"before " + bytes(range(256)) + b"\0\1\2 after"
+            )
+
+
+# --- limits and time-outs ------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_body_that_is_too_large(loop, caplog):
+    async def app(scope, receive, send):
+        await answer(send, await read_body(receive))
+
+    async with Serving(loop, app, limit_request_body=10) as serving:
+        post = b"POST / HTTP/1.1\r\nHost: a\r\n"
+        assert (await serving.one(post + b"Content-Length: 10\r\n\r\n0123456789"))[0] == 200
+        assert (await serving.one(post + b"Content-Length: 11\r\n\r\n"))[0] == 413
+        chunked = post + b"Transfer-Encoding: chunked\r\n\r\n6\r\n012345\r\n6\r\n"
+        assert (await serving.one(chunked + b"012345\r\n0\r\n\r\n"))[0] == 413
+
+
+@on_loop
+async def test_too_many_requests_at_once(loop):
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        await answer(send)
+
+    async with Serving(loop, app, limit_concurrency=2) as serving:
+        waiting = [loop.create_task(serving.one(get())) for _ in range(2)]
+        while serving.site.in_flight < 2:
+            await asyncio.sleep(0.01)
+        status, headers, _ = await serving.one(get())
+        assert (status, headers["retry-after"]) == (503, "1")
+        go_on.set()
+        for task in waiting:
+            assert (await task)[0] == 200
+        assert serving.site.in_flight == 0
+
+
+@on_loop
+async def test_too_many_connections(loop):
+    async with Serving(loop, app_of(START, body()), limit_connections=2) as serving:
+        clients = [await serving.connect() for _ in range(2)]
+        for client in clients:
+            assert (await client.request(get()))[0] == 200
+        assert (await (await serving.connect()).response())[0] == 503
+        clients[0].writer.close()
+        while serving.site.connections > 1:
+            await asyncio.sleep(0.01)
+        assert (await serving.one(get()))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "config", "expected"),
+    [
+        (b"", {"timeout_head": 0.2}, None),
+        (b"GET / HT", {"timeout_head": 0.2}, 408),
+        (b"GE", {"timeout_head": 0.2}, 408),
+        (get(), {"timeout_keep_alive": 0.2}, 200),
+        (get() + b"GET / ", {"timeout_head": 0.2}, 200),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe", {"timeout_body": 0.2}, 408),
+    ],
+    ids=["nothing", "half a head", "half a method", "idle", "half of the second", "half a body"],
+)
+@on_loop
+async def test_who_takes_too_long(loop, sent, config, expected):
+    async def app(scope, receive, send):
+        message = await receive()
+        while message.get("more_body"):
+            message = await receive()
+        if message["type"] == "http.request":
+            await answer(send)
+
+    async with Serving(loop, app, **config) as serving:
+        client = await serving.connect()
+        if sent:
+            await client.send(sent)
+        if expected is not None:
+            assert (await client.response())[0] == expected
+        if expected == 200 and not sent.endswith(b"\r\n\r\n"):
+            assert (await client.response())[0] == 408
+        await asyncio.wait_for(client.ended(), 10)
+
+
+@on_loop
+async def test_who_does_not_read(loop):
+    ended = loop.create_future()
+
+    async def app(scope, receive, send):
+        await send(START)
+        try:
+            while True:
+                await send(body(bytes(1 << 20), True))
+        except OSError:
+            ended.set_result(True)
+
+    async with Serving(loop, app, timeout_write=0.3) as serving:
+        client = await serving.connect(limit=1)
+        await client.send(get())
+        assert await asyncio.wait_for(ended, 20)
+
+
+@on_loop
+async def test_a_slow_application_is_not_timed(loop):
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.5)
+        await answer(send, b"slow")
+
+    everything = dict.fromkeys(("timeout_head", "timeout_body", "timeout_keep_alive"), 0.1)
+    async with Serving(loop, app, **everything) as serving:
+        assert (await serving.one(get()))[2] == b"slow"
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_draining(loop):
+    """Idle connections close at once, the others after their response."""
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/wait":
+            await go_on.wait()
+        await answer(send, b"ok")
+
+    async with Serving(loop, app) as serving:
+        idle, busy = await serving.connect(), await serving.connect()
+        await idle.request(get())
+        await busy.send(get("/wait"))
+        while serving.site.in_flight < 1:
+            await asyncio.sleep(0.01)
+        serving.site.begin_shutdown()
+        await idle.ended()
+        drained = loop.create_task(serving.site.wait_drained())
+        await asyncio.sleep(0.05)
+        assert not drained.done()
+        go_on.set()
+        status, headers, got = await busy.response()
+        assert (status, headers["connection"], got) == (200, "close", b"ok")
+        await busy.ended()
+        await drained
+
+
+@on_loop
+async def test_cancelling(loop):
+    cancelled = []
+
+    async def app(scope, receive, send):
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.append(scope["path"])
+            raise
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get("/x"))
+        while serving.site.in_flight < 1:
+            await asyncio.sleep(0.01)
+        serving.site.begin_shutdown()
+        serving.site.cancel_all()
+        await asyncio.wait_for(serving.site.wait_drained(), 10)
+        assert cancelled == ["/x"]
+
+
+@on_loop
+async def test_the_access_log(loop):
+    lines = []
+
+    def log(scope, status, nbytes, seconds):
+        lines.append((scope["path"], status, nbytes, seconds >= 0))
+
+    async with Serving(loop, app_of(START, body(b"hello")), access_log=log) as serving:
+        await serving.one(get("/a"))
+        await serving.one(get("/b"))
+    assert lines == [("/a", 200, 5, True), ("/b", 200, 5, True)]
+
+
+@on_loop
+async def test_nothing_grows(loop):
+    async def app(scope, receive, send):
+        await answer(send, await read_body(receive))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2000):
+            assert (await client.request(get()))[0] == 200
+        site = serving.site
+        assert (site.requests, site.in_flight, len(site.running)) == (2000, 0, 0)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is a request and what is not, in one piece and byte by byte: RFC 9112, and more cautious."""
+
+import pytest
+from peers import on_loop
+from serving import Recording, Serving, get
+
+HEAD = "Host: a\r\n"
+
+VALID = {
+    "plain": (get("/x?y=1"), "GET", "/x", b"y=1", b""),
+    "an empty line before": (b"\r\n" + get("/"), "GET", "/", b"", b""),
+    "without a Host in 1.0": (b"GET / HTTP/1.0\r\n\r\n", "GET", "/", b"", b""),
+    "absolute form": (get("http://b:80/p/q?r"), "GET", "/p/q", b"r", b""),
+    "absolute form without a path": (get("http://b?r"), "GET", "/", b"r", b""),
+    "asterisk": (f"OPTIONS * HTTP/1.1\r\n{HEAD}\r\n".encode(), "OPTIONS", "*", b"", b""),
+    "authority": (f"CONNECT b:1 HTTP/1.1\r\n{HEAD}\r\n".encode(), "CONNECT", "", b"", b""),
+    "fragment": (get("/a?b#c"), "GET", "/a", b"b", b""),
+    "encoded": (get("/%C3%A4%2F%zz?%41"), "GET", "/ä/%zz", b"%41", b""),
+    "invalid utf-8": (get("/%ff"), "GET", "/\ufffd", b"", b""),
+    "many slashes": (get("//a//b"), "GET", "//a//b", b"", b""),
+    "a method that nobody knows": (
+        f"BREW-IT /pot HTTP/1.1\r\n{HEAD}\r\n".encode(),
+        "BREW-IT",
+        "/pot",
+        b"",
+        b"",
+    ),
+    "a body": (
+        f"POST / HTTP/1.1\r\n{HEAD}Content-Length: 5\r\n\r\nhello".encode(),
+        "POST",
+        "/",
+        b"",
+        b"hello",
+    ),
+    "chunks": (
+        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: Chunked\r\n\r\n"
+        "5;x=y\r\nhello\r\n000010\r\n world and more.\r\n0\r\nX-Trailer: 1\r\n\r\n".encode(),
+        "POST",
+        "/",
+        b"",
+        b"hello world and more.",
+    ),
+    "a coding of the application's": (
+        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: gzip, chunked\r\n\r\n1\r\nz\r\n0\r\n\r\n".encode(),
+        "POST",
+        "/",
+        b"",
+        b"z",
+    ),
+    "an upgrade that is not spoken": (
+        get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAA"),
+        "GET",
+        "/",
+        b"",
+        b"",
+    ),
+}
+
+
+@pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
+@pytest.mark.parametrize("case", VALID)
+@on_loop
+async def test_valid(loop, case, bytewise):
+    data, method, path, query, body = VALID[case]
+    app = Recording()
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        assert await client.request(data, bytewise=bytewise) == (
+            200,
+            {"content-length": str(len(body))}
+            | ({"connection": "close"} if b"HTTP/1.0" in data else {}),
+            body,
+        )
+    (scope,) = app.scopes
+    assert (scope["method"], scope["path"], scope["query_string"]) == (method, path, query)
+    assert app.bodies == [body]
+
+
+def post(*headers, body=""):
+    return "\r\n".join(["POST / HTTP/1.1", "Host: a", *headers, "", body]).encode()
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+INVALID = {
+    "no Host": b"GET / HTTP/1.1\r\n\r\n",
+    "two Hosts": get("/", "Host: b"),
+    "two Hosts in 1.0": get("/", "Host: b", version="1.0"),
+    "version 2.0": (get("/", version="2.0"), 505),
+    "version 1.2": get("/", version="1.2"),
+    "version 0.9": get("/", version="0.9"),
+    "no version": b"GET /\r\n\r\n",
+    "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no method": b" / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a method in small letters": b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a method that is no token": b"G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a method without end": b"G" * 30,
+    "two empty lines before": b"\r\n\r\n" + get("/"),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "a relative target": get("x"),
+    "an asterisk for GET": get("*"),
+    "an authority for GET": get("a:80"),
+    "a target beyond ASCII": "GET /ä HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
+    "two spaces": b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a tab": b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "bare LF": b"GET / HTTP/1.1\nHost: a\n\n",
+    "bare CR": b"GET / HTTP/1.1\rHost: a\r\r",
+    "space before the colon": get("/", "X : 1"),
+    "space before the name": get("/", " X: 1"),
+    "a folded line": get("/", "X: 1", " 2"),
+    "no name": get("/", ": 1"),
+    "a name that is no token": get("/", "X(: 1"),
+    "NUL in a value": get("/", "X: a\0b"),
+    "CR in a value": get("/", "X: a\rb"),
+    "DEL in a value": get("/", "X: a\x7fb"),
+    "Content-Length twice": post("Content-Length: 5", "Content-Length: 6", body="hello!"),
+    "Content-Length in a list": post("Content-Length: 5, 5", body="hello"),
+    "Content-Length with a sign": post("Content-Length: +5", body="hello"),
+    "Content-Length that is negative": post("Content-Length: -5", body="hello"),
+    "Content-Length in hex": post("Content-Length: 0x5", body="hello"),
+    "Content-Length without a number": post("Content-Length:", body="hello"),
+    "Content-Length beyond 64 bits": post(f"Content-Length: {1 << 64}", body="hello"),
+    "Content-Length and chunks": post("Content-Length: 5", CHUNKED, body="0\r\n\r\n"),
+    "chunks and Content-Length": post(CHUNKED, "Content-Length: 5", body="0\r\n\r\n"),
+    "chunks in 1.0": b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked before the last": post("Transfer-Encoding: chunked, gzip", body="0\r\n\r\n"),
+    "an unknown coding": (post("Transfer-Encoding: zzz, chunked", body="0\r\n\r\n"), 501),
+    "chunked twice": post("Transfer-Encoding: chunked, chunked", body="0\r\n\r\n"),
+    "a coding alone": post("Transfer-Encoding: gzip", body="hello"),
+    "xchunked": (post("Transfer-Encoding: xchunked", body="hello"), 501),
+    "a name that a gateway may mistake": post("Content_Length: 5", body="hello"),
+    "two types": get("/", "Content-Type: a/b", "Content-Type: c/d"),
+    "no chunk size": post(CHUNKED, body="\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size with a sign": post(CHUNKED, body="+5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size that is negative": post(CHUNKED, body="-1\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size in words": post(CHUNKED, body="five\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size with 0x": post(CHUNKED, body="0x5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size beyond 64 bits": post(CHUNKED, body="1" + "0" * 16 + "\r\nhello\r\n0\r\n\r\n"),
+    "a chunk that is longer": post(CHUNKED, body="4\r\nhello\r\n0\r\n\r\n"),
+    "a chunk that is shorter": post(CHUNKED, body="6\r\nhello\r\n0\r\n\r\n"),
+    "chunks by LF": post(CHUNKED, body="5\nhello\n0\n\n"),
+    "a trailer of the framing": post(CHUNKED, body="0\r\nContent-Length: 5\r\n\r\n"),
+    "an expectation": (get("/", "Expect: the best"), 417),
+    "a long line": (get("/" + "x" * 9000), 414),
+    "a long header": (get("/", "X: " + "x" * 9000), 431),
+    "a long name": (get("/", "x" * 9000 + ": X"), 431),
+    "many headers": (get("/", *["X: 1"] * 101), 431),
+    "a large head": (get("/", *["X: " + "x" * 8000] * 9), 431),
+    "a large extension": post(CHUNKED, body="5;" + "x" * 5000 + "\r\nhello\r\n0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
+@pytest.mark.parametrize("case", INVALID)
+@on_loop
+async def test_invalid(loop, case, bytewise, caplog):
+    data = INVALID[case]
+    data, expected = data if isinstance(data, tuple) else (data, 400)
+    app = Recording()
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        if bytewise and len(data) > 20_000:
+            pieces = [data[i : i + 999] for i in range(0, len(data), 999)]
+            for piece in pieces:
+                await client.send(piece)
+        else:
+            await client.send(data, bytewise=bytewise and len(data) < 20_000)
+        status, headers, body = await client.response()
+        assert (status, headers["connection"]) == (expected, "close")
+        assert len(body) < 200
+        await client.ended()
+    assert app.bodies == []
+    if expected < 500:
+        logged = [r for r in caplog.records if "Invalid HTTP request" in r.getMessage()]
+        assert len(logged) == 1
+
+
+@on_loop
+async def test_headers_as_they_came(loop):
+    app = Recording()
+    async with Serving(loop, app) as serving:
+        await serving.one(get("/", "X-Two: 1", "x-tWo:2", "X-Three: \t a b \t ", "Empty:"))
+    assert app.scopes[0]["headers"] == [
+        (b"host", b"a"),
+        (b"x-two", b"1"),
+        (b"x-two", b"2"),
+        (b"x-three", b"a b"),
+        (b"empty", b""),
+    ]
+
+
+@on_loop
+async def test_the_scope(loop):
+    app = Recording()
+    async with Serving(loop, app, state={"pool": 1}, root_path="/api") as serving:
+        client = await serving.connect()
+        await client.request(get("/a%20b"))
+        await client.request(get("/a%20b"))
+        here = client.writer.get_extra_info("sockname")
+    scope, other = app.scopes
+    assert scope["type"] == "http"
+    assert scope["asgi"] == {"version": "3.0", "spec_version": "2.5"}
+    assert scope["http_version"] == "1.1"
+    assert scope["scheme"] == "http"
+    assert (scope["root_path"], scope["path"], scope["raw_path"]) == (
+        "/api",
+        "/api/a b",
+        b"/api/a%20b",
+    )
+    assert scope["client"] == here
+    assert scope["server"] == ("127.0.0.1", serving.port)
+    assert scope["state"] == {"pool": 1}
+    assert set(scope["extensions"]) == {
+        "http.response.pathsend",
+        "http.response.zerocopysend",
+        "http.response.trailers",
+        "http.response.early_hint",
+    }
+    for key in ("asgi", "state", "extensions", "headers"):
+        assert scope[key] == other[key]
+        assert scope[key] is not other[key]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40, 1000])
+@on_loop
+async def test_pipelined(loop, cut):
+    """Answered in their order, however they are cut."""
+    data = b"".join(
+        get(f"/{i}") if i % 3 else post("Content-Length: 3", body=f"{i:03}") for i in range(20)
+    )
+    app = Recording()
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for i in range(0, len(data), cut):
+            await client.send(data[i : i + cut])
+        bodies = [(await client.response())[2] for _ in range(20)]
+    assert bodies == [b"" if i % 3 else f"{i:03}".encode() for i in range(20)]
+
+
+@on_loop
+async def test_what_is_pipelined_is_bounded(loop):
+    """Who sends on and on while a request is answered fills the kernel's buffers, not the server's."""
+    import asyncio
+
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        await Recording()(scope, receive, send)
+
+    one = get("/" + "x" * 1000)
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while True:
+                client.writer.write(one * 100)
+                await asyncio.wait_for(client.writer.drain(), 1)
+                sent += 100
+                assert sent < 100_000
+        go_on.set()
+        for _ in range(sent):
+            assert (await client.response())[0] == 200
+        client.writer.transport.abort()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._connection: the table of a connection's states. _connection.pyx says how
-it works.
+"""Contract of mgloop.http._connection: the table of a connection's states. _connection.pyx says
+how it works.
 """
 
 from mgloop.http._llhttp cimport llhttp_t
@@ -9,32 +9,36 @@ from mgloop.http._request cimport Channel, Request
 
 cdef extern from *:
     """
-    /* Where the reading side of a connection is. The writing side is the response's: _request.pxd. */
+    /* Where the reading side of a connection is; the writing side is the response's (_request). */
     enum {
         MGL_READS_HEAD,     /* between requests, or in the middle of a head */
         MGL_READS_BODY,     /* the request is with the application, its body still comes */
-        MGL_HAS_REQUEST,    /* all of it is here; what comes now waits for the response's end */
-        MGL_DISCARDS,       /* the response is complete before the request: the rest is thrown away */
+        MGL_HAS_REQUEST,    /* all of it is here; what comes waits for the end of the response */
+        MGL_DISCARDS,       /* the response was complete before the request: the rest is ignored */
         MGL_LINGERS,        /* the last response has been sent, and the client may still read it */
         MGL_GONE,           /* closed, or a WebSocket's now */
         MGL_CONNECTION_STATES
     };
 
-    /* What happens. */
-    enum { MGL_ON_HEAD, MGL_ON_END, MGL_ON_ANSWER, MGL_ON_LAST_ANSWER, MGL_ON_LOSS, MGL_CONNECTION_EVENTS };
+    /* What happens: a head has been read; its message has; the response is complete, and the
+       connection is kept, or is not; it is lost. */
+    enum {
+        MGL_ON_HEAD, MGL_ON_END, MGL_ON_ANSWER, MGL_ON_LAST_ANSWER, MGL_ON_LOSS,
+        MGL_CONNECTION_EVENTS
+    };
 
-    /* The state that follows; the event's own if it cannot happen there. */
+    /* The state that follows. */
     static inline int mgl_next_state(int state, int event)
     {
+        enum { HEAD = MGL_READS_HEAD, BODY = MGL_READS_BODY, HAS = MGL_HAS_REQUEST,
+               DISC = MGL_DISCARDS, LING = MGL_LINGERS, GONE = MGL_GONE };
         static const unsigned char table[MGL_CONNECTION_EVENTS][MGL_CONNECTION_STATES] = {
-    /*                         READS_HEAD      READS_BODY       HAS_REQUEST     DISCARDS         LINGERS      GONE */
-    [MGL_ON_HEAD]          = {MGL_READS_BODY, MGL_READS_BODY,  MGL_HAS_REQUEST, MGL_DISCARDS,   MGL_LINGERS, MGL_GONE},
-    /* the request's */
-    [MGL_ON_END]           = {MGL_READS_HEAD, MGL_HAS_REQUEST, MGL_HAS_REQUEST, MGL_READS_HEAD, MGL_LINGERS, MGL_GONE},
-    /* is complete, and the connection is to be kept */
-    [MGL_ON_ANSWER]        = {MGL_READS_HEAD, MGL_DISCARDS,    MGL_READS_HEAD,  MGL_DISCARDS,   MGL_LINGERS, MGL_GONE},
-    [MGL_ON_LAST_ANSWER]   = {MGL_LINGERS,    MGL_LINGERS,     MGL_GONE,        MGL_LINGERS,    MGL_LINGERS, MGL_GONE},
-    [MGL_ON_LOSS]          = {MGL_GONE,       MGL_GONE,        MGL_GONE,        MGL_GONE,       MGL_GONE,    MGL_GONE},
+    /*                         HEAD  BODY  HAS   DISC  LING  GONE */
+    [MGL_ON_HEAD]          = { BODY, BODY, HAS,  DISC, LING, GONE },
+    [MGL_ON_END]           = { HEAD, HAS,  HAS,  HEAD, LING, GONE },
+    [MGL_ON_ANSWER]        = { HEAD, DISC, HEAD, DISC, LING, GONE },
+    [MGL_ON_LAST_ANSWER]   = { LING, LING, GONE, LING, LING, GONE },
+    [MGL_ON_LOSS]          = { GONE, GONE, GONE, GONE, GONE, GONE },
         };
         return table[event][state];
     }

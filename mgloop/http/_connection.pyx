@@ -16,7 +16,6 @@ Lifetime: the transport has a reference until connection_lost(), the site has on
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr
 
@@ -346,11 +345,12 @@ cdef class Connection(Channel):
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
         """The method and the space behind it.
 
-        llhttp knows a list of methods, and only CONNECT makes a difference to it: so it is told POST
-        of all others, and every method gets to the application.
+        llhttp knows a list of methods, and only CONNECT makes a difference to it: so it is told
+        POST of all others, and every method gets to the application.
         """
         cdef Py_ssize_t start, i = 0
         cdef bytes token
+        cdef bint ends
         while self.carry is None and i < n and self.blank < 2 \
                 and <unsigned char>data[i] == (10 if self.blank else 13):     # "\r\n"
             self.blank += 1
@@ -362,7 +362,8 @@ cdef class Connection(Channel):
         token = PyBytes_FromStringAndSize(data + start, i - start)
         if self.carry is not None:
             token = self.carry + token
-        if i < n and data[i] == b" " or PyBytes_GET_SIZE(token) > 2 or self.blank == 1 and start < n:
+        ends = i < n and data[i] == b" "
+        if ends or PyBytes_GET_SIZE(token) > 2 or self.blank == 1 and start < n:
             if not mgl_is_method(PyBytes_AS_STRING(token), PyBytes_GET_SIZE(token)) \
                     or self.blank == 1 or token == b"PRI":
                 self.refuse(400, "no method")
@@ -584,7 +585,6 @@ cdef class Connection(Channel):
         cdef const char *end = start + PyBytes_GET_SIZE(url)
         cdef const char *at = start
         cdef const char *query
-        cdef bint encoded = False
         cdef bytes raw
         cdef char *room
         cdef Py_ssize_t n
@@ -631,7 +631,7 @@ cdef class Connection(Channel):
         return True
 
     cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept:
-        """Where the path of http://host/path begins, or the "*" of OPTIONS; NULL if it is neither."""
+        """Where the path of http://host/path begins, or the "*" of OPTIONS; else NULL."""
         cdef const char *at
         if end - start == 1 and start[0] == b"*":
             return start if self.method == "OPTIONS" else NULL

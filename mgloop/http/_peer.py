@@ -38,7 +38,7 @@ def _tls(tls: ssl.SSLObject | None) -> dict[str, Any] | None:
     if tls is None:
         return None
     certificate = tls.getpeercert(binary_form=True)
-    names = (tls.getpeercert() or {}).get("subject", ())
+    names: Any = (tls.getpeercert() or {}).get("subject", ())
     cipher = tls.cipher()
     return {
         "server_cert": None,
@@ -54,5 +54,5 @@ def _tls(tls: ssl.SSLObject | None) -> dict[str, Any] | None:
 def _cipher_number(tls: ssl.SSLObject, name: str) -> int | None:
     for cipher in tls.context.get_ciphers():
         if cipher["name"] == name:
-            return cipher["id"] & 0xFFFF  # type: ignore[index,no-any-return]
+            return cipher["id"] & 0xFFFF
     return None

@@ -51,7 +51,7 @@ READY = Awaitable()
 
 
 cdef class Waiters:
-    """The futures of those who wait for one thing; each has its own, for who waits may be cancelled."""
+    """The futures of those who wait for one thing: one each, for who waits may be cancelled."""
 
     def __cinit__(self):
         self.futures = None

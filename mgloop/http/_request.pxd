@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._request: the table of a response's states, a request, and what it needs of
-its connection. _request.pyx says how it works.
+"""Contract of mgloop.http._request: the table of a response's states, a request, and what it needs
+of its connection. _request.pyx says how it works.
 """
 
 from mgloop.http._ready cimport Waiters
@@ -11,8 +11,8 @@ cdef extern from *:
     """
     /* A response goes from left to right.
 
-       HELD: the application has sent its head, which waits for the first piece of the body: then it is
-       known how the length is told, and both leave together. */
+       HELD: the application has sent its head, which waits for the first piece of the body: then
+       it is known how the length is told, and both leave together. */
     enum { MGL_UNSTARTED, MGL_HELD, MGL_SENDING, MGL_TRAILERS, MGL_COMPLETE, MGL_RESPONSE_STATES };
 
     /* What the application may send. */

@@ -8,7 +8,7 @@ from typing_extensions import disjoint_base
 from ._ready import Awaitable
 from ._site import Member, Writer
 
-class ClientDisconnected(OSError): ...
+class ClientDisconnectedError(OSError): ...
 
 @disjoint_base
 class Channel(Member):

@@ -21,7 +21,8 @@ from mgloop.http._ready cimport (
     READY, Awaitable, PyExc_StopIteration, PyTypeObject, Waiters, stop_iteration,
 )
 from mgloop.http._site cimport (
-    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member, Site, Writer,
+    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member, Site,
+    Writer,
     mgl_coarse_time, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
@@ -89,7 +90,7 @@ def _status_line(status):
 cdef tuple STATUS_LINES = tuple(_status_line(status) for status in range(600))
 
 
-class ClientDisconnected(OSError):
+class ClientDisconnectedError(OSError):
     """send() after the client has gone; ASGI's specification asks for an OSError."""
 
 
@@ -161,7 +162,6 @@ cdef class Request(Writer):
 
     def throw(self, kind, value=None, traceback=None):
         """Raise the exception where the application waits: how a task is cancelled."""
-        cdef bint failed = False
         if value is None:
             value = kind() if isinstance(kind, type) else kind
         if traceback is not None:
@@ -313,7 +313,7 @@ cdef class Request(Writer):
         if not mgl_may_send(self.state, what):
             self.refuse(message["type"], what)
         if self.disconnected:
-            raise ClientDisconnected("the client has disconnected")
+            raise ClientDisconnectedError("the client has disconnected")
         if what == MGL_START:
             return self.send_start(message)
         if what == MGL_BODY_PIECE:
@@ -382,7 +382,7 @@ cdef class Request(Writer):
         return 0
 
     cdef bint note_header(self, int kind, bytes value, bint trailing) except -1:
-        """Take in what the header says of the response; True: it is written elsewhere, or not at all."""
+        """Note what the header says of the response; True: it is written elsewhere, or not at all."""
         if kind == MGL_DATE:
             self.has_date = True
         elif kind == MGL_SERVER:
@@ -545,7 +545,7 @@ cdef class Request(Writer):
         return files.send(self, file, offset, count, more, by_path)
 
     def begin_file(self, Py_ssize_t count, bint more):
-        """For files.send(): the head, and what stands before the file. False: no body is to be sent."""
+        """For files.send(): the head, and what stands before the file. False: there is no body."""
         cdef mgl_outgoing *out = self.channel.site.claim(self)
         if self.state == MGL_HELD:
             self.frame(count, more)
@@ -665,12 +665,12 @@ cdef class Request(Writer):
         return self.over()
 
     cdef int app_raised(self, object exc) except -1:
-        """An application that raises is answered for, if it has not begun to; else it is cut short."""
+        """Who has not begun to answer is answered for; else the response is cut short."""
         cdef bint own = isinstance(exc, Exception)
         try:
             if not own:
                 self.abandon()
-            elif self.disconnected and isinstance(exc, ClientDisconnected):
+            elif self.disconnected and isinstance(exc, ClientDisconnectedError):
                 pass
             else:
                 log.error("Exception in ASGI application\n", exc_info=exc)

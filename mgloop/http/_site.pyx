@@ -60,8 +60,8 @@ cdef class Site:
     """What connections that serve `app` on `loop` share.
 
     app: an ASGI 3 callable. config: mgloop.http.Config. state: what the application's lifespan put
-    there, copied into each scope; None = it has none. access_log: called with (scope, status, bytes of
-    the body, seconds) after each response, or None. proxy: called with each scope before the
+    there, copied into each scope; None = it has none. access_log: called with (scope, status,
+    bytes of the body, seconds) after each response, or None. proxy: called with each scope before the
     application is, to put in what trusted proxies say of the client, or None.
     """
 
@@ -200,6 +200,10 @@ cdef class Site:
             if not self.idle.done():
                 self.idle.set_result(None)
         return 0
+
+    def begin_draining(self):
+        """From now on each response is the last of its connection."""
+        self.draining = True
 
     def begin_shutdown(self):
         """Close connections that have nothing to do; the others close after their response."""

@@ -4,15 +4,21 @@
 asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
 mgloop.run(main())                                          # any version
 mgloop.install(); asyncio.run(main())                       # for code that is not yours
+mgloop.serve(app)                                           # an ASGI application
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
 from ._loop import MONGOOSE_VERSION
 from .loop import Loop
+
+if _TYPE_CHECKING:
+    from .http import serve
 
 __all__ = [
     "MONGOOSE_VERSION",
@@ -21,7 +27,17 @@ __all__ = [
     "install",
     "new_event_loop",
     "run",
+    "serve",
     "uninstall",
 ]
 
 __version__ = _version("mgloop")
+
+
+def __getattr__(name: str) -> _Any:
+    # The server is a package of its own: a loop alone does not load it.
+    if name == "serve":
+        from .http import serve
+
+        return serve
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: `mgloop serve pkg.mod:app ...`, and the reference of its options.
+
+Both are made from the fields of Config. An option that is not given is not there, so that the
+environment and the file decide; what is given is checked where everything else is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from . import config as configuration
+from . import importing, logs, running, tls
+from .config import DEFAULTS, OPTIONS, Config, Option, flag_of
+from .errors import StartError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, not the usage of sixty options."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `mgloop`."""
+    from mgloop import __version__
+
+    shared: dict[str, Any] = {"allow_abbrev": False}
+    top = _Parser(prog="mgloop", description="An asyncio event loop, and its server.", **shared)
+    top.add_argument("--version", action="version", version=f"mgloop {__version__}")
+    commands = top.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    serve = commands.add_parser(
+        "serve",
+        help="serve an ASGI application",
+        description="Serve an ASGI application. Options can also be set by MGLOOP_SERVE_ and their"
+        " name in the environment, and in a TOML file; the command line counts most, the file"
+        " least.",
+        usage="%(prog)s [OPTION ...] APP",
+        argument_default=argparse.SUPPRESS,
+        **shared,
+    )
+    serve.add_argument("app", nargs="?", metavar="APP", help=OPTIONS["app"].help)
+    serve.add_argument("--config", metavar="FILE", help="TOML file of options")
+    serve.add_argument(
+        "--check",
+        action="store_true",
+        help="import the application, look at options and certificates, and exit",
+    )
+    serve.add_argument("--version", action="version", version=f"mgloop {__version__}")
+    groups = {
+        title: serve.add_argument_group(title)
+        for title in dict.fromkeys(option.group for option in OPTIONS.values())
+    }
+    for name, option in OPTIONS.items():
+        if name != "app":
+            _add(groups[option.group], name, option)
+    return top
+
+
+def _add(group: Any, name: str, option: Option) -> None:
+    shown = _shown(name, option)
+    text = f"{option.help} [{shown}]" if shown else option.help
+    text = text.replace("%", "%%")
+    flag = flag_of(name)
+    negative = "--no-" + flag.removeprefix("--")
+    if option.valued:
+        group.add_argument(flag, dest=name, metavar=option.metavar, help=text)
+        group.add_argument(negative, dest=name, action="store_false", help=argparse.SUPPRESS)
+    elif option.is_flag:
+        group.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
+    elif option.many:
+        group.add_argument(flag, dest=name, action="append", metavar=option.metavar, help=text)
+    else:
+        metavar = option.metavar or "{" + ",".join(option.choices) + "}"
+        group.add_argument(flag, dest=name, metavar=metavar, help=text)
+
+
+def _shown(name: str, option: Option) -> str:
+    """The default, as one would type it."""
+    default = DEFAULTS[name]
+    if option.shown:
+        return option.shown
+    if isinstance(default, bool):
+        return ("true" if default else "false") if option.valued else ("on" if default else "off")
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default))
+    if isinstance(default, float):
+        return f"{default:g}"
+    return "" if default is None else str(default)
+
+
+def reference() -> str:
+    """The options as Markdown, for docs/serve.md."""
+    lines = []
+    titles = dict.fromkeys(option.group for option in OPTIONS.values())
+    for title in titles:
+        lines += [f"### {title}", "", "| option | default | |", "|---|---|---|"]
+        for name, option in OPTIONS.items():
+            if option.group == title:
+                default = option.shown or _code(_shown(name, option))
+                lines.append(f"| {_signature(name, option)} | {default} | {option.help} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _signature(name: str, option: Option) -> str:
+    flag = flag_of(name)
+    if name == "app":
+        return "`APP`"
+    if option.is_flag and not option.valued:
+        return f"`{flag}`, `--no-{flag.removeprefix('--')}`"
+    if option.choices:
+        return f"`{flag}` " + ", ".join(f"`{choice}`" for choice in option.choices)
+    return f"`{flag} {option.metavar}`"
+
+
+def _code(default: str) -> str:
+    return f"`{default}`" if default else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `mgloop`; returns the exit status."""
+    given = vars(parser().parse_args(arguments))
+    del given["command"]
+    file, check = given.pop("config", None), given.pop("check", False)
+    try:
+        config = configuration.load(given, os.environ, file=file, update_environ=os.environ.update)
+        logs.configure(config)
+        if check:
+            return _check(config)
+        running.run(config)
+    except StartError as exc:
+        return running.report(exc)
+    except KeyboardInterrupt:
+        return 130  # before the handlers were there
+    return 0
+
+
+def _check(config: Config) -> int:
+    running.loop_factory(config)
+    tls.make_context(config)
+    importing.load(config)
+    changed = _changed(config)
+    print(f"{config.app} can be served" + (f" with {', '.join(changed)}." if changed else "."))
+    return 0
+
+
+def _changed(config: Config) -> Iterable[str]:
+    """What differs from the defaults; no secrets."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return [
+        name if name.endswith("password") else f"{name}={value!r}"
+        for name, value in values.items()
+        if name != "app" and value != DEFAULTS[name]
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,550 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Every option of the server: its name, type, default and description, in one place.
+
+The fields of Config are the table that the command line, the environment's MGLOOP_SERVE_*
+variables, the TOML file, the keyword arguments of mgloop.serve() and the reference in
+docs/serve.md are made from, so that none of them can differ from another. Read once per process,
+hence Python. Names are uvicorn's wherever uvicorn has the option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+
+PREFIX = "MGLOOP_SERVE_"
+
+# Variables that platforms set for whichever server there is, and what they say.
+_COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]+\s*", value):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("is not a whole number")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise ValueError("is not a number")
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)(?:i?b)?\s*", value, re.IGNORECASE)
+        if match:
+            return int(match[1]) * _UNITS[match[2].lower()]
+        raise ValueError("is not a size: bytes, or such as 64K, 16M, 1G")
+    return _whole(value)
+
+
+def _mode(value: object) -> int:
+    if isinstance(value, str):
+        if not re.fullmatch(r"(0o)?[0-7]{1,4}", value):
+            raise ValueError("is not an octal mode such as 660")
+        return int(value, 8)
+    mode = _whole(value)
+    if not 0 <= mode <= 0o7777:
+        raise ValueError("is not a file mode such as 0o660")
+    return mode
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _FLAGS:
+        return _FLAGS[value.lower()]
+    raise ValueError("is neither true nor false")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str | os.PathLike):
+        text: object = os.fspath(value)
+        if isinstance(text, str) and "\0" not in text:
+            return text
+    raise ValueError("is not a text")
+
+
+def _header(value: object) -> tuple[str, str]:
+    if isinstance(value, str):
+        name, colon, content = value.partition(":")
+        if not colon:
+            raise ValueError("is not a header of the form Name:Value")
+    else:
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise ValueError("is not a header, a pair of name and value")
+        name, content = (
+            part.decode("latin-1") if isinstance(part, bytes) else _text(part) for part in value
+        )
+    name, content = name.strip(), content.strip(" \t")
+    if not _TOKEN.fullmatch(name):
+        raise ValueError("has no name that HTTP allows")
+    if any(c in "\r\n\0" for c in content) or any(ord(c) > 255 for c in content):
+        raise ValueError("has a value that HTTP does not allow")
+    return name, content
+
+
+def _anything(value: object) -> object:
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """How a field of Config is read, bounded and described."""
+
+    group: str
+    help: str
+    read: Callable[[object], object] = _text
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    low: float | None = None
+    high: float | None = None
+    metavar: str = ""
+    flag: str = ""  # on the command line, where it is not the field's name
+    separator: str = ","  # of many values in one variable of the environment
+    valued: bool = False  # a flag that takes true or false, as uvicorn's does
+    shown: str = ""  # the default in words
+
+    @property
+    def is_flag(self) -> bool:
+        return self.read is _flag
+
+
+def _option(default: Any, group: str, help: str, **rest: Any) -> Any:  # noqa: A002
+    return dataclasses.field(default=default, metadata={"option": Option(group, help, **rest)})
+
+
+_APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
+_DEV, _LOG, _HTTP = "Development", "Logging", "HTTP"
+_LIMIT, _TIME, _WS, _TLS = "Limits", "Time-outs", "WebSocket", "TLS"
+
+_COUNT: dict[str, Any] = {"read": _whole, "low": 0, "metavar": "N"}
+_BYTES: dict[str, Any] = {"read": _size, "low": 0, "metavar": "BYTES"}
+_SECONDS: dict[str, Any] = {"read": _number, "low": 0, "metavar": "SECONDS"}
+_FLAG: dict[str, Any] = {"read": _flag}
+_FILE: dict[str, Any] = {"metavar": "FILE"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """All options of a server, checked. Sizes are bytes, times seconds; None or 0: no limit.
+
+    Raises ConfigError for a value, or a combination, that cannot be.
+    """
+
+    app: Any = _option(None, _APP, "pkg.mod:attribute, or the application itself", read=_anything)
+    factory: bool = _option(False, _APP, "APP is a function that returns the application", **_FLAG)
+    app_dir: str = _option("", _APP, "folder to import APP from", metavar="DIR", shown="this one")
+    interface: str = _option(
+        "auto",
+        _APP,
+        "what APP speaks; wsgi needs the package a2wsgi",
+        choices=("auto", "asgi3", "asgi2", "wsgi"),
+    )
+    lifespan: str = _option(
+        "auto", _APP, "events of start-up and shutdown for APP", choices=("auto", "on", "off")
+    )
+    root_path: str = _option("", _APP, "path under which a proxy serves APP", metavar="PATH")
+    env_file: str | None = _option(
+        None, _APP, "file of NAME=value lines for the environment; what is set there stays", **_FILE
+    )
+    loop: str = _option(
+        "auto",
+        _APP,
+        "event loop: auto (mgloop), mgloop, asyncio, or pkg.mod:factory",
+        metavar="LOOP",
+    )
+
+    host: str = _option("127.0.0.1", _WHERE, "address or name to listen on", metavar="HOST")
+    port: int = _option(
+        8000, _WHERE, "port to listen on; 0: any", read=_whole, low=0, high=65535, metavar="PORT"
+    )
+    bind: tuple[str, ...] = _option(
+        (),
+        _WHERE,
+        "HOST:PORT or unix:PATH, in place of --host and --port; may be repeated",
+        many=True,
+        metavar="ADDRESS",
+    )
+    uds: str | None = _option(None, _WHERE, "UNIX socket to listen on", metavar="PATH")
+    uds_mode: int = _option(
+        0o666, _WHERE, "permissions of UNIX sockets, octal", read=_mode, metavar="MODE", shown="666"
+    )
+    fd: int | None = _option(
+        None, _WHERE, "descriptor of a socket to listen on", read=_whole, low=0, metavar="FD"
+    )
+    backlog: int = _option(
+        2048,
+        _WHERE,
+        "connections that may wait to be accepted",
+        read=_whole,
+        low=1,
+        metavar="N",
+    )
+
+    workers: int = _option(
+        1,
+        _PROC,
+        "processes; $WEB_CONCURRENCY if that is set",
+        read=_whole,
+        low=1,
+        high=1024,
+        metavar="N",
+    )
+    threads: int = _option(
+        1,
+        _PROC,
+        "threads with a loop each, per process; for a Python without the GIL",
+        read=_whole,
+        low=1,
+        high=1024,
+        metavar="N",
+    )
+    limit_max_requests: int | None = _option(
+        None, _PROC, "requests after which a process is replaced; a single one ends", **_COUNT
+    )
+    limit_max_requests_jitter: int = _option(
+        0, _PROC, "at most so many more requests, at random, for each process", **_COUNT
+    )
+    limit_max_memory: int | None = _option(
+        None, _PROC, "resident memory at which a process is replaced; a single one ends", **_BYTES
+    )
+    timeout_worker_healthcheck: float | None = _option(
+        None, _PROC, "kill and replace a worker whose loop has been stuck for so long", **_SECONDS
+    )
+
+    reload: bool = _option(False, _DEV, "start anew when files change", **_FLAG)
+    reload_dirs: tuple[str, ...] = _option(
+        (),
+        _DEV,
+        "folder to watch; may be repeated",
+        many=True,
+        metavar="DIR",
+        flag="reload-dir",
+        shown="this one",
+    )
+    reload_includes: tuple[str, ...] = _option(
+        ("*.py",),
+        _DEV,
+        "pattern of files to watch; may be repeated",
+        many=True,
+        metavar="PATTERN",
+        flag="reload-include",
+    )
+    reload_excludes: tuple[str, ...] = _option(
+        (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__"),
+        _DEV,
+        "pattern of files and folders not to watch; may be repeated",
+        many=True,
+        metavar="PATTERN",
+        flag="reload-exclude",
+    )
+    reload_delay: float = _option(
+        0.25, _DEV, "time between two looks at the files", read=_number, low=0.01, metavar="SECONDS"
+    )
+    debug: bool = _option(False, _DEV, "show tracebacks to clients", **_FLAG)
+
+    log_level: str | None = _option(
+        None,
+        _LOG,
+        "the least that is logged",
+        choices=("critical", "error", "warning", "info", "debug", "trace"),
+        shown="info",
+    )
+    log_config: str | None = _option(
+        None, _LOG, "logging configuration: .json, .toml, or else .ini", **_FILE
+    )
+    access_log: bool = _option(True, _LOG, "log each request", **_FLAG)
+    access_log_format: str = _option(
+        "text", _LOG, "form of the access log", choices=("text", "json")
+    )
+    use_colors: bool | None = _option(
+        None, _LOG, "colours in the log", shown="on a terminal", **_FLAG
+    )
+
+    server_header: bool = _option(True, _HTTP, "send a Server header", **_FLAG)
+    date_header: bool = _option(True, _HTTP, "send a Date header", **_FLAG)
+    headers: tuple[tuple[str, str], ...] = _option(
+        (),
+        _HTTP,
+        "Name:Value to add to every response; may be repeated",
+        read=_header,
+        many=True,
+        metavar="HEADER",
+        flag="header",
+        separator="\n",
+    )
+    proxy_headers: bool = _option(
+        True, _HTTP, "believe trusted proxies about client and scheme", **_FLAG
+    )
+    forwarded_allow_ips: str = _option(
+        "127.0.0.1",
+        _HTTP,
+        "proxies to trust: addresses, networks, unix: (UNIX sockets) or *, separated by commas;"
+        " $FORWARDED_ALLOW_IPS if that is set",
+        metavar="LIST",
+    )
+    body_buffer: int = _option(
+        64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES
+    )
+
+    limit_concurrency: int | None = _option(
+        None, _LIMIT, "requests at a time; more are answered 503", **_COUNT
+    )
+    limit_connections: int | None = _option(None, _LIMIT, "connections at a time", **_COUNT)
+    limit_request_line: int = _option(8190, _LIMIT, "length of the request line", **_BYTES)
+    limit_request_head: int = _option(64 << 10, _LIMIT, "length of line and headers", **_BYTES)
+    limit_request_field: int = _option(8190, _LIMIT, "length of one header", **_BYTES)
+    limit_request_headers: int = _option(100, _LIMIT, "headers of a request", **_COUNT)
+    limit_request_body: int | None = _option(None, _LIMIT, "length of a request's body", **_BYTES)
+
+    timeout_head: float | None = _option(10.0, _TIME, "for a request's head to arrive", **_SECONDS)
+    timeout_body: float | None = _option(
+        30.0, _TIME, "between two pieces of a request's body", **_SECONDS
+    )
+    timeout_keep_alive: float | None = _option(
+        5.0, _TIME, "for the next request on a connection to begin", **_SECONDS
+    )
+    timeout_write: float | None = _option(
+        60.0, _TIME, "for a client that reads nothing of its response", **_SECONDS
+    )
+    timeout_graceful_shutdown: float | None = _option(
+        None, _TIME, "for requests to end when the server stops", **_SECONDS
+    )
+
+    ws_max_size: int = _option(16 << 20, _WS, "length of a message", **_BYTES)
+    ws_max_queue: int = _option(
+        32, _WS, "messages kept while the application does not receive", **_COUNT
+    )
+    ws_ping_interval: float | None = _option(20.0, _WS, "between two pings", **_SECONDS)
+    ws_ping_timeout: float | None = _option(20.0, _WS, "for the answer to a ping", **_SECONDS)
+    ws_per_message_deflate: bool = _option(
+        True, _WS, "compress messages", valued=True, metavar="BOOL", **_FLAG
+    )
+
+    ssl_keyfile: str | None = _option(None, _TLS, "private key (PEM)", **_FILE)
+    ssl_certfile: str | None = _option(None, _TLS, "certificate chain (PEM)", **_FILE)
+    ssl_keyfile_password: str | None = _option(
+        None, _TLS, "password of the key", metavar="PASSWORD"
+    )
+    ssl_version: int | None = _option(
+        None, _TLS, "number of the ssl module's protocol", metavar="N", read=_whole
+    )
+    ssl_cert_reqs: int = _option(
+        0,
+        _TLS,
+        "client certificates: 0 none, 1 optional, 2 required",
+        read=_whole,
+        low=0,
+        high=2,
+        metavar="N",
+    )
+    ssl_ca_certs: str | None = _option(
+        None, _TLS, "authorities for client certificates (PEM)", **_FILE
+    )
+    ssl_ciphers: str | None = _option(None, _TLS, "ciphers, in OpenSSL's form", metavar="LIST")
+
+    def __post_init__(self) -> None:
+        for name in OPTIONS:
+            object.__setattr__(self, name, convert(name, getattr(self, name), name))
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.app is None or self.app == "":
+            raise ConfigError("name the application: mgloop serve pkg.mod:app")
+        places = [name for name in ("bind", "uds", "fd") if getattr(self, name) not in ((), None)]
+        if len(places) > 1:
+            raise ConfigError(
+                f"{' and '.join(places)} exclude each other: use --bind for several addresses"
+            )
+        if self.reload and self.workers > 1:
+            raise ConfigError("reload and several workers exclude each other: drop one of them")
+        if (self.reload or self.workers > 1) and not isinstance(self.app, str):
+            raise ConfigError(
+                "other processes have to import the application: give it as 'pkg.mod:app'"
+            )
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise ConfigError("ssl_keyfile needs ssl_certfile: name the certificate as well")
+        if self.ssl_cert_reqs and not self.ssl_ca_certs:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: name the authorities to trust")
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.ssl_certfile is not None
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor starts the processes that serve."""
+        return self.reload or self.workers > 1
+
+
+OPTIONS: dict[str, Option] = {
+    field.name: field.metadata["option"] for field in dataclasses.fields(Config)
+}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
+
+
+def convert(name: str, value: object, where: str) -> object:
+    """`value` as the option `name` has it; `where` says in an error where it was found."""
+    option = OPTIONS[name]
+    if value is None:
+        if DEFAULTS[name] is None:
+            return None
+        # Limits may be spelt None in Python where 0 does not come to mind.
+        if option.group in (_LIMIT, _WS, _TIME) and not option.is_flag:
+            return 0
+        raise ConfigError(f"{where}: a value is needed")
+    if not option.many:
+        return _convert_one(option, value, where)
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        value = (value,)
+    return tuple(_convert_one(option, item, where) for item in value)
+
+
+def _convert_one(option: Option, value: object, where: str) -> object:
+    try:
+        result = option.read(value)
+    except ValueError as exc:
+        raise ConfigError(f"{where}: {value!r} {exc}") from None
+    if option.choices and result not in option.choices:
+        raise ConfigError(f"{where}: {value!r} is none of {', '.join(option.choices)}")
+    if isinstance(result, int | float):
+        if option.low is not None and result < option.low:
+            raise ConfigError(f"{where}: {value!r} is less than {option.low}")
+        if option.high is not None and result > option.high:
+            raise ConfigError(f"{where}: {value!r} is more than {option.high}")
+    return result
+
+
+def load(
+    given: Mapping[str, object],
+    environ: Mapping[str, str],
+    *,
+    file: str | None = None,
+    update_environ: Callable[[Mapping[str, str]], None] | None = None,
+) -> Config:
+    """The configuration from a TOML file, then the environment, then what was `given`.
+
+    given: values by the options' names, from the command line. file: the TOML file; if None, the
+    one that the environment names. update_environ: told what an env_file adds.
+    """
+    environ = dict(environ)
+    values: dict[str, object] = {}
+
+    file = file or environ.get(f"{PREFIX}CONFIG")
+    if file:
+        values.update(from_toml(file))
+    env_file = given.get("env_file", environ.get(f"{PREFIX}ENV_FILE", values.get("env_file")))
+    if env_file is not None:
+        added = {
+            name: value
+            for name, value in read_env_file(str(env_file)).items()
+            if name not in environ
+        }
+        environ.update(added)
+        if update_environ is not None:
+            update_environ(added)
+    values.update(from_environ(environ))
+    values.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
+    return Config(**values)  # type: ignore[arg-type]
+
+
+def flag_of(name: str) -> str:
+    """The option `name` on the command line."""
+    return "APP" if name == "app" else "--" + (OPTIONS[name].flag or name.replace("_", "-"))
+
+
+def from_toml(file: str) -> dict[str, object]:
+    """The options in a TOML file; in a pyproject.toml those of [tool.mgloop.serve]."""
+    path = Path(file)
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"cannot read the configuration {file}: {exc.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{file} is not valid TOML: {exc}") from None
+    if path.name == "pyproject.toml":
+        for key in ("tool", "mgloop", "serve"):
+            table = table.get(key, {})
+    values = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in OPTIONS:
+            raise ConfigError(f"{file}: there is no option {key!r}{guess(name)}")
+        values[name] = convert(name, value, f"{key} in {file}")
+    return values
+
+
+def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    """The options in variables such as MGLOOP_SERVE_PORT."""
+    values = {}
+    for variable, name in _COMMON_VARIABLES.items():
+        if environ.get(variable):
+            values[name] = convert(name, environ[variable], variable)
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in OPTIONS:
+            raise ConfigError(f"{variable}: there is no option {name!r}{guess(name)}")
+        option = OPTIONS[name]
+        parts: object = text
+        if option.many:
+            parts = [part.strip() for part in text.split(option.separator) if part.strip()]
+        values[name] = convert(name, parts, variable)
+    return values
+
+
+def guess(name: str) -> str:
+    """Words about the option that `name` may be a misspelling of."""
+    import difflib
+
+    close = difflib.get_close_matches(name, OPTIONS, 1)
+    return f"; is {close[0]!r} meant?" if close else ""
+
+
+def read_env_file(file: str) -> dict[str, str]:
+    """NAME=value lines: with quotes or without, comments, and an `export` in front if need be."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        raise ConfigError(f"cannot read the environment file {file}: {reason}") from None
+    values = {}
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        match = re.fullmatch(
+            r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*"""
+            r"""(?:"([^"]*)"|'([^']*)'|(.*?))(?:\s+\#.*)?""",
+            stripped,
+        )
+        if not match:
+            raise ConfigError(f"{file}, line {number}: this is not NAME=value: {stripped!r}")
+        values[match[1]] = next((part for part in match.groups()[1:] if part is not None), "")
+    return values

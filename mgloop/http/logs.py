@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the server says: uvicorn-like lines on standard error, the access log on standard output.
+
+Two loggers of the logging module, "mgloop.http" and "mgloop.http.access", so that --log-config
+and an embedding program can do with them what they like. configure() is for the command line only:
+a Server in somebody's program leaves logging alone.
+
+The access log is the one part that runs per request. Where nobody has configured it otherwise, its
+lines go past logging (5 us for a record), and those of one turn of the loop are one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import logging.config
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, TextIO
+from urllib.parse import quote
+
+from .config import Config
+from .errors import ConfigError
+
+TRACE = 5
+
+logger = logging.getLogger("mgloop.http")
+access_logger = logging.getLogger("mgloop.http.access")
+
+AccessLog = Callable[[Mapping[str, Any], int, int, float], None]
+
+_COLORS = {
+    TRACE: "34",
+    logging.DEBUG: "36",
+    logging.INFO: "32",
+    logging.WARNING: "33",
+    logging.ERROR: "31",
+    logging.CRITICAL: "91",
+}
+_STATUS_COLORS = {1: "37", 2: "32", 3: "33", 4: "31", 5: "91"}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+def paint(text: str, color: str) -> str:
+    """`text` in a terminal's colour."""
+    return f"\x1b[{color}m{text}\x1b[0m"
+
+
+class Formatter(logging.Formatter):
+    """`INFO:     message`, the level in colour if so wanted; for --log-config as well."""
+
+    def __init__(self, fmt: str | None = None, *, use_colors: bool = False) -> None:
+        super().__init__(fmt)
+        self.use_colors = use_colors
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return prefix(record.levelno, self.use_colors) + super().formatMessage(record)
+
+
+def prefix(level: int, use_colors: bool) -> str:
+    name = logging.getLevelName(level)
+    space = " " * max(9 - len(name), 1)
+    return (paint(name, _COLORS.get(level, "0")) if use_colors else name) + ":" + space
+
+
+class _DirectHandler(logging.StreamHandler[TextIO]):
+    """configure()'s own handler of the access log: marks that nobody else has set one."""
+
+
+def configure(config: Config) -> None:
+    """Set logging up as `config` says; raises ConfigError."""
+    logging.addLevelName(TRACE, "TRACE")
+    level = getattr(logging, (config.log_level or "info").upper(), TRACE)
+    if config.log_config is not None:
+        _from_file(config.log_config)
+        if config.log_level is not None:
+            logger.setLevel(level)
+        return
+    for target, handler in (
+        (logger, logging.StreamHandler(sys.stderr)),
+        (access_logger, _DirectHandler(sys.stdout)),
+    ):
+        handler.setFormatter(Formatter(use_colors=_wants_colors(config, handler.stream)))
+        target.handlers[:] = [handler]
+        target.setLevel(level)
+        target.propagate = False
+
+
+def _wants_colors(config: Config, stream: TextIO) -> bool:
+    if config.use_colors is not None:
+        return config.use_colors
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def _from_file(file: str) -> None:
+    try:
+        if file.endswith((".json", ".toml")):
+            with open(file, "rb") as stream:
+                table = json.load(stream) if file.endswith(".json") else tomllib.load(stream)
+            logging.config.dictConfig(table)
+        else:
+            if not os.path.isfile(file):
+                raise FileNotFoundError(2, "no such file")
+            logging.config.fileConfig(file, disable_existing_loggers=False)
+    except OSError as exc:
+        raise ConfigError(f"cannot read the logging configuration {file}: {exc.strerror}") from None
+    except Exception as exc:  # whatever the handlers' and formatters' classes raise, too
+        reason = f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)
+        brief = " ".join(reason.split())
+        raise ConfigError(f"the logging configuration {file} is not valid: {brief}") from None
+
+
+# --- the access log ------------------------------------------------------------------------------
+
+
+def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | None:
+    """What is called for each request of a server on `loop`; None if nothing is logged."""
+    if not config.access_log or not access_logger.isEnabledFor(logging.INFO):
+        return None
+    handlers = access_logger.handlers
+    if len(handlers) == 1 and isinstance(handlers[0], _DirectHandler):
+        stream = handlers[0].stream
+        colors = _wants_colors(config, stream)
+        describe = _json_line if config.access_log_format == "json" else _text_line
+        start = "" if config.access_log_format == "json" else prefix(logging.INFO, colors)
+        return _Direct(loop, stream, start, describe, colors).log
+    if config.access_log_format == "json":
+        return lambda scope, status, nbytes, seconds: access_logger.info(
+            "%s", _json_line(scope, status, nbytes, seconds, False)
+        )
+
+    def log(scope: Mapping[str, Any], status: int, nbytes: int, seconds: float) -> None:
+        # uvicorn's arguments in uvicorn's order, for formatters written for it.
+        access_logger.info(
+            '%s - "%s %s HTTP/%s" %d',
+            *(_client(scope), _method(scope), _path(scope), _version(scope), status),
+        )
+
+    return log
+
+
+class _Direct:
+    """Collects the lines of a turn of the loop and writes them at its end."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: TextIO,
+        start: str,
+        describe: Callable[[Mapping[str, Any], int, int, float, bool], str],
+        colors: bool,
+    ) -> None:
+        self._loop, self._stream, self._start = loop, stream, start
+        self._describe, self._colors = describe, colors
+        self._lines: list[str] = []
+
+    def log(self, scope: Mapping[str, Any], status: int, nbytes: int, seconds: float) -> None:
+        if not self._lines:
+            self._loop.call_soon(self._flush)
+        line = self._describe(scope, status, nbytes, seconds, self._colors)
+        self._lines.append(f"{self._start}{line}\n")
+
+    def _flush(self) -> None:
+        text = "".join(self._lines)
+        self._lines.clear()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError) as exc:  # a closed pipe or stream ends no server
+            logger.debug("The access log cannot be written: %s", exc)
+
+
+def _text_line(
+    scope: Mapping[str, Any], status: int, nbytes: int, seconds: float, colors: bool
+) -> str:
+    request = f"{_method(scope)} {_path(scope)} HTTP/{_version(scope)}"
+    result = f"{status} {_PHRASES.get(status, '')}".rstrip()
+    if colors:
+        request = paint(request, "1")
+        result = paint(result, _STATUS_COLORS.get(status // 100, "0"))
+    return f'{_client(scope)} - "{request}" {result}'
+
+
+def _json_line(
+    scope: Mapping[str, Any], status: int, nbytes: int, seconds: float, colors: bool
+) -> str:
+    now = time.time()
+    return json.dumps(
+        {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            + f".{now % 1:.3f}"[2:]
+            + "Z",
+            "client": _client(scope),
+            "method": _method(scope),
+            "path": _path(scope),
+            "http_version": _version(scope),
+            "status": status,
+            "bytes": nbytes,
+            "seconds": round(seconds, 6),
+        }
+    )
+
+
+def _client(scope: Mapping[str, Any]) -> str:
+    client = scope.get("client")
+    if not client:
+        return "-"
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _method(scope: Mapping[str, Any]) -> str:
+    return scope.get("method") or "WebSocket"
+
+
+def _version(scope: Mapping[str, Any]) -> str:
+    return scope.get("http_version") or "1.1"
+
+
+def _path(scope: Mapping[str, Any]) -> str:
+    """Path and query, with nothing in it that could make a line or a terminal's command."""
+    path = quote(scope["path"])
+    query = scope.get("query_string")
+    if not query:
+        return path
+    text = query.decode("ascii", "backslashreplace")
+    return f"{path}?{text if text.isprintable() else quote(query)}"

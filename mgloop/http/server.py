@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One server on one loop: start-up, listening, signals, and the end in good order.
+
+Server is what `mgloop serve` runs in a process or thread, and what a program or a test embeds:
+
+    async with Server(Config(app=app, port=0)) as server:
+        print(server.url)
+
+The order. Start: bind, import, the application's start-up, listen; so a port in use is known at
+once, and no connection waits for an application that cannot start. End: stop listening, give
+requests that are on their way a moment, let go of idle connections, wait for requests (no longer
+than timeout_graceful_shutdown), cancel what is left, the application's shutdown. Nothing here runs
+per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import logging
+import os
+import random
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from . import importing, logs, sockets, tls
+from .config import Config
+from .errors import StartError
+from .lifespan import Lifespan
+
+logger = logging.getLogger("mgloop.http")
+
+# Seconds that cancelled requests get for their clean-up.
+_CLEAN_UP = 5.0
+# Seconds for the request of a connection that was accepted, or kept alive, just before the end.
+_ON_ITS_WAY = 0.25
+# How often a process looks at its memory, in seconds.
+_MEMORY_INTERVAL = 1.0
+
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+
+class Server:
+    """Serves config.app on the running loop.
+
+    listeners: sockets to listen on in place of the configuration's addresses, which the server
+    then owns. app: the application, if it has been imported already. on_limit: told why when the
+    process is to be replaced; by default serve() ends.
+
+    url, urls: where it can be reached; sockets: the bound sockets; site: the connections. Valid
+    from start() on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        listeners: list[socket.socket] | None = None,
+        app: importing.App | None = None,
+        on_limit: Callable[[str], None] | None = None,
+    ) -> None:
+        if config.limit_max_requests and config.limit_max_requests_jitter:
+            extra = random.randint(0, config.limit_max_requests_jitter)
+            config = dataclasses.replace(
+                config, limit_max_requests=config.limit_max_requests + extra
+            )
+        self.config = config
+        self.sockets: list[socket.socket] = []
+        self.urls: list[str] = []
+        self.site: Any = None
+        self.started = False
+        self._given = listeners
+        self._listeners: sockets.Listeners | None = None
+        self._app = app
+        self._on_limit = on_limit or self._stop_at_limit
+        self._servers: list[asyncio.Server] = []
+        self._lifespan: Lifespan | None = None
+        self._context: ssl.SSLContext | None = None
+        self._memory_timer: asyncio.TimerHandle | None = None
+        self._stopping = asyncio.Event()
+        self._now = asyncio.Event()
+        self._idle_time = _ON_ITS_WAY
+
+    @property
+    def url(self) -> str:
+        """The first address, such as http://127.0.0.1:8000."""
+        return self.urls[0]
+
+    # --- embedding ---------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Serve from now on. Raises StartError, with nothing left behind."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        from ._site import Site
+
+        loop = asyncio.get_running_loop()
+        config = self.config
+        self._context = tls.make_context(config)
+        if self._given is None:
+            self._listeners = sockets.open_all(config)
+            bound = self._listeners.of_slot(0)
+        else:
+            bound = self._given
+        self.sockets = bound
+        app = importing.load(config) if self._app is None else self._app
+        lifespan = Lifespan(app, config.lifespan)
+        await lifespan.startup()
+        self._lifespan = lifespan
+        self.site = Site(
+            loop, app, config, state=lifespan.state, access_log=logs.access_log(config, loop)
+        )
+        self.site.on_limit = self._request_limit_reached
+        for sock in bound:
+            self._servers.append(await self._listen(loop, sock))
+        self.urls = [sockets.Listener([sock]).url(tls=config.tls) for sock in bound]
+        if config.limit_max_memory:
+            self._watch_memory()
+        self.started = True
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
+        options: dict[str, Any] = {"backlog": self.config.backlog, "ssl": self._context}
+        if self._context is not None and self.config.timeout_head:
+            options["ssl_handshake_timeout"] = self.config.timeout_head
+        try:
+            if sock.family == socket.AF_UNIX:
+                # The file is for sockets.py to remove: another process may be listening still.
+                if "cleanup_socket" in inspect.signature(loop.create_unix_server).parameters:
+                    options["cleanup_socket"] = False
+                return await loop.create_unix_server(self.site.connection, sock=sock, **options)
+            return await loop.create_server(self.site.connection, sock=sock, **options)
+        except OSError as exc:
+            # Two may bind a port of which neither listens yet: only now one is refused.
+            raise sockets.refusal(sockets.Listener([sock]).url(tls=False), exc) from exc
+
+    async def close(self) -> None:
+        """Stop in good order: see the module. Returns when the application has shut down."""
+        self.started = False
+        self._stopping.set()
+        if self._memory_timer is not None:
+            self._memory_timer.cancel()
+        for server in self._servers:
+            server.close()
+        for sock in self.sockets:
+            sock.close()
+        if self._listeners is not None:
+            self._listeners.close()
+        if self.site is not None:
+            logger.info("Shutting down.")  # nobody is accepted any more
+            await self._drain()
+        if self._lifespan is not None:
+            await self._unless_now(self._lifespan.shutdown())
+        self._servers.clear()
+
+    async def _drain(self) -> None:
+        self.site.begin_draining()
+        drained = asyncio.ensure_future(self._drained())
+        now = asyncio.ensure_future(self._now.wait())
+        limit = self.config.timeout_graceful_shutdown or None
+        idle_time = min(self._idle_time, limit or self._idle_time)
+        try:
+            for timeout in (idle_time, limit and limit - idle_time):
+                await asyncio.wait(
+                    [drained, now], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                self.site.begin_shutdown()
+            if not drained.done():
+                logger.warning(
+                    "Cancelling %d requests that have not ended%s.",
+                    self.site.in_flight,
+                    "" if self._now.is_set() else " in time",
+                )
+                self.site.cancel_all()
+                await asyncio.wait([drained], timeout=_CLEAN_UP)
+        finally:
+            for task in (drained, now):
+                task.cancel()
+            await asyncio.gather(drained, now, return_exceptions=True)
+
+    async def _drained(self) -> None:
+        """Wait until nobody is connected."""
+        # What was accepted in this turn of the loop is not a connection of the site yet.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await self.site.wait_drained()
+
+    async def _unless_now(self, coroutine: Any) -> None:
+        """Run `coroutine`, but do not wait for it when all is to end at once."""
+        work = asyncio.ensure_future(coroutine)
+        now = asyncio.ensure_future(self._now.wait())
+        try:
+            await asyncio.wait([work, now], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await asyncio.wait([work], timeout=1.0)
+        finally:
+            for task in (work, now):
+                task.cancel()
+            await asyncio.gather(work, now, return_exceptions=True)
+
+    # --- as a process ------------------------------------------------------------------------
+
+    async def serve(
+        self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
+    ) -> None:
+        """Serve until stop(), or SIGINT or SIGTERM; a second one of these ends it at once.
+
+        on_start: called once connections are accepted. Raises StartError.
+        """
+        with handled_signals(self) if handle_signals else contextlib.nullcontext():
+            starting = asyncio.ensure_future(self.start())
+            now = asyncio.ensure_future(self._now.wait())
+            try:
+                await asyncio.wait([starting, now], return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done():
+                    starting.cancel()
+                    await asyncio.wait([starting])
+                    return
+                starting.result()
+                if on_start is not None and not self._stopping.is_set():
+                    on_start()
+                await self._stopping.wait()
+                await self.close()
+            finally:
+                now.cancel()
+                await asyncio.wait([now])
+
+    def stop(self, *, now: bool = False) -> None:
+        """Make serve() end; now: without waiting for anybody. In the loop's thread."""
+        self._stopping.set()
+        if now:
+            self._now.set()
+
+    def retire(self) -> None:
+        """Make serve() end, without haste: another process has taken over.
+
+        Idle connections stay until their keep-alive time is over, as their next request may be on
+        its way; its response is their last.
+        """
+        self._idle_time = (self.config.timeout_keep_alive or 0.0) + _ON_ITS_WAY
+        self.stop()
+
+    def interrupted(self) -> None:
+        """SIGINT or SIGTERM has come."""
+        if self._stopping.is_set():
+            logger.warning("Stopping at once.")
+        self.stop(now=self._stopping.is_set())
+
+    def reload_certificates(self) -> None:
+        """Load certificate and key again; connections from now on get them."""
+        if self._context is None:
+            return
+        try:
+            tls.load_certificate(self._context, self.config)
+        except StartError as exc:
+            logger.error("The certificates stay as they were: %s", exc)
+        else:
+            logger.info("Certificates loaded again.")
+
+    # --- limits of a process -----------------------------------------------------------------
+
+    def _request_limit_reached(self) -> None:
+        self._on_limit(f"it has begun {self.config.limit_max_requests} requests")
+
+    def _watch_memory(self) -> None:
+        limit = self.config.limit_max_memory
+        assert limit is not None
+        used = resident_memory()
+        if used >= limit:
+            self._on_limit(f"it uses {used >> 20} MiB of memory")
+            return
+        loop = asyncio.get_running_loop()
+        self._memory_timer = loop.call_later(_MEMORY_INTERVAL, self._watch_memory)
+
+    def _stop_at_limit(self, reason: str) -> None:
+        logger.warning("The process ends: %s.", reason)
+        self.stop()
+
+
+class _Interruptible(Protocol):
+    config: Config
+
+    def interrupted(self) -> None: ...
+    def reload_certificates(self) -> None: ...
+
+
+@contextlib.contextmanager
+def handled_signals(server: _Interruptible) -> Iterator[None]:
+    """Let `server` handle the process's signals while the block lasts.
+
+    SIGHUP is only taken where there are certificates to load again: otherwise a terminal that is
+    closed ends the server, as it does with other programs.
+    """
+    loop = asyncio.get_running_loop()
+    handlers = {signal.SIGINT: server.interrupted, signal.SIGTERM: server.interrupted}
+    if server.config.tls:
+        handlers[signal.SIGHUP] = server.reload_certificates
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, previous)
+
+
+def resident_memory() -> int:
+    """This process's resident memory in bytes."""
+    with open("/proc/self/statm", "rb") as stream:
+        return int(stream.read().split()[1]) * _PAGE

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The sockets that a server listens on: made, inherited, shared out, and removed again.
+
+How workers share an address. Each has a TCP socket of its own with SO_REUSEPORT, but it is the
+supervisor that makes all of them, and keeps them open; a worker inherits the one of its slot, and
+so does the worker that replaces it. Compared with the two usual ways:
+
+- one socket that all inherit: whoever wakes first accepts the whole queue, so that a burst of
+  connections lands in one process and stays there; and all of them wake.
+- each worker binds with SO_REUSEPORT: the kernel spreads connections evenly, but the queue of a
+  worker that stops or dies is reset with its socket: requests are lost at each restart.
+
+This way connections are spread evenly and outlive the worker they were meant for. UNIX sockets
+and inherited descriptors cannot be multiplied: there workers do share one.
+
+SO_REUSEPORT would also let a second server bind the same port unnoticed. Therefore the first
+socket is bound before it gets the option: its bind() fails if anybody else has the port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+
+from .config import Config
+from .errors import ConfigError, StartError
+
+_FIRST_SYSTEMD_FD = 3
+
+_ADVICE = {
+    errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
+    errno.EACCES: "may not be bound: ports below 1024 and foreign folders need permission",
+    errno.EPERM: "may not be bound: ports below 1024 and foreign folders need permission",
+    errno.EADDRNOTAVAIL: "is no address of this machine: choose another host",
+}
+
+
+@dataclass
+class Listener:
+    """An address: one socket for every slot, or one that all slots share."""
+
+    sockets: list[socket.socket]
+    # Of a UNIX socket that was made here: path, device and inode.
+    made: tuple[str, int, int] | None = None
+
+    def url(self, *, tls: bool) -> str:
+        sock = self.sockets[0]
+        if sock.family == socket.AF_UNIX:
+            return f"unix:{_path_of(sock)}"
+        host, port = sock.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        return f"{'https' if tls else 'http'}://{host}:{port}"
+
+
+@dataclass
+class Listeners:
+    """All addresses of a server. Owns the sockets until close()."""
+
+    tls: bool
+    addresses: list[Listener] = field(default_factory=list)
+
+    @property
+    def urls(self) -> list[str]:
+        return [address.url(tls=self.tls) for address in self.addresses]
+
+    def of_slot(self, slot: int) -> list[socket.socket]:
+        """The sockets that the process or thread number `slot` listens on: duplicates, its own."""
+        return [a.sockets[slot % len(a.sockets)].dup() for a in self.addresses]
+
+    def close(self) -> None:
+        """Close the sockets; remove the UNIX sockets that were made, if they still are ours."""
+        for address in self.addresses:
+            if address.made is not None:
+                path, *identity = address.made
+                with contextlib.suppress(OSError):
+                    status = os.stat(path)
+                    if [status.st_dev, status.st_ino] == identity:
+                        os.unlink(path)
+            for sock in address.sockets:
+                sock.close()
+        self.addresses.clear()
+
+
+def open_all(config: Config, environ: MutableMapping[str, str] | None = None) -> Listeners:
+    """Bind (and do not yet listen on) every address that `config` names.
+
+    Raises StartError, with nothing left open.
+    """
+    slots = config.workers * config.threads
+    environ = os.environ if environ is None else environ
+    listeners = Listeners(config.tls)
+    with contextlib.ExitStack() as undo:
+        undo.callback(listeners.close)
+        if config.fd is not None:
+            listeners.addresses.append(_inherited(config.fd, f"--fd {config.fd}"))
+        elif config.uds is not None:
+            listeners.addresses.append(_unix(config.uds, config.uds_mode))
+        elif config.bind:
+            for text in config.bind:
+                listeners.addresses += _open_one(text, config, slots)
+        elif inherited := _systemd_fds(environ):
+            for fd in inherited:
+                listeners.addresses.append(_inherited(fd, f"descriptor {fd} of LISTEN_FDS"))
+        else:
+            listeners.addresses += _tcp(config.host, config.port, slots)
+        undo.pop_all()
+    return listeners
+
+
+def _open_one(text: str, config: Config, slots: int) -> list[Listener]:
+    if text.startswith("unix:"):
+        return [_unix(text.removeprefix("unix:"), config.uds_mode)]
+    host, port = _parse(text, config.port)
+    return _tcp(host, port, slots)
+
+
+def _parse(text: str, port: int) -> tuple[str, int]:
+    """HOST:PORT, [IPv6]:PORT, :PORT or HOST."""
+    host, colon, digits = text.rpartition(":")
+    if not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
+        host = text
+    else:
+        if not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
+            raise ConfigError(f"--bind: {text!r} is neither HOST:PORT nor unix:PATH")
+        port = int(digits)
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+# --- TCP -----------------------------------------------------------------------------------------
+
+
+def _tcp(host: str, port: int, slots: int) -> list[Listener]:
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "not a host name"
+        raise StartError(f"cannot listen on {host!r}: {reason}; choose another host") from None
+    listeners: list[Listener] = []
+    refused: StartError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        if port == 0 and listeners:
+            # A name with several addresses: the same port on all of them.
+            port = listeners[0].sockets[0].getsockname()[1]
+        try:
+            listeners.append(_tcp_address(family, (address[0], port, *address[2:]), slots))
+        except StartError as exc:
+            cause = exc.__cause__
+            missing = isinstance(cause, OSError) and cause.errno in (
+                errno.EADDRNOTAVAIL,
+                errno.EAFNOSUPPORT,
+            )
+            if not missing:
+                for listener in listeners:
+                    for sock in listener.sockets:
+                        sock.close()
+                raise
+            # localhost has an IPv6 address on machines that have no IPv6, too.
+            refused = exc
+    if not listeners:
+        assert refused is not None
+        raise refused
+    return listeners
+
+
+def _tcp_address(family: int, address: tuple[object, ...], slots: int) -> Listener:
+    listener = Listener([])
+    try:
+        for slot in range(slots):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            listener.sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if slot > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
+            if slot == 0 and slots > 1:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                address = sock.getsockname()
+    except OSError as exc:
+        for sock in listener.sockets:
+            sock.close()
+        raise refusal(f"{address[0]}:{address[1]}", exc) from exc
+    return listener
+
+
+def refusal(what: str, exc: OSError) -> StartError:
+    """The error for an address that could not be bound or listened on."""
+    assert exc.errno is not None
+    advice = _ADVICE.get(exc.errno, f"cannot be listened on: {os.strerror(exc.errno)}")
+    return StartError(f"{what} {advice}")
+
+
+# --- UNIX sockets --------------------------------------------------------------------------------
+
+
+def _unix(path: str, mode: int) -> Listener:
+    if not path:
+        raise ConfigError("a UNIX socket needs a path, such as /run/app.sock")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        abstract = path.startswith("@")
+        if abstract:
+            sock.bind("\0" + path[1:])
+            return Listener([sock])
+        _remove_stale(path)
+        # Nobody shall connect before the mode is what was asked for.
+        before = os.umask(0o777 & ~(mode & 0o600))
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(before)
+        os.chmod(path, mode)
+        status = os.stat(path)
+        return Listener([sock], (os.path.abspath(path), status.st_dev, status.st_ino))
+    except StartError:
+        sock.close()
+        raise
+    except OSError as exc:
+        sock.close()
+        if exc.errno is None:  # the path is too long
+            raise StartError(f"{path}: {exc}; choose a shorter path") from None
+        raise refusal(path, exc) from exc
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket file that nobody listens on any more; refuse to remove anything else."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise StartError(f"{path} exists and is no socket: remove it, or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # its queue is full: somebody is there
+        raise StartError(f"{path} is in use: stop what listens there, or choose another path")
+
+
+def _path_of(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    if isinstance(name, bytes):
+        return "@" + name[1:].decode(errors="backslashreplace")
+    return str(name)
+
+
+# --- inherited descriptors -----------------------------------------------------------------------
+
+
+def _inherited(fd: int, what: str) -> Listener:
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as exc:
+        reason = os.strerror(exc.errno or 0)
+        raise StartError(f"{what} is no socket ({reason}): pass a bound stream socket") from None
+    if sock.type != socket.SOCK_STREAM or sock.family not in (
+        socket.AF_INET,
+        socket.AF_INET6,
+        socket.AF_UNIX,
+    ):
+        sock.detach()
+        raise StartError(f"{what} is not a stream socket of TCP or UNIX: pass one that is")
+    sock.setblocking(False)
+    sock.set_inheritable(False)
+    return Listener([sock])
+
+
+def _systemd_fds(environ: MutableMapping[str, str]) -> list[int]:
+    """What systemd passes by sd_listen_fds(3); the variables are not for our children."""
+    pid, count = environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")
+    if pid is None or count is None or pid != str(os.getpid()) or not count.isdigit():
+        return []
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        environ.pop(name, None)
+    return list(range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(count)))

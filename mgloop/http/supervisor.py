@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The process that starts workers, keeps their number, and replaces them.
+
+It owns the listening sockets (sockets.py says how they are shared), and serves nobody itself: what
+happens to a worker does not touch it. Each slot, which is a number and a set of sockets, has one
+task that keeps a worker in it.
+
+- A worker that dies is replaced: the first time at once, then later and later. If none has ever
+  been ready, the reason is not one that waiting mends: the supervisor ends with its exit status.
+- SIGHUP, and a worker that has reached a limit: first a new worker, then the old one drains. If
+  the new one cannot start, the old one stays.
+- SIGTERM and SIGINT: all drain, then exit 0. A second one: all stop at once. A third: SIGKILL.
+- --reload: one worker, which ends before the next starts; if it cannot start, files are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import reloading, running, sockets
+from .config import Config
+from .errors import StartError
+from .worker import RETIRE, Task
+
+logger = logging.getLogger("mgloop.http")
+
+# A worker that lives shorter is a failure, and the next one waits: 0, 0.5, 1, 2 ... seconds.
+_SHORT_LIFE = 10.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+# What a worker gets beyond the deadline for requests, until SIGKILL.
+_GRACE = 10.0
+# The deadline for requests when files have changed, and the developer waits.
+_RELOAD_DEADLINE = 2.0
+
+
+class WorkerError(StartError):
+    """No worker could start: it has said why, and this is its exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("No worker could start.")
+        self.status = status
+
+
+def supervise(config: Config) -> None:
+    """Run config.workers workers until a signal; raises StartError."""
+    import mgloop
+
+    running.run_loop(mgloop.new_event_loop, Supervisor(config).run)
+
+
+class Worker:
+    """A process, from its start to its end.
+
+    ready: a future, whether it came to serve. ended: a task, its return code as subprocess has it.
+    """
+
+    def __init__(self, slot: int, process: asyncio.subprocess.Process) -> None:
+        self.slot = slot
+        self.process = process
+        self.pid = process.pid
+        self.born = time.monotonic()
+        self.urls: list[str] = []
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Task[int] = asyncio.ensure_future(self._wait())
+        self.stuck: asyncio.TimerHandle | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        self.wants_successor = False
+
+    async def _wait(self) -> int:
+        status = await self.process.wait()
+        if self.stuck is not None:
+            self.stuck.cancel()
+        if not self.ready.done():
+            self.ready.set_result(False)
+        return status
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def stop(self, deadline: float | None) -> None:
+        """Let it finish; SIGKILL after `deadline` seconds, if that is not None."""
+        self.signal(signal.SIGTERM)
+        self.kill_after(deadline)
+
+    def retire(self, deadline: float | None) -> None:
+        """The same without haste: another one serves in its place."""
+        if self.writer is not None:
+            self.writer.write(RETIRE)
+        self.kill_after(deadline)
+
+    def kill_after(self, deadline: float | None) -> None:
+        """SIGKILL after `deadline` seconds, unless it has ended by then, or there is none."""
+        if deadline is not None:
+            timer = asyncio.get_running_loop().call_later(deadline, self.signal, signal.SIGKILL)
+            self.ended.add_done_callback(lambda _: timer.cancel())
+
+    def why(self) -> str:
+        """How it ended, in words."""
+        status = self.ended.result()
+        if status >= 0:
+            return f"exited with status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"was ended by {name}"
+
+
+class _Slot:
+    """A place for a worker, and the wish for another one in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.worker: Worker | None = None
+        self.wish: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.granted: asyncio.Future[bool] | None = None
+
+    def replace(self) -> asyncio.Future[bool]:
+        """Ask for another worker; the future says whether it came."""
+        if self.granted is None:
+            self.granted = asyncio.get_running_loop().create_future()
+            if not self.wish.done():
+                self.wish.set_result(None)
+        return self.granted
+
+    def grant(self, succeeded: bool) -> None:
+        if self.granted is not None and not self.granted.done():
+            self.granted.set_result(succeeded)
+        self.granted = None
+        if self.wish.done():
+            self.wish = asyncio.get_running_loop().create_future()
+
+
+class Supervisor:
+    """run() is all there is to do with it."""
+
+    def __init__(self, config: Config) -> None:
+        if config.reload and not config.timeout_graceful_shutdown:
+            config = dataclasses.replace(config, timeout_graceful_shutdown=_RELOAD_DEADLINE)
+        self.config = config
+        self._workers: set[Worker] = set()
+        self._channels: set[asyncio.Task[None]] = set()
+        self._slots: list[_Slot] = []
+        self._stopping = asyncio.Event()
+        self._interrupts = 0
+        self._hangups = 0
+        self._rolling: asyncio.Task[None] | None = None
+        self._announced = False
+        self._listeners: sockets.Listeners
+
+    async def run(self) -> None:
+        """Supervise until a signal; all workers have ended when it returns."""
+        loop = asyncio.get_running_loop()
+        self._listeners = sockets.open_all(self.config)
+        handlers: dict[int, Callable[[], None]] = {
+            signal.SIGINT: self._interrupted,
+            signal.SIGTERM: self._interrupted,
+            signal.SIGHUP: self._hung_up,
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        logger.info("Started supervisor [%d]", os.getpid())
+        keepers = asyncio.ensure_future(self._run())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([keepers, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if keepers.done():
+                keepers.result()
+        finally:
+            self._stopping.set()
+            self._listeners.close()
+            tasks: list[asyncio.Future[Any]] = [keepers, stopping]
+            if self._rolling is not None:
+                tasks.append(self._rolling)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stop_all()
+            for number in handlers:
+                loop.remove_signal_handler(number)
+        logger.info("Stopped supervisor [%d]", os.getpid())
+
+    async def _run(self) -> None:
+        """Keep every slot filled; raises WorkerError if the first one cannot be."""
+        self._slots = [_Slot(number) for number in range(self.config.workers)]
+        if self.config.reload:
+            await self._keep_reloading(self._slots[0])
+            return
+        # The first alone: what is wrong with the application is said once.
+        first = await self._start(0)
+        if not await first.ready:
+            raise WorkerError(abs(await first.ended) or 1)
+        self._announce(first.urls)
+        self._slots[0].worker = first
+        async with asyncio.TaskGroup() as group:
+            for slot in self._slots:
+                group.create_task(self._keep(slot))
+
+    # --- one slot ----------------------------------------------------------------------------
+
+    async def _keep(self, slot: _Slot) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            worker = slot.worker
+            if worker is None:
+                if failures > 1:
+                    delay = _pause(failures)
+                    logger.info("The next worker starts in %g seconds.", delay)
+                    await asyncio.sleep(delay)
+                slot.worker = await self._start_ready(slot.number)
+                if slot.worker is None:
+                    failures += 1
+                slot.grant(slot.worker is not None)
+                continue
+            if worker.wants_successor and failures == 0:
+                slot.replace()  # it has reached its limit before it was known to be ready
+            events: list[asyncio.Future[Any]] = [worker.ended, slot.wish]
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if worker.ended.done():
+                lived = time.monotonic() - worker.born
+                failures = failures + 1 if lived < _SHORT_LIFE else 1
+                logger.error("Worker [%d] %s; another one is started.", worker.pid, worker.why())
+                slot.worker = None
+                continue
+            successor = await self._start_ready(slot.number)
+            if successor is None:
+                logger.error("Worker [%d] stays.", worker.pid)
+            else:
+                slot.worker = successor
+                worker.retire(self._kill_after())
+                failures = 0
+            slot.grant(successor is not None)
+            if successor is None and worker.wants_successor:
+                failures += 1
+                loop.call_later(_pause(failures + 1), slot.replace)
+
+    async def _start_ready(self, number: int) -> Worker | None:
+        """A worker that serves, or None if it could not; that is logged."""
+        try:
+            worker = await self._start(number)
+        except OSError as exc:
+            logger.error("No worker can be started: %s.", exc)
+            return None
+        if await worker.ready:
+            return worker
+        await asyncio.wait([worker.ended])
+        logger.error("Worker [%d] %s before it was ready.", worker.pid, worker.why())
+        return None
+
+    async def _keep_reloading(self, slot: _Slot) -> None:
+        changes = reloading.changes(self.config)
+        # Before the first start: what changes while a worker reads it counts.
+        changed = asyncio.ensure_future(anext(changes))
+        try:
+            while True:
+                worker = slot.worker = await self._start(slot.number)
+                await worker.ready
+                self._announce(self._listeners.urls)
+                events: list[asyncio.Future[Any]] = [changed, worker.ended]
+                await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+                if not changed.done():
+                    logger.error(
+                        "Worker [%d] %s; waiting for a file to change.", worker.pid, worker.why()
+                    )
+                logger.warning("%s changed: reloading.", await changed)
+                changed = asyncio.ensure_future(anext(changes))
+                worker.stop(self._kill_after())
+                await asyncio.wait([worker.ended])
+        finally:
+            changed.cancel()
+            await asyncio.wait([changed])
+            await changes.aclose()
+
+    async def _start(self, number: int) -> Worker:
+        threads = self.config.threads
+        bound = [self._listeners.of_slot(number * threads + n) for n in range(threads)]
+        ours, theirs = socket.socketpair()
+        fds = [[sock.fileno() for sock in of_thread] for of_thread in bound]
+        # Until its handlers are there, a terminal's signals to all are not for it.
+        kept_back = {signal.SIGINT, signal.SIGHUP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, kept_back)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_interpreter(),
+                f"from mgloop.http.worker import main; main({theirs.fileno()})",
+                pass_fds=[theirs.fileno(), *(fd for of_thread in fds for fd in of_thread)],
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, kept_back)
+            theirs.close()
+            for of_thread in bound:
+                for sock in of_thread:
+                    sock.close()
+        worker = Worker(number, process)
+        self._workers.add(worker)
+        worker.ended.add_done_callback(lambda _: self._workers.discard(worker))
+        task = Task(self.config, fds, list(sys.path), list(sys.argv))
+        channel = asyncio.ensure_future(self._listen_to(worker, ours, task))
+        self._channels.add(channel)
+        channel.add_done_callback(self._channels.discard)
+        return worker
+
+    async def _listen_to(self, worker: Worker, ours: socket.socket, task: Task) -> None:
+        """The worker's messages, until it ends. The socket stays open that long: see worker.py."""
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        worker.writer = writer
+        try:
+            writer.write(task.packed())
+            with contextlib.suppress(ConnectionError):
+                while line := await reader.readline():
+                    self._on_message(worker, json.loads(line))
+            await asyncio.wait([worker.ended])
+        finally:
+            worker.writer = None
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
+        event = message["event"]
+        if event == "ready":
+            worker.urls = message["urls"]
+            logger.info("Worker [%d] is ready.", worker.pid)
+            if not worker.ready.done():
+                worker.ready.set_result(True)
+        elif event == "replace":
+            slot = self._slots[worker.slot]
+            logger.info("Worker [%d] is replaced: %s.", worker.pid, message["reason"])
+            worker.wants_successor = True
+            if slot.worker is worker and not self._stopping.is_set():
+                slot.replace()
+        elif event == "alive":
+            self._expect_life(worker)
+
+    def _expect_life(self, worker: Worker) -> None:
+        if worker.stuck is not None:
+            worker.stuck.cancel()
+        limit = self.config.timeout_worker_healthcheck
+        assert limit
+        loop = asyncio.get_running_loop()
+        worker.stuck = loop.call_later(limit, self._kill_stuck, worker, limit)
+
+    def _kill_stuck(self, worker: Worker, limit: float) -> None:
+        logger.error("Worker [%d]: its loop has been stuck for %g seconds.", worker.pid, limit)
+        worker.signal(signal.SIGKILL)
+
+    def _announce(self, urls: list[str]) -> None:
+        if not self._announced:
+            running.announce(self.config, urls)
+        self._announced = True
+
+    # --- signals -----------------------------------------------------------------------------
+
+    def _hung_up(self) -> None:
+        if self.config.reload or self._stopping.is_set():
+            return
+        self._hangups += 1
+        if self._rolling is None and self._announced:
+            self._rolling = asyncio.ensure_future(self._roll())
+
+    async def _roll(self) -> None:
+        """Another worker in every slot, one after the other; ends at the first that fails."""
+        try:
+            while self._hangups:
+                self._hangups = 0
+                logger.info("SIGHUP: workers are replaced.")
+                for slot in self._slots:
+                    if not await asyncio.shield(slot.replace()):
+                        logger.error("SIGHUP: the remaining workers stay.")
+                        break
+                else:
+                    logger.info("SIGHUP: all workers have been replaced.")
+        finally:
+            self._rolling = None
+
+    def _interrupted(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            logger.info("Shutting down.")
+        else:
+            logger.warning("Stopping at once.")
+            number = signal.SIGQUIT if self._interrupts == 2 else signal.SIGKILL
+            loop = asyncio.get_running_loop()
+            for worker in self._workers:
+                worker.signal(number)
+                loop.call_later(_GRACE, worker.signal, signal.SIGKILL)
+        self._stopping.set()
+
+    def _kill_after(self) -> float | None:
+        limit = self.config.timeout_graceful_shutdown
+        return limit + _GRACE if limit else None
+
+    async def _stop_all(self) -> None:
+        workers = list(self._workers)
+        for worker in workers:
+            worker.stop(self._kill_after())
+        if workers:
+            await asyncio.wait([worker.ended for worker in workers])
+        await asyncio.gather(*self._channels, return_exceptions=True)
+
+
+def _pause(failures: int) -> float:
+    """Seconds before the next start, after so many failures, more than one, in a row."""
+    return min(_FIRST_WAIT * 2.0 ** min(failures - 2, 10), _LONGEST_WAIT)
+
+
+def _interpreter() -> list[str]:
+    """This interpreter with this one's options; -P: the folder it is started in is no package."""
+    options = [f"-W{option}" for option in sys.warnoptions]
+    for name, value in sys._xoptions.items():
+        options.append(f"-X{name}" if value is True else f"-X{name}={value}")
+    return [sys.executable, *options, "-P", "-c"]

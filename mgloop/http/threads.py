@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Several loops in one process, each in a thread with a Server and sockets of its own.
+
+For a Python without the GIL, where threads take the place of worker processes and share what the
+application keeps in memory. The application is imported once; its lifespan runs once per loop,
+because what it makes there (pools, clients) belongs to a loop. The process's main thread runs a
+loop that only waits for signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from . import importing, sockets
+from .config import Config
+from .running import loop_factory, run_loop
+from .server import Server, handled_signals
+
+logger = logging.getLogger("mgloop.http")
+
+
+class _Member:
+    """A thread with its loop and its server."""
+
+    def __init__(self, server: Server, main: asyncio.AbstractEventLoop, number: int) -> None:
+        self.server = server
+        self.main = main
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.started: asyncio.Future[None] = main.create_future()
+        self.ended: asyncio.Future[None] = main.create_future()
+        self.stopped = False  # perhaps before there was a loop to tell
+        self.thread = threading.Thread(target=self._body, name=f"mgloop-serve-{number}")
+
+    def _body(self) -> None:
+        failure: BaseException | None = None
+        try:
+            run_loop(loop_factory(self.server.config), self._serve)
+        except BaseException as exc:
+            failure = exc
+        self.main.call_soon_threadsafe(self._end, failure)
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        if self.stopped:
+            self.server.stop(now=True)
+        await self.server.serve(handle_signals=False, on_start=self._on_start)
+
+    def _on_start(self) -> None:
+        self.main.call_soon_threadsafe(self.started.set_result, None)
+
+    def _end(self, failure: BaseException | None) -> None:
+        for future in (self.started, self.ended):
+            if not future.done():
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)
+                    future.exception()  # has been looked at: one of the two is
+
+    def stop(self, *, now: bool) -> None:
+        """Make the server's serve() end."""
+        self.stopped = True
+        self.post(lambda: self.server.stop(now=now))
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Call `function` in the thread's loop, if that still runs."""
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(function)
+
+
+class ThreadedServer:
+    """As Server, in config.threads threads; serve() runs on the process's main loop.
+
+    listeners: a list of sockets for each thread.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        listeners: list[list[socket.socket]] | None = None,
+        on_limit: Callable[[str], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.urls: list[str] = []
+        self._given = listeners
+        self._listeners: sockets.Listeners | None = None
+        self._members: list[_Member] = []
+        self._limit = on_limit
+        self._stopping = False
+
+    async def serve(
+        self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
+    ) -> None:
+        """Serve until stop() or a signal; a second signal ends it at once. Raises StartError."""
+        if getattr(sys, "_is_gil_enabled", lambda: True)():
+            logger.warning("Threads share the GIL of this Python: --workers would be faster.")
+        with handled_signals(self) if handle_signals else contextlib.nullcontext():
+            try:
+                self._start()
+                started = [member.started for member in self._members]
+                await asyncio.wait(started, return_when=asyncio.FIRST_EXCEPTION)
+                if all(future.done() and not future.exception() for future in started):
+                    self.urls = self._members[0].server.urls
+                    if on_start is not None and not self._stopping:
+                        on_start()
+                # One that ends takes the others along.
+                ended = [member.ended for member in self._members]
+                await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+                self.stop()
+                await asyncio.wait(ended)
+                for future in ended:
+                    future.result()
+            finally:
+                self.stop(now=True)
+                for member in self._members:
+                    if member.thread.ident is not None:
+                        await asyncio.wait([member.ended])
+                        member.thread.join()
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._given is None:
+            self._listeners = sockets.open_all(self.config)
+            self._given = [self._listeners.of_slot(n) for n in range(self.config.threads)]
+        app = importing.load(self.config)
+        limit = self.config.limit_max_requests
+        for number, bound in enumerate(self._given):
+            config = dataclasses.replace(
+                self.config,
+                limit_max_requests=max(1, limit // self.config.threads) if limit else None,
+                limit_max_memory=None if number else self.config.limit_max_memory,
+            )
+            server = Server(config, listeners=bound, app=app, on_limit=self._at_limit(loop))
+            self._members.append(_Member(server, loop, number))
+        for member in self._members:
+            member.thread.start()
+
+    def _at_limit(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        def at_limit(reason: str) -> None:
+            loop.call_soon_threadsafe(self._on_limit, reason)
+
+        return at_limit
+
+    def _on_limit(self, reason: str) -> None:
+        if self._limit is not None:
+            self._limit(reason)
+        elif not self._stopping:
+            logger.warning("The process ends: %s.", reason)
+            self.stop()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Make serve() end; now: without waiting for anybody."""
+        self._stopping = True
+        if self._listeners is not None:
+            self._listeners.close()
+        for member in self._members:
+            member.stop(now=now)
+
+    def retire(self) -> None:
+        """As stop(), without haste: another process has taken over."""
+        self._stopping = True
+        for member in self._members:
+            member.post(member.server.retire)
+
+    def interrupted(self) -> None:
+        """SIGINT or SIGTERM has come."""
+        self.stop(now=self._stopping)
+
+    def reload_certificates(self) -> None:
+        """Load certificate and key again in every thread."""
+        for member in self._members:
+            member.post(member.server.reload_certificates)

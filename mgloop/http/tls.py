@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The server's ssl.SSLContext, from the ssl_* options, and its certificate anew.
+
+A certificate that is loaded into a context counts for the connections that come after: so a
+running server renews it without another socket and without another process.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from .config import Config
+from .errors import StartError
+
+
+def make_context(config: Config) -> ssl.SSLContext | None:
+    """The context for `config`, or None without TLS; raises StartError."""
+    if not config.tls:
+        return None
+    try:
+        version = ssl.PROTOCOL_TLS_SERVER if config.ssl_version is None else config.ssl_version
+        context = ssl.SSLContext(version)
+    except ValueError:
+        raise StartError(
+            f"ssl_version: {config.ssl_version} is no protocol for servers here: leave it out"
+        ) from None
+    load_certificate(context, config)
+    context.set_alpn_protocols(["http/1.1"])
+    if config.ssl_cert_reqs:
+        context.verify_mode = ssl.VerifyMode(config.ssl_cert_reqs)
+    if config.ssl_ca_certs:
+        try:
+            context.load_verify_locations(config.ssl_ca_certs)
+        except OSError as exc:
+            raise StartError(
+                f"cannot load the authorities {config.ssl_ca_certs}: {_why(exc)}"
+            ) from None
+    if config.ssl_ciphers:
+        try:
+            context.set_ciphers(config.ssl_ciphers)
+        except ssl.SSLError:
+            raise StartError(
+                f"ssl_ciphers: OpenSSL knows none of {config.ssl_ciphers!r}: see `openssl ciphers`"
+            ) from None
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    """Load certificate and key into `context`, which stays as it is if they are no pair."""
+    assert config.ssl_certfile is not None
+    # A password is always passed: OpenSSL would ask the terminal for one.
+    arguments = (config.ssl_certfile, config.ssl_keyfile, config.ssl_keyfile_password or "")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*arguments)
+        context.load_cert_chain(*arguments)
+    except OSError as exc:
+        files = " and ".join(file for file in arguments[:2] if file)
+        raise StartError(f"cannot load the certificate from {files}: {_why(exc)}") from None
+    except ValueError as exc:
+        raise StartError(f"ssl_keyfile_password: {exc}") from None
+
+
+def _why(exc: OSError) -> str:
+    if isinstance(exc, ssl.SSLError):
+        reason = (exc.reason or "").replace("_", " ").lower()
+        return f"not valid PEM, not a pair, or the wrong password ({reason or 'OpenSSL says no'})"
+    return exc.strerror or str(exc)

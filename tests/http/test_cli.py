@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command `mgloop`: what it says of mistakes, how it finds the application, what it logs."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import certificates
+import pytest
+from commands import Command, environment, fails, get, write_app
+
+import mgloop
+from mgloop.http import cli, importing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with an application, main.py."""
+    write_app(tmp_path)
+    return tmp_path
+
+
+def python(code, cwd):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_importing_mgloop_does_not_import_the_server(tmp_path):
+    code = "import sys, mgloop; print([m for m in sys.modules if m.startswith('mgloop.http')])"
+    assert python(code, tmp_path) == "[]\n"
+
+
+def test_serve_is_found_when_it_is_asked_for():
+    assert mgloop.serve is mgloop.http.serve
+    with pytest.raises(AttributeError, match="no attribute 'surf'"):
+        _ = mgloop.surf
+
+
+def test_the_document_has_the_options_of_the_parser():
+    text = (ROOT / "docs" / "serve.md").read_text()
+    _, _, rest = text.partition("<!-- options: begin -->\n")
+    found, _, _ = rest.partition("<!-- options: end -->")
+    assert found.strip() == cli.reference().strip(), (
+        "docs/serve.md is not what mgloop.http.cli.reference() gives: put its output there"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["serve", "--version"]])
+def test_version(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"mgloop {mgloop.__version__}\n"
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    assert all(cli.flag_of(name) in text for name in cli.OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["main:app", "--port", "http"], "--port: 'http' is not a whole number"),
+        (["main:app", "--lifespan", "maybe"], "--lifespan: 'maybe' is none of auto, on, off"),
+        (["main:app", "--header", "x"], "--header: 'x' is not a header of the form Name:Value"),
+        (["main:app", "--uds", "a", "--fd", "3"], "uds and fd exclude each other"),
+        (["main:app", "--bind", "a:b"], "--bind: 'a:b' is neither HOST:PORT nor unix:PATH"),
+        (["main:app", "--prot", "3"], "unrecognized arguments: --prot"),
+        (["main:app", "--port"], "argument --port: expected one argument"),
+        (["main:app", "--log-config", "none.json"], "cannot read the logging configuration"),
+        (["main:app", "--config", "none.toml"], "cannot read the configuration none.toml"),
+        (["main:app", "--env-file", "none"], "cannot read the environment file none"),
+        ([], "name the application"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_status_2(folder, arguments, says):
+    (line,) = fails("serve", *arguments, cwd=folder, status=2)
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("main", "'main' is not of the form module:attribute"),
+        ("main:", "is not of the form module:attribute"),
+        ("mian:app", "there is no module 'mian' (wanted: 'mian:app'); is --app-dir needed?"),
+        ("main.api:app", "there is no module 'main.api'"),
+        ("main:application", "main.py has no attribute 'application' (wanted: 'main:application')"),
+        ("main:GATE", "'main:GATE' is not callable"),
+        (".main:app", "a module's name does not start with a dot"),
+    ],
+)
+def test_an_unknown_application_is_one_line_and_status_1(folder, name, says):
+    (line,) = fails("serve", name, "--port", 0, cwd=folder, status=1)
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import not_installed", "ModuleNotFoundError: No module named 'not_installed'"),
+        ("app = 1 / 0", "ZeroDivisionError: division by zero"),
+        ("app = (", "SyntaxError"),
+    ],
+)
+def test_an_error_of_the_application_has_its_traceback(tmp_path, source, error):
+    write_app(tmp_path, source)
+    lines = fails("serve", "main:app", "--port", 0, cwd=tmp_path, status=1)
+    text = "\n".join(lines)
+    assert error in text
+    assert "main.py" in text
+    assert source in text
+    assert "importlib" not in text
+    assert "mgloop/http" not in text
+    assert "cannot import 'main': " in lines[-1]
+
+
+def test_a_port_in_use_is_one_line_and_status_1(folder):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        (line,) = fails("serve", "main:app", "--port", port, cwd=folder, status=1)
+    assert f"127.0.0.1:{port} is in use: stop what listens there, or choose another" in line
+
+
+@pytest.mark.parametrize("content", [None, "nothing of PEM"])
+def test_a_bad_certificate_is_one_line_and_status_1(folder, content):
+    if content:
+        (folder / "cert.pem").write_text(content)
+    (line,) = fails(
+        "serve", "main:app", "--port", 0, "--ssl-certfile", "cert.pem", cwd=folder, status=1
+    )
+    assert "cannot load the certificate from cert.pem" in line
+
+
+def test_check_imports_the_application_and_serves_nothing(folder):
+    with Command("serve", "main:app", "--check", "--port", "1", cwd=folder) as command:
+        assert command.end() == 0
+        assert command.lines == ["main:app can be served with port=1."]
+    (line,) = fails("serve", "main:ap", "--check", cwd=folder, status=1)
+    assert "has no attribute 'ap'" in line
+
+
+def test_the_application_is_found_in_app_dir(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    arguments = ["serve", "main:app", "--app-dir", folder, "--check"]
+    with Command(*arguments, cwd=elsewhere) as command:
+        assert command.end() == 0, command.output
+
+
+def test_the_environment_configures_and_the_env_file_reaches_the_application(folder):
+    (folder / ".env").write_text("SECRET='of the file'\nMGLOOP_SERVE_PORT=0\n")
+    env = {"MGLOOP_SERVE_APP": "main:app", "MGLOOP_SERVE_ENV_FILE": ".env"}
+    with Command("serve", cwd=folder, env=env) as command:
+        assert get(command.url(), "/env/SECRET") == "of the file"
+        assert command.stop() == 0
+
+
+@pytest.mark.parametrize("loop", ["mgloop", "asyncio", "asyncio:new_event_loop"])
+def test_it_serves_on_the_loop_that_is_asked_for(folder, loop):
+    with Command("serve", "main:app", "--port", 0, "--loop", loop, cwd=folder) as command:
+        command.wait_for(re.escape(f"(loop: {loop}; 1 worker)"))
+        assert get(command.url()) == str(command.pid)
+        assert command.stop() == 0
+
+
+# --- the access log ------------------------------------------------------------------------------
+
+
+def test_the_access_log_has_uvicorns_form(folder):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        url = command.url()
+        get(url, "/a%20b?c=d")
+        line = command.wait_for("HTTP/1.1")[0] and command.lines[-1]
+        assert re.fullmatch(
+            r'INFO:     127\.0\.0\.1:\d+ - "GET /a%20b\?c=d HTTP/1\.1" 200 OK', line
+        )
+        assert command.stop() == 0
+
+
+def test_the_access_log_in_json(folder):
+    arguments = ["--access-log-format", "json", "--port", 0]
+    with Command("serve", "main:app", *arguments, cwd=folder) as command:
+        url = command.url()
+        body = get(url, '/"?x')
+        command.wait_for("^{")
+        entry = json.loads(command.lines[-1])
+        assert entry.pop("seconds") >= 0
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry.pop("time"))
+        assert entry.pop("client").startswith("127.0.0.1:")
+        assert entry == {
+            "method": "GET",
+            "path": "/%22?x",
+            "http_version": "1.1",
+            "status": 200,
+            "bytes": len(body),
+        }
+        assert command.stop() == 0
+
+
+@pytest.mark.parametrize("option", ["--no-access-log", "--log-level=warning"])
+def test_no_access_log(folder, option):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno(), option]
+        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
+            host, port = sock.getsockname()
+            get(f"http://{host}:{port}")
+            assert command.stop() == 0
+    assert "HTTP/1.1" not in command.output
+
+
+def test_colours_are_for_terminals_or_those_who_ask(folder):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        command.url()
+        command.stop()
+    assert "\x1b" not in command.output
+    with Command("serve", "main:app", "--port", 0, "--use-colors", cwd=folder) as command:
+        get(command.url())
+        command.stop()
+    assert "\x1b[32mINFO\x1b[0m:     Serving" in command.output
+    assert "\x1b[32m200 OK\x1b[0m" in command.output
+
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"own": {"format": "own|%(name)s|%(message)s"}},
+    "handlers": {"own": {"class": "logging.StreamHandler", "formatter": "own"}},
+    "root": {"handlers": ["own"], "level": "INFO"},
+}
+
+LOGGING_INI = """
+[loggers]
+keys=root
+[handlers]
+keys=own
+[formatters]
+keys=own
+[logger_root]
+level=INFO
+handlers=own
+[handler_own]
+class=StreamHandler
+formatter=own
+[formatter_own]
+format=own|%(name)s|%(message)s
+"""
+
+LOGGING_TOML = """
+version = 1
+disable_existing_loggers = false
+formatters.own.format = "own|%(name)s|%(message)s"
+handlers.own = {class = "logging.StreamHandler", formatter = "own"}
+root = {handlers = ["own"], level = "INFO"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("log.json", json.dumps(LOGGING)), ("log.ini", LOGGING_INI), ("log.toml", LOGGING_TOML)],
+)
+def test_logging_can_be_configured(folder, name, text):
+    (folder / name).write_text(text)
+    with Command("serve", "main:app", "--port", 0, "--log-config", name, cwd=folder) as command:
+        get(command.url(), "/x")
+        command.wait_for(r'^own\|mgloop\.http\.access\|127.*"GET /x HTTP/1.1" 200$')
+        assert command.stop() == 0
+        assert "own|mgloop.http|Shutting down." in command.lines
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.json", "{"),
+        ("log.json", '{"version": 7}'),
+        ("log.toml", "version ="),
+        ("log.ini", "nonsense"),
+    ],
+)
+def test_a_bad_logging_configuration_is_one_line(folder, name, text):
+    (folder / name).write_text(text)
+    (line,) = fails("serve", "main:app", "--log-config", name, cwd=folder, status=2)
+    assert f"the logging configuration {name} is not valid" in line
+
+
+# --- what speaks what ----------------------------------------------------------------------------
+
+
+async def asgi3(scope, receive, send):
+    pass
+
+
+def asgi2(scope):
+    async def instance(receive, send):
+        scope["log"].append((receive, send))
+
+    return instance
+
+
+class Asgi2:
+    def __init__(self, scope):
+        pass
+
+    async def __call__(self, receive, send):
+        pass
+
+
+class Asgi3:
+    async def __call__(self, scope, receive, send):
+        pass
+
+
+def wsgi(environ, start_response):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("app", "interface"),
+    [
+        (asgi3, "asgi3"),
+        (Asgi3(), "asgi3"),
+        (lambda *args: None, "asgi3"),
+        (asgi2, "asgi2"),
+        (Asgi2, "asgi2"),
+        (wsgi, "wsgi"),
+    ],
+)
+def test_the_interface_is_recognised(app, interface):
+    assert importing.interface_of(app) == interface
+
+
+def test_what_takes_other_arguments_is_refused():
+    with pytest.raises(mgloop.http.StartError, match="neither ASGI nor WSGI"):
+        importing.interface_of(lambda a, b, c, d: None)
+
+
+def test_asgi2_is_called_with_the_scope_first(loop, run):
+    app = importing.load(mgloop.http.Config(app=asgi2))
+    log = []
+    run(app({"log": log}, "receive", "send"))
+    assert log == [("receive", "send")]
+
+
+def test_wsgi_needs_a2wsgi(tmp_path):
+    write_app(tmp_path, "def app(environ, start_response): pass")
+    write_app(tmp_path, "raise ImportError", name="a2wsgi.py")
+    (line,) = fails("serve", "main:app", "--port", 0, cwd=tmp_path, status=1)
+    assert "'main:app' is a WSGI application: pip install a2wsgi" in line
+
+
+def test_a_factory_is_called(loop, run):
+    made = importing.load(mgloop.http.Config(app=lambda: asgi3, factory=True))
+    assert made is asgi3
+
+
+def test_a_factory_is_recognised(caplog):
+    def create_app():
+        return asgi3
+
+    assert importing.load(mgloop.http.Config(app=create_app)) is asgi3
+    assert "looks like a factory" in caplog.text
+
+
+def test_a_factory_that_raises_is_the_applications_error(tmp_path):
+    write_app(tmp_path, "def make():\n    raise KeyError('DATABASE_URL')")
+    lines = fails("serve", "main:make", "--factory", cwd=tmp_path, status=1)
+    assert "KeyError: 'DATABASE_URL'" in lines
+    assert "cannot make the application 'main:make': KeyError: 'DATABASE_URL'" in lines[-1]
+
+
+def test_certificates_are_checked_by_check(folder, tmp_path):
+    if not certificates.available:
+        pytest.skip(certificates.SKIPPED)
+    leaf = certificates.authority().issue_cert("localhost")
+    other = certificates.authority().issue_cert("localhost")
+    (folder / "cert.pem").write_bytes(leaf.cert_chain_pems[0].bytes())
+    (folder / "key.pem").write_bytes(other.private_key_pem.bytes())
+    arguments = ["--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem", "--check"]
+    (line,) = fails("serve", "main:app", *arguments, cwd=folder, status=1)
+    assert "not a pair" in line

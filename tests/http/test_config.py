@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The options: how values are read, in which order sources count, and what is said of mistakes."""
+
+import dataclasses
+import pickle
+import textwrap
+
+import pytest
+
+from mgloop.http import Config, ConfigError
+from mgloop.http import config as configuration
+
+
+def load(given=None, environ=None, **rest):
+    return configuration.load({"app": "main:app", **(given or {})}, environ or {}, **rest)
+
+
+def test_the_defaults_are_uvicorns_where_it_has_the_option():
+    config = Config(app="main:app")
+    assert (config.host, config.port, config.backlog) == ("127.0.0.1", 8000, 2048)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (5.0, None)
+    assert (config.ws_max_size, config.ws_max_queue) == (16 * 2**20, 32)
+    assert config.proxy_headers
+    assert config.access_log
+    assert config.headers == ()
+
+
+def test_it_is_frozen_and_goes_to_other_processes():
+    config = Config(app="main:app", headers=[("X-A", "1")], bind=["a:1", "unix:/b"])
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.port = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("port", "0", 0),
+        ("port", 65535, 65535),
+        ("limit_request_body", "10M", 10 << 20),
+        ("limit_max_memory", "1GiB", 1 << 30),
+        ("body_buffer", "64k", 64 << 10),
+        ("uds_mode", "660", 0o660),
+        ("uds_mode", 0o600, 0o600),
+        ("timeout_head", 3, 3.0),
+        ("timeout_head", None, 0),
+        ("timeout_head", "0.5", 0.5),
+        ("limit_request_line", None, 0),
+        ("access_log", "no", False),
+        ("access_log", "TRUE", True),
+        ("bind", "unix:/run/a.sock", ("unix:/run/a.sock",)),
+        ("bind", ["a:1", "b:2"], ("a:1", "b:2")),
+        ("headers", "X-Frame-Options: DENY", (("X-Frame-Options", "DENY"),)),
+        ("headers", [(b"a", b"b"), ("c", "d:e")], (("a", "b"), ("c", "d:e"))),
+    ],
+)
+def test_values_are_read(name, value, expected):
+    assert getattr(Config(app="main:app", **{name: value}), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"port": 65536}, "port: 65536 is more than 65535"),
+        ({"port": -1}, "port: -1 is less than 0"),
+        ({"port": "http"}, "port: 'http' is not a whole number"),
+        ({"port": True}, "port: True is not a whole number"),
+        ({"workers": 0}, "workers: 0 is less than 1"),
+        ({"timeout_head": "soon"}, "timeout_head: 'soon' is not a number"),
+        ({"timeout_head": "nan"}, "timeout_head: 'nan' is not a number"),
+        ({"limit_request_body": "10X"}, "limit_request_body: '10X' is not a size"),
+        ({"uds_mode": "888"}, "uds_mode: '888' is not an octal mode"),
+        ({"access_log": "perhaps"}, "access_log: 'perhaps' is neither true nor false"),
+        ({"interface": "rsgi"}, "interface: 'rsgi' is none of auto, asgi3, asgi2, wsgi"),
+        ({"host": None}, "host: a value is needed"),
+        ({"host": 7}, "host: 7 is not a text"),
+        ({"headers": ["no colon"]}, "is not a header of the form Name:Value"),
+        ({"headers": ["a b: c"]}, "has no name that HTTP allows"),
+        ({"headers": [("a", "b\r\nc: d")]}, "has a value that HTTP does not allow"),
+        ({"headers": [("a", "\u20ac")]}, "has a value that HTTP does not allow"),
+        ({"headers": [3]}, "is not a header"),
+        ({"uds": "/a", "fd": 3}, "uds and fd exclude each other"),
+        ({"uds": "/a", "bind": "b:1"}, "bind and uds exclude each other"),
+        ({"workers": 2, "reload": True}, "reload and several workers exclude each other"),
+        ({"ssl_keyfile": "a.key"}, "ssl_keyfile needs ssl_certfile"),
+        ({"ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_ca_certs"),
+        ({"app": None}, "name the application"),
+        ({"app": print, "workers": 2}, "give it as 'pkg.mod:app'"),
+        ({"app": print, "reload": True}, "give it as 'pkg.mod:app'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options, says):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{"app": "main:app", **options})
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_counts_most_and_the_file_least(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('port = 1\nhost = "a"\nlog-level = "debug"\n')
+    config = load({"port": "3"}, {"MGLOOP_SERVE_PORT": "2", "MGLOOP_SERVE_HOST": "b"}, file=file)
+    assert (config.port, config.host, config.log_level) == (3, "b", "debug")
+
+
+def test_the_environment_names_the_file(tmp_path):
+    file = tmp_path / "serve.toml"
+    file.write_text('app = "other:app"\nbind = ["a:1", "b:2"]\n[not_an_option]\n')
+    with pytest.raises(ConfigError, match="there is no option 'not_an_option'"):
+        configuration.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
+    file.write_text('app = "other:app"\nbind = ["a:1", "b:2"]\nheaders = [["X", "1"], "Y: 2"]\n')
+    config = configuration.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
+    assert config.app == "other:app"
+    assert config.bind == ("a:1", "b:2")
+    assert config.headers == (("X", "1"), ("Y", "2"))
+
+
+def test_a_pyproject_has_a_table_of_its_own(tmp_path):
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[project]\nname = "x"\n[tool.mgloop.serve]\nport = 7\n')
+    assert load(file=str(file)).port == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = ", "is not valid TOML"),
+        ("prot = 1", "there is no option 'prot'; is 'port' meant?"),
+        ('port = "x"', "port in {file}: 'x' is not a whole number"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path, text, says):
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file=str(file))
+    assert says.format(file=file) in str(caught.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load(file=str(tmp_path / "none.toml"))
+
+
+def test_variables_of_many_values():
+    config = load(
+        environ={
+            "MGLOOP_SERVE_BIND": "a:1, unix:/b",
+            "MGLOOP_SERVE_HEADERS": "Accept: a, b\nX: 1",
+            "MGLOOP_SERVE_RELOAD": "true",
+        }
+    )
+    assert config.bind == ("a:1", "unix:/b")
+    assert config.headers == (("Accept", "a, b"), ("X", "1"))
+    assert config.reload
+
+
+def test_common_variables_count_less_than_our_own():
+    environ = {"WEB_CONCURRENCY": "3", "FORWARDED_ALLOW_IPS": "10.0.0.1"}
+    config = load(environ=environ)
+    assert (config.workers, config.forwarded_allow_ips) == (3, "10.0.0.1")
+    assert load(environ=environ | {"MGLOOP_SERVE_WORKERS": "2"}).workers == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"MGLOOP_SERVE_PORTS": "1"}, "MGLOOP_SERVE_PORTS: there is no option 'ports'"),
+        ({"MGLOOP_SERVE_PORT": "x"}, "MGLOOP_SERVE_PORT: 'x' is not a whole number"),
+        ({"WEB_CONCURRENCY": "many"}, "WEB_CONCURRENCY: 'many' is not a whole number"),
+    ],
+)
+def test_mistakes_in_the_environment_are_named(environ, says):
+    with pytest.raises(ConfigError) as caught:
+        load(environ=environ)
+    assert says in str(caught.value)
+
+
+def test_mistakes_on_the_command_line_are_named():
+    with pytest.raises(ConfigError, match="--header: 'x' is not a header"):
+        load({"headers": ["x"]})
+
+
+def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
+    file = tmp_path / ".env"
+    file.write_text(
+        textwrap.dedent(
+            """
+            # a comment
+            PLAIN=some words # and a comment
+            export QUOTED="a # b"
+            SINGLE = 'c'
+            EMPTY=
+            KEPT=new
+            MGLOOP_SERVE_PORT=99
+            """
+        )
+    )
+    added = {}
+    config = load({"env_file": str(file)}, {"KEPT": "old"}, update_environ=added.update)
+    assert config.port == 99
+    assert added == {
+        "PLAIN": "some words",
+        "QUOTED": "a # b",
+        "SINGLE": "c",
+        "EMPTY": "",
+        "MGLOOP_SERVE_PORT": "99",
+    }
+
+
+def test_a_bad_env_file_is_one_line(tmp_path):
+    file = tmp_path / ".env"
+    file.write_text("A=1\nwhat is this\n")
+    with pytest.raises(ConfigError, match="line 2: this is not NAME=value"):
+        load({"env_file": str(file)})
+    with pytest.raises(ConfigError, match="cannot read the environment file"):
+        load({"env_file": str(tmp_path / "none")})

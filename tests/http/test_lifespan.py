@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Start-up and shutdown of the application: ASGI's lifespan protocol."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mgloop.http import LifespanError
+from mgloop.http.lifespan import Lifespan
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog):
+    caplog.set_level(logging.INFO, "mgloop.http")
+
+
+def answering(*answers, log=None):
+    """An application that sends `answers` to what it receives."""
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "lifespan"
+        assert scope["asgi"]["version"] == "3.0"
+        scope["state"]["key"] = "value"
+        for answer in answers:
+            message = await receive()
+            if log is not None:
+                log.append(message["type"])
+            await send(answer)
+
+    return app
+
+
+STARTED = {"type": "lifespan.startup.complete"}
+STOPPED = {"type": "lifespan.shutdown.complete"}
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_the_application_is_told_of_start_and_end(run, mode, caplog):
+    async def main():
+        log = []
+        lifespan = Lifespan(answering(STARTED, STOPPED, log=log), mode)
+        await lifespan.startup()
+        assert lifespan.state == {"key": "value"}
+        assert log == ["lifespan.startup"]
+        await lifespan.shutdown()
+        assert log == ["lifespan.startup", "lifespan.shutdown"]
+
+    run(main())
+    assert caplog.messages == [
+        "Waiting for application startup.",
+        "Application startup complete.",
+        "Waiting for application shutdown.",
+        "Application shutdown complete.",
+    ]
+
+
+def test_off_means_that_it_is_not_called(run):
+    async def main():
+        lifespan = Lifespan(None, "off")
+        await lifespan.startup()
+        assert lifespan.state is None
+        await lifespan.shutdown()
+
+    run(main())
+
+
+async def unsupported(scope, receive, send):
+    raise ValueError("only http")
+
+
+async def returning(scope, receive, send):
+    pass
+
+
+@pytest.mark.parametrize("app", [unsupported, returning])
+def test_auto_does_without(run, app, caplog):
+    async def main():
+        lifespan = Lifespan(app, "auto")
+        await lifespan.startup()
+        assert lifespan.state is None
+        await lifespan.shutdown()
+
+    run(main())
+    assert caplog.messages[-1] == "ASGI 'lifespan' protocol appears unsupported."
+
+
+@pytest.mark.parametrize("app", [unsupported, returning])
+def test_on_does_not_do_without(run, app, caplog):
+    async def main():
+        with pytest.raises(LifespanError, match="Application startup failed"):
+            await Lifespan(app, "on").startup()
+
+    run(main())
+    assert "The application ended in its start-up." in caplog.messages
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_a_start_up_that_fails_is_logged_and_raised(run, mode, caplog):
+    failed = {"type": "lifespan.startup.failed", "message": "no database"}
+
+    async def main():
+        with pytest.raises(LifespanError) as caught:
+            await Lifespan(answering(failed), mode).startup()
+        assert caught.value.status == 3
+
+    run(main())
+    assert "no database" in caplog.messages
+
+
+def test_a_shutdown_that_fails_is_logged(run, caplog):
+    failed = {"type": "lifespan.shutdown.failed", "message": "still busy"}
+
+    async def main():
+        lifespan = Lifespan(answering(STARTED, failed), "auto")
+        await lifespan.startup()
+        await lifespan.shutdown()
+
+    run(main())
+    assert caplog.messages[-2:] == ["still busy", "Application shutdown failed."]
+
+
+def test_an_exception_at_the_end_is_logged_with_its_traceback(run, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        await send(STARTED)
+        await receive()
+        raise RuntimeError("at the end")
+
+    async def main():
+        lifespan = Lifespan(app, "auto")
+        await lifespan.startup()
+        await lifespan.shutdown()
+
+    run(main())
+    assert "RuntimeError: at the end" in caplog.text
+    assert caplog.messages[-1] == "Application shutdown failed."
+
+
+def test_an_application_that_ended_early_has_no_shutdown(run, caplog):
+    async def main():
+        lifespan = Lifespan(answering(STARTED), "auto")
+        await lifespan.startup()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await lifespan.shutdown()
+
+    run(main())
+    assert caplog.messages[-1] == "Application startup complete."
+
+
+@pytest.mark.parametrize("kind", ["lifespan.shutdown.complete", "http.response.start"])
+def test_a_message_out_of_order_raises_in_the_application(run, kind, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        with pytest.raises(RuntimeError, match="unexpected ASGI message"):
+            await send({"type": kind})
+        await send(STARTED)
+        with pytest.raises(RuntimeError, match="unexpected ASGI message"):
+            await send(STARTED)
+        await receive()
+        await send(STOPPED)
+
+    async def main():
+        lifespan = Lifespan(app, "on")
+        await lifespan.startup()
+        await lifespan.shutdown()
+
+    run(main())
+    assert caplog.messages[-1] == "Application shutdown complete."
+
+
+def test_what_follows_the_last_message_is_not_cut_short(run):
+    done = []
+
+    async def app(scope, receive, send):
+        await receive()
+        await send(STARTED)
+        await receive()
+        await send(STOPPED)
+        await asyncio.sleep(0.01)
+        done.append(True)
+
+    async def main():
+        lifespan = Lifespan(app, "on")
+        await lifespan.startup()
+        await lifespan.shutdown()
+
+    run(main())
+    assert done == [True]
+
+
+def test_a_cancelled_start_up_leaves_nothing(run):
+    async def app(scope, receive, send):
+        await receive()
+        await asyncio.Event().wait()
+
+    async def main():
+        task = asyncio.ensure_future(Lifespan(app, "on").startup())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())

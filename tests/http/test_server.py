@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Server: embedded in a program, and as a process with signals, deadlines, limits and TLS."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+
+import certificates
+import pytest
+import support
+from commands import Command, connect, fails, get, pending, write_app
+
+from mgloop.http import Config, LifespanError, Server, StartError
+
+
+async def hello(scope, receive, send):
+    if scope["type"] == "lifespan":
+        raise ValueError("no lifespan")
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+    )
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def fetch(server, path="/"):
+    """The body of GET `path`, from the loop that serves it."""
+    host, port = server.sockets[0].getsockname()[:2]
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        return await reader.readexactly(length)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+class Gate:
+    """An application that answers when it is let to."""
+
+    def __init__(self):
+        self.entered = asyncio.Event()
+        self.open = asyncio.Event()
+        self.cancelled = False
+        self.log = []
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            self.log.append("shutdown")
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        self.entered.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
+        self.log.append("answered")
+        await hello(scope, receive, send)
+
+
+def test_it_serves_while_the_context_lasts(run):
+    async def main():
+        async with Server(Config(app=hello, port=0)) as server:
+            assert server.started
+            assert server.url == f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            assert await fetch(server) == b"hello"
+            assert server.site.requests == 1
+            address = server.sockets[0].getsockname()
+        assert not server.started
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+
+    run(main())
+
+
+def test_two_servers_on_one_loop(run):
+    async def main():
+        async with Server(Config(app=hello, port=0)) as one:
+            async with Server(Config(app=hello, port=0)) as two:
+                assert one.url != two.url
+                assert await fetch(one) == await fetch(two) == b"hello"
+
+    run(main())
+
+
+def test_a_start_that_fails_leaves_nothing(run):
+    async def main():
+        async with Server(Config(app=hello, port=0)) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(StartError, match="is in use"):
+                await Server(Config(app=hello, port=port)).start()
+            with pytest.raises(LifespanError):
+                await Server(Config(app=hello, port=0, lifespan="on")).start()
+            with pytest.raises(StartError, match="there is no module"):
+                await Server(Config(app="not_there:app", port=0)).start()
+
+    run(main())
+
+
+def test_a_request_in_hand_is_answered_before_the_end(run):
+    async def main():
+        app = Gate()
+        server = Server(Config(app=app, port=0))
+        await server.start()
+        request = asyncio.ensure_future(fetch(server))
+        await app.entered.wait()
+        closing = asyncio.ensure_future(server.close())
+        await support.wait_until(lambda: server.site.draining)
+        assert not closing.done()
+        app.open.set()
+        assert await request == b"hello"
+        await closing
+        assert app.log == ["answered", "shutdown"]
+
+    run(main())
+
+
+def test_a_request_that_outlasts_the_deadline_is_cancelled(run, caplog):
+    async def main():
+        app = Gate()
+        server = Server(Config(app=app, port=0, timeout_graceful_shutdown=0.05))
+        await server.start()
+        request = asyncio.ensure_future(fetch(server))
+        await app.entered.wait()
+        await server.close()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, IndexError)):
+            await request
+        assert app.log == ["cancelled", "shutdown"]
+
+    run(main())
+    assert "Cancelling 1 requests that have not ended in time." in caplog.messages
+
+
+def test_an_idle_connection_is_no_obstacle(run):
+    async def main():
+        async with Server(Config(app=hello, port=0, timeout_keep_alive=600)) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            await reader.readuntil(b"hello")
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+    run(main())
+
+
+def test_serve_ends_when_it_is_told_to(run):
+    async def main():
+        server = Server(Config(app=hello, port=0))
+        started = asyncio.Event()
+        serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
+        await started.wait()
+        assert await fetch(server) == b"hello"
+        server.stop()
+        await serving
+
+    run(main())
+
+
+def test_stopping_at_once_does_not_wait_for_a_start_up(run):
+    entered = asyncio.Event()
+
+    async def app(scope, receive, send):
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def main():
+        server = Server(Config(app=app, port=0))
+        serving = asyncio.ensure_future(server.serve(handle_signals=False))
+        await entered.wait()
+        server.stop(now=True)
+        await serving
+
+    run(main())
+
+
+def test_at_the_limit_of_requests_serve_ends(run):
+    async def main():
+        server = Server(Config(app=hello, port=0, limit_max_requests=2))
+        started = asyncio.Event()
+        serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
+        await started.wait()
+        assert await fetch(server) == b"hello"
+        assert not serving.done()
+        assert await fetch(server) == b"hello"
+        await serving
+
+    run(main())
+
+
+def test_at_the_limit_of_memory_serve_ends(run, caplog):
+    async def main():
+        await Server(Config(app=hello, port=0, limit_max_memory="1M")).serve(handle_signals=False)
+
+    run(main())
+    assert "The process ends: it uses" in caplog.text
+
+
+def test_jitter_moves_the_limit():
+    limits = {
+        Server(
+            Config(app=hello, limit_max_requests=10, limit_max_requests_jitter=5)
+        ).config.limit_max_requests
+        for _ in range(200)
+    }
+    assert limits <= set(range(10, 16))
+    assert len(limits) > 1
+
+
+def test_the_access_log_goes_to_logging_where_somebody_listens(run, caplog):
+    async def main():
+        async with Server(Config(app=hello, port=0)) as server:
+            assert await fetch(server, "/silent") == b"hello"
+            assert server.site.access_log is None
+        caplog.set_level(logging.INFO, "mgloop.http.access")
+        async with Server(Config(app=hello, port=0)) as server:
+            assert await fetch(server, "/a?b") == b"hello"
+        async with Server(Config(app=hello, port=0, access_log=False)) as server:
+            assert server.site.access_log is None
+
+    run(main())
+    assert "silent" not in caplog.text
+    assert '"GET /a?b HTTP/1.1" 200' in caplog.text
+
+
+# --- as a process --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_app(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_finish_and_exits_0(folder, number):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        url = command.url()
+        with contextlib.closing(connect(url)) as connection, pending(url, "/gate") as answer:
+            command.wait_for("in the gate")
+            connection.request("GET", "/open")  # begun before the end: answered
+            assert connection.getresponse().read()
+            command.send(number)
+            assert answer() == (200, str(command.pid))
+        assert command.end() == 0
+    assert "the application has shut down" in command.lines
+
+
+def test_a_second_signal_ends_it_at_once(folder):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        with pending(command.url(), "/gate"):
+            command.wait_for("in the gate")
+            command.send(signal.SIGTERM)
+            command.wait_for("Shutting down")
+            command.send(signal.SIGTERM)
+            assert command.end() == 0
+    assert "the gate was cancelled" in command.lines
+    assert "the application has shut down" in command.lines
+
+
+def test_a_failed_start_up_is_status_3(tmp_path):
+    write_app(
+        tmp_path,
+        """
+        async def app(scope, receive, send):
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": "no database"})
+        """,
+    )
+    lines = fails("serve", "main:app", "--port", 0, cwd=tmp_path, status=3)
+    assert lines[-2:] == [
+        "ERROR:    no database",
+        "ERROR:    Application startup failed. Exiting.",
+    ]
+
+
+def test_threads_serve_side_by_side(folder):
+    with Command("serve", "main:app", "--port", 0, "--threads", 3, cwd=folder) as command:
+        url = command.url()
+        assert {get(url) for _ in range(12)} == {str(command.pid)}
+        assert command.stop() == 0
+    assert command.output.count("the application has shut down") == 3
+
+
+def test_threads_on_a_unix_socket(folder):
+    path = folder / "a.sock"
+    arguments = ["--uds", path, "--threads", 2]
+    with Command("serve", "main:app", *arguments, cwd=folder) as command:
+        url = command.url()
+        assert {get(url) for _ in range(4)} == {str(command.pid)}
+        assert command.stop(signal.SIGINT) == 0
+    assert not path.exists()
+
+
+def test_threads_that_cannot_start_are_one_error(tmp_path):
+    lines = fails("serve", "main:app", "--port", 0, "--threads", 2, cwd=tmp_path, status=1)
+    assert "there is no module 'main'" in lines[-1]
+
+
+def test_serve_from_a_program(tmp_path):
+    write_app(
+        tmp_path,
+        """
+        import os, signal
+        import mgloop, mgloop.http
+        from main import app
+
+        try:
+            mgloop.serve(app, prot=1)
+        except mgloop.http.ConfigError as exc:
+            print(exc)
+        async def on_request(scope, receive, send):
+            await app(scope, receive, send)
+            if scope["type"] == "http":
+                os.kill(os.getpid(), signal.SIGTERM)
+        mgloop.serve(on_request, port=0)
+        print("served")
+        """,
+        name="program.py",
+    )
+    write_app(tmp_path)
+    with Command(module="program", cwd=tmp_path) as command:
+        command.wait_for("there is no option 'prot'; is 'port' meant?")
+        get(command.url())
+        command.wait_for("^served$")
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority():
+    if not certificates.available:
+        pytest.skip(certificates.SKIPPED)
+    return certificates.authority()
+
+
+def write_certificate(folder, authority):
+    leaf = authority.issue_cert("localhost", "127.0.0.1")
+    (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
+    (folder / "key.pem").write_bytes(leaf.private_key_pem.bytes())
+
+
+def trusting(authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(context)
+    return context
+
+
+TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
+
+
+def serial(url, context):
+    """The serial number of the server's certificate, as seen by a new connection."""
+    connection = connect(url, context)
+    connection.connect()
+    try:
+        return connection.sock.getpeercert()["serialNumber"]
+    finally:
+        connection.close()
+
+
+def test_tls_with_certificates_anew_at_sighup(folder, authority):
+    write_certificate(folder, authority)
+    context = trusting(authority)
+    with Command("serve", "main:app", "--port", 0, *TLS, cwd=folder) as command:
+        url = command.url()
+        assert url.startswith("https://")
+        assert get(url, context=context) == str(command.pid)
+        first = serial(url, context)
+
+        write_certificate(folder, authority)
+        assert serial(url, context) == first
+        command.send(signal.SIGHUP)
+        command.wait_for("Certificates loaded again")
+        second = serial(url, context)
+        assert second != first
+
+        (folder / "key.pem").write_text("nothing of PEM")
+        command.send(signal.SIGHUP)
+        command.wait_for("The certificates stay as they were: cannot load")
+        assert serial(url, context) == second
+        assert command.stop() == 0
+
+
+def test_client_certificates(folder, authority):
+    write_certificate(folder, authority)
+    (folder / "ca.pem").write_bytes(certificate_of(authority))
+    options = [*TLS, "--ssl-cert-reqs", 2, "--ssl-ca-certs", "ca.pem"]
+    with Command("serve", "main:app", "--port", 0, *options, cwd=folder) as command:
+        url = command.url()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            get(url, context=trusting(authority))
+        context = trusting(authority)
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        assert get(url, context=context) == str(command.pid)
+        assert command.stop() == 0
+
+
+def certificate_of(authority):
+    if hasattr(authority, "cert_pem"):
+        return authority.cert_pem.bytes()
+    return (authority.folder / "ca.pem").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--ssl-ciphers", "NOTHING"], "ssl_ciphers: OpenSSL knows none of 'NOTHING'"),
+        (["--ssl-version", 99], "ssl_version: 99 is no protocol"),
+        (["--ssl-cert-reqs", 1, "--ssl-ca-certs", "none"], "cannot load the authorities none"),
+    ],
+)
+def test_tls_options_that_cannot_be(folder, authority, options, says):
+    write_certificate(folder, authority)
+    (line,) = fails("serve", "main:app", "--port", 0, *TLS, *options, cwd=folder, status=1)
+    assert says in line
+
+
+def test_a_wrong_password_is_one_line_and_nobody_is_asked(folder, authority):
+    write_certificate(folder, authority)
+    key = folder / "key.pem"
+    from cryptography.hazmat.primitives import serialization as form
+
+    loaded = form.load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(
+        loaded.private_bytes(
+            form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(b"right")
+        )
+    )
+    for password in ([], ["--ssl-keyfile-password", "wrong"]):
+        (line,) = fails("serve", "main:app", *TLS, *password, cwd=folder, status=1)
+        assert "the wrong password" in line
+    arguments = ["serve", "main:app", *TLS, "--ssl-keyfile-password", "right", "--check"]
+    with Command(*arguments, cwd=folder) as command:
+        assert command.end() == 0
+        assert "right" not in command.output

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The sockets that a server listens on: made from options, inherited, shared out, removed."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+import support
+from commands import Command, environment, get, write_app
+
+from mgloop.http import Config, ConfigError, StartError
+from mgloop.http import sockets as listening
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_leaks():
+    before = support.open_fds()
+    yield
+    assert not support.fds_opened_since(before)
+
+
+@pytest.fixture
+def opened():
+    """A function from options to Listeners, which are closed when the test is over."""
+    made = []
+
+    def function(environ=None, **options):
+        config = Config(app="main:app", **{"port": 0, **options})
+        made.append(listening.open_all(config, {} if environ is None else environ))
+        return made[-1]
+
+    yield function
+    for listeners in made:
+        listeners.close()
+
+
+def test_host_and_port(opened):
+    (url,) = opened().urls
+    host, _, port = url.rpartition(":")
+    assert host == "http://127.0.0.1"
+    assert int(port) > 0
+
+
+def test_the_scheme_is_that_of_the_connections(opened):
+    assert opened(ssl_certfile="not read here").urls[0].startswith("https://")
+
+
+def test_a_name_is_resolved_and_has_one_port_on_all_its_addresses(opened):
+    urls = opened(host="localhost").urls
+    assert urls
+    assert len({url.rpartition(":")[2] for url in urls}) == 1
+
+
+@support.needs_ipv6
+def test_ipv6_is_bound_beside_ipv4(opened):
+    listeners = opened(bind=["[::]:0"])
+    port = listeners.addresses[0].sockets[0].getsockname()[1]
+    assert listeners.urls == [f"http://[::]:{port}"]
+    assert opened(bind=[f"0.0.0.0:{port}"]).urls == [f"http://0.0.0.0:{port}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", ("a", 1)),
+        ("a", ("a", 8000)),
+        (":1", ("", 1)),
+        ("[::1]:1", ("::1", 1)),
+        ("[::1]", ("::1", 8000)),
+        ("::1", ("::1", 8000)),
+    ],
+)
+def test_the_forms_of_bind(text, expected):
+    assert listening._parse(text, 8000) == expected
+
+
+def test_several_addresses(opened, tmp_path):
+    path = str(tmp_path / "a.sock")
+    listeners = opened(bind=["127.0.0.1:0", "127.0.0.1:0", f"unix:{path}"])
+    assert len(listeners.urls) == 3
+    assert listeners.urls[2] == f"unix:{path}"
+
+
+def test_each_worker_has_a_socket_of_its_own_at_the_same_port(opened):
+    listeners = opened(workers=3)
+    numbers = [sock.getsockname() for sock in listeners.addresses[0].sockets]
+    assert len(numbers) == 3
+    assert len(set(numbers)) == 1
+    inodes = set()
+    for slot in range(3):
+        (sock,) = listeners.of_slot(slot)
+        with sock:
+            inodes.add(os.fstat(sock.fileno()).st_ino)
+    assert len(inodes) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_of_several_workers_cannot_be_bound_unnoticed(opened, workers):
+    listeners = opened(workers=2)
+    for sock in listeners.addresses[0].sockets:
+        sock.listen()
+    port = listeners.addresses[0].sockets[0].getsockname()[1]
+    with pytest.raises(StartError, match=f"127.0.0.1:{port} is in use"):
+        opened(workers=workers, port=port)
+
+
+def test_what_waits_outlives_the_worker_it_was_meant_for(opened):
+    listeners = opened(workers=2)
+    for sock in listeners.addresses[0].sockets:
+        sock.listen()
+    address = listeners.addresses[0].sockets[0].getsockname()
+    clients = [socket.create_connection(address) for _ in range(20)]
+    accepted = []
+    for slot in (0, 1):
+        for _ in range(2):  # the second is the worker that replaces the first
+            (sock,) = listeners.of_slot(slot)
+            with sock:
+                try:
+                    while True:
+                        accepted.append(sock.accept()[0])
+                        if len(accepted) % 3 == 0:
+                            break
+                except BlockingIOError:
+                    pass
+    for slot in (0, 1):
+        (sock,) = listeners.of_slot(slot)
+        with sock:
+            try:
+                while True:
+                    accepted.append(sock.accept()[0])
+            except BlockingIOError:
+                pass
+    assert len(accepted) == 20
+    for sock in (*clients, *accepted):
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"host": "192.0.2.1"}, "192.0.2.1:0 is no address of this machine"),
+        ({"host": "no such host.invalid"}, "cannot listen on 'no such host.invalid'"),
+        ({"uds": "/no/such/folder/a.sock"}, "/no/such/folder/a.sock cannot be listened on"),
+        ({"uds": "/tmp/" + "a" * 200}, "choose a shorter path"),
+        ({"uds": "/dev/null"}, "/dev/null exists and is no socket"),
+        ({"fd": 999}, "--fd 999 is no socket"),
+        ({"fd": 0}, "--fd 0 is no"),
+        ({"bind": ["127.0.0.1:0", "192.0.2.1:0"]}, "is no address of this machine"),
+    ],
+)
+def test_what_cannot_be_bound_is_one_line(opened, options, says, tmp_path):
+    with pytest.raises(StartError) as caught:
+        opened(**options)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a:b", "a:70000", "unix:"])
+def test_a_bind_that_is_no_address_is_one_line(opened, text):
+    with pytest.raises(ConfigError):
+        opened(bind=text)
+
+
+# --- UNIX sockets --------------------------------------------------------------------------------
+
+
+def test_a_unix_socket_has_its_mode_and_is_removed(opened, tmp_path):
+    path = tmp_path / "a.sock"
+    listeners = opened(uds=path, uds_mode="600")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    listeners.close()
+    assert not path.exists()
+
+
+def test_a_stale_unix_socket_is_replaced(opened, tmp_path):
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+    assert path.exists()
+    assert opened(uds=path).urls == [f"unix:{path}"]
+
+
+def test_a_unix_socket_in_use_is_refused_and_stays(opened, tmp_path):
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        sock.listen()
+        with pytest.raises(StartError, match=r"a\.sock is in use"):
+            opened(uds=path)
+        assert path.exists()
+
+
+def test_somebody_elses_unix_socket_is_not_removed(opened, tmp_path):
+    path = tmp_path / "a.sock"
+    listeners = opened(uds=path)
+    path.unlink()
+    other = opened(uds=path)
+    listeners.close()
+    assert path.exists()
+    other.close()
+    assert not path.exists()
+
+
+def test_an_abstract_unix_socket(opened):
+    name = f"@mgloop-test-{os.getpid()}"
+    assert opened(uds=name).urls == [f"unix:{name}"]
+
+
+def test_serving_on_a_unix_socket(tmp_path):
+    write_app(tmp_path)
+    path = tmp_path / "a.sock"
+    with Command("serve", "main:app", "--uds", path, cwd=tmp_path) as command:
+        url = command.url()
+        assert url == f"unix:{path}"
+        assert get(url) == str(command.pid)
+        assert command.stop() == 0
+    assert not path.exists()
+
+
+# --- inherited descriptors -----------------------------------------------------------------------
+
+
+def test_an_inherited_socket(tmp_path):
+    write_app(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno()]
+        with Command(*arguments, cwd=tmp_path, pass_fds=[sock.fileno()]) as command:
+            host, port = sock.getsockname()
+            assert command.url() == f"http://{host}:{port}"
+            assert get(f"http://{host}:{port}") == str(command.pid)
+            assert command.stop() == 0
+
+
+def test_a_datagram_socket_is_refused(opened):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with pytest.raises(StartError, match="is not a stream socket"):
+            opened(fd=sock.fileno())
+
+
+def test_systemds_variables_for_somebody_else_are_ignored(opened):
+    environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
+    assert opened(environ).urls[0].startswith("http://127.0.0.1:")
+    assert "LISTEN_FDS" in environ
+
+
+#: As systemd does: the socket as descriptor 3, the variables for the process that is executed.
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
+os.execv(sys.executable, [sys.executable, "-m", "mgloop", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_socket_activation(tmp_path, workers):
+    write_app(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        fd = str(sock.fileno())
+        arguments = ["serve", "main:app", "--workers", str(workers)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", ACTIVATE, fd, *arguments],
+            cwd=tmp_path,
+            env=environment(),
+            pass_fds=[sock.fileno()],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            # It listens already: the connection waits until somebody accepts it.
+            url = "http://{}:{}".format(*sock.getsockname())
+            pid = int(get(url))
+            assert (pid == process.pid) == (workers == 1)
+            assert get(url, "/env/LISTEN_FDS") == ""
+            process.terminate()
+            assert process.wait(support.PATIENCE * 3) == 0
+        finally:
+            process.kill()
+            process.wait()

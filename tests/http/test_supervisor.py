@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Workers under the supervisor: started, replaced, recycled, ended; and --reload."""
+
+import os
+import signal
+import threading
+
+import pytest
+from commands import (
+    APPLICATION,
+    PATIENCE,
+    Command,
+    fails,
+    get,
+    pending,
+    wait_gone,
+    write_app,
+)
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_app(tmp_path)
+    return tmp_path
+
+
+class Supervised(Command):
+    """`mgloop serve main:app` with workers, once all of them are ready."""
+
+    def __init__(self, *arguments, cwd, workers=2):
+        arguments = ["serve", "main:app", "--port", 0, "--workers", workers, *arguments]
+        super().__init__(*arguments, cwd=cwd)
+        self.workers = [self.ready()]
+        self.address = self.url()
+        self.workers += [self.ready() for _ in range(workers - 1)]
+
+    def ready(self):
+        """Wait until a worker is ready; its process id."""
+        return int(self.wait_for(r"Worker \[(\d+)\] is ready")[1])
+
+
+def answering(url, wanted):
+    """Ask until each process in `wanted` has answered; nobody else may."""
+    missing = set(wanted)
+    for _ in range(1000):
+        pid = int(get(url))
+        assert pid in wanted, f"{pid} answered, which is none of {wanted}"
+        missing.discard(pid)
+        if not missing:
+            return
+    raise AssertionError(f"{missing} have answered none of 1000 requests")
+
+
+def test_workers_share_an_address(folder):
+    with Supervised(cwd=folder, workers=3) as command:
+        assert len(set(command.workers)) == 3
+        answering(command.address, command.workers)
+        assert command.stop() == 0
+    assert command.output.count("the application has shut down") == 3
+
+
+def test_workers_share_a_unix_socket(folder):
+    path = folder / "a.sock"
+    with Command("serve", "main:app", "--uds", path, "--workers", 2, cwd=folder) as command:
+        url = command.url()
+        workers = {int(pid) for pid in (get(url), get(url))}
+        assert command.pid not in workers
+        assert command.stop() == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_lets_requests_finish(folder, number):
+    with Supervised(cwd=folder) as command:
+        with pending(command.address, "/gate") as answer:
+            command.wait_for("in the gate")
+            # As Ctrl-C at a terminal, and an init system at the end of a service, send it.
+            os.killpg(command.pid, number)
+            command.wait_for("the application has shut down")  # of the one that has no request
+            assert command.process.poll() is None
+            os.killpg(command.pid, signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM)
+            assert command.end() == 0
+            with pytest.raises((ConnectionError, OSError)):
+                answer()
+    # That was the supervisor's second signal: at once, but in order.
+    assert command.output.count("the application has shut down") == 2
+    assert "the gate was cancelled" in command.lines
+
+
+def test_a_worker_told_twice_to_end_still_finishes_its_request(folder):
+    write_app(
+        folder,
+        APPLICATION.replace(
+            'print(f"in the gate of {os.getpid()}", flush=True)', "await signalled()"
+        )
+        + """
+async def signalled():
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    GATE.set()
+""",
+    )
+    with Supervised(cwd=folder) as command:
+        assert int(get(command.address, "/gate")) in command.workers
+        command.wait_for(r"Worker \[\d+\] exited with status 0; another one is started")
+        command.ready()
+        assert command.stop() == 0
+
+
+def test_a_killed_worker_is_replaced_and_the_reason_said(folder):
+    with Supervised(cwd=folder) as command:
+        victim, other = command.workers
+        os.kill(victim, signal.SIGKILL)
+        command.wait_for(rf"Worker \[{victim}\] was ended by SIGKILL; another one is started")
+        successor = command.ready()
+        answering(command.address, {other, successor})
+        # One that does not live long waits before it is replaced.
+        os.kill(successor, signal.SIGKILL)
+        command.wait_for(rf"Worker \[{successor}\] was ended by SIGKILL")
+        command.wait_for(r"The next worker starts in 0\.5 seconds")
+        answering(command.address, {other, command.ready()})
+        assert command.stop() == 0
+
+
+def test_an_application_that_cannot_start_is_said_once(tmp_path):
+    write_app(tmp_path, "import not_installed")
+    arguments = ["serve", "main:app", "--port", 0, "--workers", 3]
+    lines = fails(*arguments, cwd=tmp_path, status=1)
+    text = "\n".join(lines)
+    assert text.count("ModuleNotFoundError: No module named 'not_installed'") == 2
+    assert "No worker could start." in lines[-1]
+
+
+def test_a_failed_start_up_is_status_3_with_workers_too(tmp_path):
+    write_app(
+        tmp_path,
+        """
+        async def app(scope, receive, send):
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": "no database"})
+        """,
+    )
+    lines = fails("serve", "main:app", "--port", 0, "--workers", 2, cwd=tmp_path, status=3)
+    assert "ERROR:    no database" in lines
+
+
+def test_sighup_replaces_every_worker_and_loses_no_request(folder):
+    failures = []
+    done = threading.Event()
+    counts = []
+
+    def client(url):
+        count = 0
+        try:
+            while not done.is_set():
+                get(url)
+                count += 1
+        except Exception as exc:
+            failures.append(exc)
+        counts.append(count)
+
+    with Supervised(cwd=folder) as command:
+        clients = [threading.Thread(target=client, args=(command.address,)) for _ in range(3)]
+        for thread in clients:
+            thread.start()
+        try:
+            for _ in range(2):
+                command.send(signal.SIGHUP)
+                successors = {command.ready(), command.ready()}
+                command.wait_for("all workers have been replaced")
+        finally:
+            done.set()
+            for thread in clients:
+                thread.join(PATIENCE)
+        assert not failures
+        assert min(counts) > 0
+        for pid in command.workers:
+            wait_gone(pid)
+        answering(command.address, successors)
+        assert command.stop() == 0
+
+
+def test_sighup_brings_new_code_and_lets_old_requests_finish(folder):
+    with Supervised(cwd=folder) as command:
+        with pending(command.address, "/gate") as answer:
+            gatekeeper = int(command.wait_for(r"in the gate of (\d+)")[1])
+            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+            command.send(signal.SIGHUP)
+            command.wait_for("Shutting down")
+            command.wait_for("Shutting down")  # only the new ones listen
+            assert get(command.address).startswith("9")
+            # Its worker drains, and ends when its request has.
+            os.kill(gatekeeper, signal.SIGUSR1)
+            assert answer() == (200, str(gatekeeper))
+            wait_gone(gatekeeper)
+        assert command.stop() == 0
+
+
+def test_sighup_with_broken_code_keeps_the_old_workers(folder):
+    with Supervised(cwd=folder) as command:
+        write_app(folder, "app = 1 / 0")
+        command.send(signal.SIGHUP)
+        command.wait_for("ZeroDivisionError")
+        command.wait_for(r"Worker \[\d+\] exited with status 1 before it was ready")
+        command.wait_for("the remaining workers stay")
+        answering(command.address, command.workers)
+        assert command.stop() == 0
+
+
+def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(folder):
+    with Supervised("--limit-max-requests", 5, cwd=folder) as command:
+        first = set(command.workers)
+        while True:
+            pid = int(get(command.address))  # each must succeed
+            if pid not in first:
+                break
+        command.wait_for("is replaced: it has begun 5 requests")
+        command.ready()
+        assert command.stop() == 0
+
+
+def test_a_worker_at_its_memory_limit_is_replaced(folder):
+    with Supervised("--limit-max-memory", "1M", cwd=folder) as command:
+        command.wait_for(r"is replaced: it uses \d+ MiB of memory")
+        command.ready()
+        get(command.address)
+        assert command.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_workers_end_when_the_supervisor_dies(folder, number):
+    with Supervised(cwd=folder) as command:
+        command.send(number)
+        assert command.process.wait(PATIENCE) == -number
+        for pid in command.workers:
+            wait_gone(pid)
+        command.wait_for("The supervisor is gone: this worker ends")
+
+
+def test_a_stuck_worker_ends_when_the_supervisor_dies(folder):
+    with Supervised("--timeout-graceful-shutdown", 0.2, cwd=folder) as command:
+        with pending(command.address, "/stuck"):
+            command.send(signal.SIGKILL)
+            for pid in command.workers:
+                wait_gone(pid)
+
+
+def test_a_stuck_worker_is_replaced_if_so_wanted(folder):
+    with Supervised("--timeout-worker-healthcheck", 4, cwd=folder) as command:
+        with pending(command.address, "/stuck"):
+            command.wait_for("its loop has been stuck for 4 seconds")
+            command.wait_for("was ended by SIGKILL; another one is started")
+            command.ready()
+        assert command.stop() == 0
+
+
+def test_a_third_signal_kills(folder):
+    with Supervised(cwd=folder) as command:
+        with pending(command.address, "/stuck"):
+            command.send(signal.SIGTERM)
+            command.wait_for("the application has shut down")  # the other one
+            command.send(signal.SIGTERM)
+            command.wait_for("Stopping at once")
+            command.send(signal.SIGTERM)
+            assert command.end() == 0
+
+
+def test_threads_in_workers(folder):
+    with Supervised("--threads", 2, cwd=folder) as command:
+        answering(command.address, command.workers)
+        assert command.stop() == 0
+    assert command.output.count("the application has shut down") == 4
+
+
+# --- reload --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["watchfiles", "looking"])
+def reload_arguments(request, folder):
+    """The command, with watchfiles if that is here, and without."""
+    if request.param == "watchfiles":
+        pytest.importorskip("watchfiles")
+    else:
+        write_app(folder, "raise ImportError", name="watchfiles.py")
+    return ["serve", "main:app", "--port", 0, "--reload", "--reload-delay", 0.05]
+
+
+def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_arguments):
+    with Command(*reload_arguments, cwd=folder) as command:
+        url = command.url()
+        assert not get(url).startswith("9")
+        write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+        command.wait_for(r"main\.py changed: reloading")
+        command.wait_for("is ready")
+        assert get(url).startswith("9")
+
+        write_app(folder, "app = 1 / 0")
+        command.wait_for("ZeroDivisionError")
+        command.wait_for("waiting for a file to change")
+
+        (folder / "notes.txt").write_text("not watched")
+        (folder / ".hidden.py").write_text("not watched")
+        write_app(folder)
+        assert command.wait_for(r"(\S+) changed: reloading")[1] == "main.py"
+        command.wait_for("is ready")
+        get(url)
+        assert command.stop(signal.SIGINT) == 0
+
+
+def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_arguments):
+    arguments = [*reload_arguments, "--timeout-graceful-shutdown", 0.1]
+    with Command(*arguments, cwd=folder) as command:
+        url = command.url()
+        with pending(url, "/gate"):
+            command.wait_for("in the gate")
+            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+            command.wait_for("the gate was cancelled")
+            command.wait_for("is ready")
+            assert get(url).startswith("9")
+        assert command.stop() == 0
+
+
+def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_arguments):
+    arguments = [*reload_arguments, "--reload-dir", "nowhere"]
+    lines = fails(*arguments, cwd=folder, status=1)
+    assert "nowhere: there is no such folder" in lines[-1]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # make serve        build, and run examples/aiohttp_hello.py on http://127.0.0.1:8080/
+# make serve-asgi   build, and serve examples/asgi_hello.py on the same address, by `mgloop serve`
 # make test         build, and run mgloop's own tests           (PYTEST_ARGS="-k timers" is handed on)
 # make lint types   style; static types and stubs             (make format mends what can be mended by itself)
 # make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -40,14 +41,17 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults bench \
-	bench-compare clean build
+.PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
+	bench bench-compare clean build
 .DELETE_ON_ERROR:
 
 all: build
 
 serve: build $(VENV)/.group-serve
 	@$(BIN)/python examples/aiohttp_hello.py $(ARGS)
+
+serve-asgi: build
+	@$(BIN)/mgloop serve asgi_hello:app --app-dir examples --port 8080 $(ARGS)
 
 test: build $(VENV)/.group-test
 	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -71,8 +71,8 @@ cdef class Connection(Channel):
     cdef object failure                 # (status, reason) found in the midst of parsing, or None
     cdef object python_error            # raised in a callback of the parser's
 
-    # The head as far as it has been read. A piece of it in `at` lies in what is being parsed, and is
-    # kept in `carry` when that ends before the piece does.
+    # The head as far as it has been read. A piece of it in `at` lies in what is being parsed, and
+    # is kept in `carry` when that ends before the piece does.
     cdef const char *at
     cdef Py_ssize_t at_len
     cdef bytes carry

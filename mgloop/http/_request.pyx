@@ -382,7 +382,7 @@ cdef class Request(Writer):
         return 0
 
     cdef bint note_header(self, int kind, bytes value, bint trailing) except -1:
-        """Note what the header says of the response; True: it is written elsewhere, or not at all."""
+        """Note what the header says of the response; True: it is written elsewhere, or never."""
         if kind == MGL_DATE:
             self.has_date = True
         elif kind == MGL_SERVER:

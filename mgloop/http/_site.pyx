@@ -61,8 +61,8 @@ cdef class Site:
 
     app: an ASGI 3 callable. config: mgloop.http.Config. state: what the application's lifespan put
     there, copied into each scope; None = it has none. access_log: called with (scope, status,
-    bytes of the body, seconds) after each response, or None. proxy: called with each scope before the
-    application is, to put in what trusted proxies say of the client, or None.
+    bytes of the body, seconds) after each response, or None. proxy: called with each scope before
+    the application is, to put in what trusted proxies say of the client, or None.
     """
 
     def __init__(self, loop, app, config, *, state=None, access_log=None, proxy=None):

@@ -1,0 +1,862 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A WebSocket between a transport and an ASGI application.
+
+It owns the connection from the upgrade request on, which the HTTP connection hands over: the answer
+to the handshake, the messages in both directions, keep-alive, the closing, and the task in which
+the application runs. Native because messages run through it; how they are framed is _frames'
+business. It is an asyncio.Protocol for any transport, and runs in its loop's thread.
+
+States and messages are a table, in the .pxd. Between the two ends:
+
+    peer -> application    data_received() -> FrameReader -> `queue` -> receive()
+        pump() takes apart no more than the queue has room for. The rest stays in the reader, and
+        reading is paused. What receive() takes makes pump() go on, at half of the limit.
+    application -> peer    send() -> FrameWriter -> transport.write()
+        After pause_writing(), send() waits. A ping is answered when there is room, and of several
+        only the last. A peer that takes nothing for `timeout_write` is cut off.
+
+receive() and send() return a Call, which does its work when it is first awaited, as a coroutine
+does, and at once ends if nothing has to be waited for: no frame, no future. To everybody who looks
+it is a coroutine.
+
+The end comes in one of these ways, and the application gets the code and the reason of it, behind
+all messages that came before, as often as it asks:
+
+    the peer's close frame       its code, 1005 if it has none; answered, then closed
+    websocket.close              the application's own; the peer has CLOSE_TIMEOUT for its answer
+    the peer breaks the rules    the code that it gets (1002, 1007, 1009); what it still sends is
+                                 thrown away for a while, since closing would reset the connection
+                                 under the close frame
+    no answer to a ping          1011
+    begin_shutdown()             1012
+    anything else                1006
+
+Whatever the application raises ends in its task, and whatever goes wrong in a callback of the
+transport ends the connection and is logged. A session lives as long as the site holds it: until its
+task is over and its transport gone.
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+
+from mgloop.http._frames cimport (
+    FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
+    WS_TEXT, close_frame, control_frame, sendable,
+)
+
+import binascii
+import contextvars
+import hashlib
+import http
+import logging
+import warnings
+from collections.abc import Coroutine
+from inspect import iscoroutine
+
+from . import deflate
+
+logger = logging.getLogger("mgloop.http")
+
+cdef extern from "Python.h":
+    ctypedef struct PyAsyncMethods:
+        void *am_send
+    ctypedef struct PyTypeObject:
+        PyAsyncMethods *tp_as_async
+        void *tp_iternext
+    int PYGEN_RETURN
+    int PYGEN_NEXT
+    PyObject *PyExc_StopIteration
+    void PyErr_SetObject(PyObject *kind, PyObject *value)
+
+cdef bytes GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+# Seconds that the peer has for its close frame, and for closing after it has broken the rules.
+cdef double CLOSE_TIMEOUT = 10.0
+cdef double LINGER_TIMEOUT = 2.0
+
+cdef enum:
+    # Of messages that wait for the application, whatever their number.
+    QUEUE_BYTES = 256 * 1024
+    # Of what came before the application has answered the handshake.
+    EARLY_BYTES = 64 * 1024
+
+cdef dict KINDS = {
+    "websocket.accept": MSG_ACCEPT,
+    "websocket.send": MSG_SEND,
+    "websocket.close": MSG_CLOSE,
+    "websocket.http.response.start": MSG_START,
+    "websocket.http.response.body": MSG_BODY,
+}
+
+
+class ClientDisconnected(OSError):
+    """Raised by send() when the client has gone, or the server is shutting down."""
+
+
+cdef bytes header_line(object name, object value):
+    """A line of a head; RuntimeError if it would be more than that."""
+    name = bytes(name)
+    value = bytes(value)
+    for char in b"\r\n\0":
+        if char in name or char in value:
+            raise RuntimeError(f"Invalid HTTP header {name!r}: a control character in it.")
+    if not name or b":" in name or b" " in name:
+        raise RuntimeError(f"Invalid HTTP header {name!r}: no name.")
+    return b"%b: %b\r\n" % (name, value)
+
+
+cdef double seconds_of(object value):
+    return value or 0.0
+
+
+async def awaited(awaitable):
+    """For an application that returns something else than a coroutine."""
+    return await awaitable
+
+
+@cython.final
+cdef class WebSocket:
+    """The session of one WebSocket."""
+
+    def __init__(self, site, transport, scope, key, extensions, protocols):
+        # `protocols` are in the scope already, where the application chooses from.
+        cdef object config = site.config
+        self.site = site
+        self.loop = site.loop
+        self.transport = transport
+        self.scope = scope
+        self.key = key
+        self.extensions = extensions
+        self.state = WS_CONNECTING
+        self.queue = []
+        self.receivers = []
+        self.senders = []
+        self.early = []
+        self.end_reason = ""
+        self.max_queue = config.ws_max_queue or 32
+        self.ping_interval = seconds_of(config.ws_ping_interval)
+        self.ping_timeout = seconds_of(config.ws_ping_timeout)
+        self.write_timeout = seconds_of(config.timeout_write)
+
+    def start(self, leftover=b""):
+        """Run the application; `leftover` is what came behind the request."""
+        cdef object context, running
+        self.began = self.loop.time()
+        self.site.attach(self)
+        self.attached = True
+        if leftover:
+            self.data_received(leftover)
+        # A context of the session's own, for what runs before there is a coroutine too.
+        context = contextvars.copy_context()
+        try:
+            running = context.run(self.site.app, self.scope, self.receive, self.send)
+            if not iscoroutine(running):
+                running = awaited(running)
+            self.task = self.loop.create_task(running, context=context)
+        except BaseException as exc:
+            self.over(exc)
+            if not isinstance(exc, Exception):
+                raise
+        else:
+            self.task.add_done_callback(self.on_task_done)
+
+    # ---------------------------------------------------------- the application's end ----
+
+    def receive(self):
+        """ASGI's receive()."""
+        cdef Call call = Call.__new__(Call)
+        call.session = self
+        call.receives = True
+        return call
+
+    def send(self, message):
+        """ASGI's send()."""
+        cdef Call call = Call.__new__(Call)
+        call.session = self
+        call.message = message
+        return call
+
+    def on_task_done(self, task):
+        if task.cancelled():
+            self.over(None if self.cancelled else RuntimeError("the session's task was cancelled"))
+            return
+        exc = task.exception()
+        if exc is None and task.result() is not None:
+            logger.error("ASGI callable should return None, but returned '%s'.", task.result())
+        self.over(exc)
+
+    cdef int over(self, object exc) except -1:
+        """The application has returned, or raised `exc`."""
+        self.task = None
+        try:
+            if exc is not None and not isinstance(exc, ClientDisconnected):
+                logger.error("Exception in ASGI application\n", exc_info=exc)
+            elif self.state <= WS_DENYING and not (self.lost or self.cancelled):
+                logger.error("ASGI callable returned without completing handshake.")
+            self.queue.clear()
+            self.head = 0
+            self.queued_bytes = 0
+            if self.lost:
+                self.state = WS_CLOSED
+            elif self.state == WS_CONNECTING or (
+                    self.state == WS_DENYING and self.response_head is not None):
+                self.refuse(500)
+            elif self.state == WS_DENYING:
+                # The head is out: that the body ends too early must show.
+                self.state = WS_CLOSED
+                self.transport.abort()
+            elif self.state == WS_OPEN:
+                self.say_close(1000 if exc is None else 1011, "")
+                self.end_messages(1006, "")
+        except Exception:
+            self.fail_hard("A WebSocket failed at its end")
+        return self.part()
+
+    cdef object take(self):
+        """The next message for the application; None if there is none yet."""
+        cdef object payload
+        if not self.announced:
+            self.announced = True
+            return {"type": "websocket.connect"}
+        if self.head < len(self.queue):
+            payload = self.queue[self.head]
+            self.queue[self.head] = None
+            self.head += 1
+            self.queued_bytes -= len(payload)
+            if self.head == len(self.queue):
+                self.queue.clear()
+                self.head = 0
+            elif self.head >= self.max_queue:
+                del self.queue[:self.head]
+                self.head = 0
+            if self.reading_paused:
+                self.read_on()
+            if type(payload) is str:
+                return {"type": "websocket.receive", "text": payload}
+            return {"type": "websocket.receive", "bytes": payload}
+        if self.ended:
+            return {"type": "websocket.disconnect", "code": self.end_code,
+                    "reason": self.end_reason}
+        return None
+
+    cdef bint put(self, object message) except -1:
+        """Do what the application's message says. False: when there is room."""
+        cdef object kind = message["type"]
+        cdef int number = KINDS.get(kind, MSG_UNKNOWN)
+        cdef int todo
+        if self.writing_paused and not self.lost and (
+                self.state == WS_OPEN or self.state == WS_DENYING):
+            return False
+        if self.app_closed or self.lost:
+            self.gone(number, kind)
+            return True
+        todo = reaction(number, self.state)
+        if todo == DO_SEND:
+            self.send_payload(message)
+        elif todo == DO_ACCEPT:
+            self.accept(message)
+        elif todo == DO_CLOSE:
+            self.close_by_app(message)
+        elif todo == DO_REFUSE:
+            self.app_closed = True
+            self.refuse(403)
+        elif todo == DO_START:
+            self.start_response(message)
+        elif todo == DO_BODY:
+            self.continue_response(message)
+        elif todo == DO_GONE:
+            self.gone(number, kind)
+        elif todo == DO_EXPECT_ACCEPT:
+            raise RuntimeError(
+                "Expected ASGI message 'websocket.accept', 'websocket.close' "
+                f"or 'websocket.http.response.start' but got '{kind}'.")
+        elif todo == DO_EXPECT_BODY:
+            raise RuntimeError(
+                f"Expected ASGI message 'websocket.http.response.body' but got '{kind}'.")
+        else:
+            raise RuntimeError(
+                f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
+        return True
+
+    cdef int gone(self, int message, object kind) except -1:
+        """A message after the end: the application's mistake, or it cannot have known."""
+        if self.app_closed:
+            raise RuntimeError(
+                f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
+        if message == MSG_CLOSE:
+            # Many applications close in any case, when they are done.
+            self.app_closed = True
+            return 0
+        if message == MSG_UNKNOWN:
+            raise RuntimeError(
+                f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
+        raise ClientDisconnected("the WebSocket is closed")
+
+    cdef int accept(self, object message) except -1:
+        cdef object agreement = None
+        cdef object subprotocol = message.get("subprotocol")
+        cdef list head = [
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"]
+        head.append(header_line(b"sec-websocket-accept", binascii.b2a_base64(
+            hashlib.sha1(self.key + GUID, usedforsecurity=False).digest(), newline=False)))
+        if self.site.config.ws_per_message_deflate and self.extensions:
+            agreement = deflate.negotiate(self.extensions)
+        if agreement is not None:
+            head.append(header_line(b"sec-websocket-extensions", agreement.answer))
+        if subprotocol:
+            head.append(header_line(b"sec-websocket-protocol", subprotocol.encode("ascii")))
+        head.append(self.site.default_headers())
+        for name, value in message.get("headers") or ():
+            head.append(header_line(name, value))
+        head.append(b"\r\n")
+        max_size = self.site.config.ws_max_size or 0
+        if agreement is None:
+            self.reader = FrameReader(max_size)
+            self.writer = FrameWriter()
+        else:
+            self.reader = FrameReader(max_size, agreement.client_bits, agreement.client_takeover)
+            self.writer = FrameWriter(agreement.server_bits, agreement.server_takeover)
+        self.write(b"".join(head))
+        self.state = WS_OPEN
+        self.extensions = None
+        self.log_answer(101, 0)
+        self.schedule_ping()
+        for piece in self.early:
+            self.reader.feed(piece)
+        self.early.clear()
+        self.read_on()
+        return 0
+
+    cdef int send_payload(self, object message) except -1:
+        cdef object payload = message.get("bytes")
+        cdef list frames
+        if payload is None:
+            payload = message.get("text")
+            if payload is None:
+                return 0
+            if not isinstance(payload, str):
+                raise TypeError(f"'text' has to be str, not {type(payload).__name__}")
+        elif isinstance(payload, str):
+            raise TypeError("'bytes' has to be bytes, not str")
+        frames = self.writer.message(payload)
+        if len(frames) == 1:
+            self.transport.write(frames[0])
+        else:
+            self.transport.writelines(frames)
+        return 0
+
+    cdef int close_by_app(self, object message) except -1:
+        cdef object code = message.get("code")
+        cdef object reason = message.get("reason") or ""
+        if code is None:
+            code = 1000
+        if not isinstance(code, int) or not (code == 1005 or (
+                1000 <= code < 5000 and sendable(code))):
+            raise RuntimeError(f"Invalid WebSocket close code {code!r}.")
+        if len(reason.encode()) > 123:
+            raise RuntimeError("The reason of a 'websocket.close' has more than 123 bytes.")
+        self.app_closed = True
+        self.say_close(code, reason)
+        self.end_messages(code, reason)
+        return 0
+
+    # ------------------------------------------------ a response instead of a handshake ----
+
+    cdef int refuse(self, int status) except -1:
+        """Answer with a response of the server's own, and close."""
+        cdef bytes body = b"" if status == 403 else http.HTTPStatus(status).phrase.encode()
+        self.state = WS_CLOSED
+        self.write(b"HTTP/1.1 %d %b\r\n%bconnection: close\r\ncontent-length: %d\r\n"
+                   b"content-type: text/plain; charset=utf-8\r\n\r\n%b" % (
+                       status, http.HTTPStatus(status).phrase.encode(),
+                       self.site.default_headers(), len(body), body))
+        self.end_messages(1006, "")
+        self.log_answer(status, len(body))
+        return self.finish_transport()
+
+    cdef int start_response(self, object message) except -1:
+        """The head is kept until the first part of the body is there: maybe all of it is."""
+        cdef object status = message["status"]
+        cdef list head
+        cdef set names = set()
+        if not 200 <= status < 600:
+            raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
+        try:
+            phrase = http.HTTPStatus(status).phrase.encode()
+        except ValueError:
+            phrase = b""
+        head = [b"HTTP/1.1 %d %b\r\n" % (status, phrase), self.site.default_headers()]
+        for name, value in message.get("headers") or ():
+            # The connection ends with this response, which therefore needs no framing but that.
+            if bytes(name).lower() not in (b"connection", b"transfer-encoding"):
+                head.append(header_line(name, value))
+                names.add(bytes(name).lower())
+        head.append(b"connection: close\r\n")
+        if b"content-type" not in names:
+            head.append(b"content-type: text/plain; charset=utf-8\r\n")
+        self.response_head = b"".join(head)
+        self.response_sized = b"content-length" in names
+        self.response_status = status
+        self.state = WS_DENYING
+        return 0
+
+    cdef int continue_response(self, object message) except -1:
+        cdef bytes body = bytes(message.get("body") or b"")
+        cdef bint more = message.get("more_body", False)
+        cdef bytes head = self.response_head
+        if head is not None:
+            self.response_head = None
+            if not more and not self.response_sized:
+                head += b"content-length: %d\r\n" % len(body)
+            body = head + b"\r\n" + body
+            self.log_answer(self.response_status, 0)
+        if body:
+            self.transport.write(body)
+        if not more:
+            self.app_closed = True
+            self.state = WS_CLOSED
+            self.end_messages(1006, "")
+            self.finish_transport()
+        return 0
+
+    # -------------------------------------------------------------- the peer's end ----
+
+    def data_received(self, data):
+        self.heard = True
+        if self.state == WS_CONNECTING or self.state == WS_DENYING:
+            self.early.append(data)
+            self.early_bytes += len(data)
+            if self.early_bytes > EARLY_BYTES:
+                self.control_reading(True)
+        elif self.state == WS_OPEN or self.state == WS_CLOSING:
+            try:
+                self.reader.feed(data)
+                self.pump()
+            except Exception:
+                self.fail_hard("A WebSocket failed at what its peer has sent")
+
+    def eof_received(self):
+        """Nothing to stay open for: without a close frame nothing is left to be said."""
+
+    def connection_lost(self, exc):
+        self.lost = True
+        self.stop_pings()
+        self.disarm()
+        self.owed = None
+        # What was received is still the application's: the end comes behind it.
+        if self.state == WS_OPEN and self.reader.has_data():
+            self.pump_safely()
+        else:
+            self.state = WS_CLOSED
+            self.end_messages(1006, "")
+        wake(self.senders)
+        self.part()
+
+    def pause_writing(self):
+        self.writing_paused = True
+        if self.deadline is None and self.write_timeout > 0:
+            self.arm(self.write_timeout)
+
+    def resume_writing(self):
+        self.writing_paused = False
+        if self.state <= WS_OPEN:
+            self.disarm()
+        if self.owed is not None and self.state == WS_OPEN:
+            self.write(control_frame(WS_PONG, self.owed))
+        self.owed = None
+        wake(self.senders)
+
+    cdef bint full(self) noexcept:
+        return (len(self.queue) - self.head >= self.max_queue
+                or self.queued_bytes >= QUEUE_BYTES)
+
+    cdef int pump(self) except -1:
+        """Take apart what has come, as far as there is room for it."""
+        cdef int kind
+        if self.pumping:
+            return 0
+        self.pumping = True
+        try:
+            while self.state == WS_CLOSING or (self.state == WS_OPEN and not self.full()):
+                kind = self.reader.advance()
+                if kind == WS_TEXT or kind == WS_BINARY:
+                    if self.state == WS_OPEN:
+                        self.deliver(self.reader.payload)
+                elif kind == WS_NEED_DATA:
+                    break
+                elif kind == WS_PING:
+                    if self.writing_paused:
+                        self.owed = self.reader.payload
+                    elif self.state == WS_OPEN:
+                        self.write(control_frame(WS_PONG, self.reader.payload))
+                elif kind == WS_PONG:
+                    self.on_pong()
+                elif kind == WS_CLOSE:
+                    self.peer_closed()
+                else:
+                    self.break_off(self.reader.code, self.reader.reason)
+        finally:
+            self.pumping = False
+        if self.state == WS_OPEN and self.lost and not self.reader.has_data():
+            self.state = WS_CLOSED
+            self.end_messages(1006, "")
+        return self.control_reading(self.state == WS_OPEN and self.full())
+
+    cdef int read_on(self) except -1:
+        """The application has taken something: go on when half of the room is free."""
+        if self.state != WS_OPEN or (
+                2 * (len(self.queue) - self.head) <= self.max_queue
+                and 2 * self.queued_bytes <= QUEUE_BYTES):
+            self.pump_safely()
+        return 0
+
+    cdef int pump_safely(self) except -1:
+        """pump(), where the one who calls has nothing to do with what the peer has sent."""
+        try:
+            self.pump()
+        except Exception:
+            self.fail_hard("A WebSocket failed at what its peer has sent")
+        return 0
+
+    cdef int deliver(self, object payload) except -1:
+        self.queue.append(payload)
+        self.queued_bytes += len(payload)
+        if self.receivers:
+            wake_one(self.receivers)
+        return 0
+
+    cdef int end_messages(self, int code, str reason) except -1:
+        """The application gets no more than what is in the queue, and why."""
+        if not self.ended:
+            self.ended = True
+            self.end_code = code
+            self.end_reason = reason
+            self.early.clear()
+            wake(self.receivers)
+        return 0
+
+    cdef int peer_closed(self) except -1:
+        cdef int code = self.reader.code
+        cdef bint answered = self.state == WS_CLOSING
+        self.stop_pings()
+        self.state = WS_CLOSED
+        if not answered:
+            self.write(close_frame(code, "" if code == 1005 else self.reader.reason))
+        self.end_messages(code, self.reader.reason)
+        return self.finish_transport()
+
+    cdef int say_close(self, int code, str reason) except -1:
+        """Begin the closing."""
+        self.stop_pings()
+        self.state = WS_CLOSING
+        self.write(close_frame(code, reason))
+        if not self.lost:
+            self.arm(CLOSE_TIMEOUT)
+        # Whatever has come already may have the peer's close frame in it.
+        return self.pump_safely()
+
+    cdef int break_off(self, int code, str reason) except -1:
+        """The peer breaks the rules: say so, and hear nothing more of it."""
+        cdef bint said = self.state == WS_CLOSING
+        self.stop_pings()
+        self.state = WS_LINGERING
+        if not said:
+            self.write(close_frame(code, reason))
+        self.end_messages(code, reason)
+        if self.lost:
+            return 0
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            return self.arm(LINGER_TIMEOUT)
+        self.state = WS_CLOSED
+        return self.finish_transport()
+
+    cdef int control_reading(self, bint pause) except -1:
+        if pause == self.reading_paused or self.lost:
+            return 0
+        self.reading_paused = pause
+        if pause:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+        return 0
+
+    cdef int write(self, bytes data) except -1:
+        if not self.lost:
+            self.transport.write(data)
+        return 0
+
+    cdef int finish_transport(self) except -1:
+        """Close when everything is written, or when that takes too long."""
+        if self.lost:
+            return 0
+        self.transport.close()
+        return self.arm(CLOSE_TIMEOUT)
+
+    cdef int fail_hard(self, str what) except -1:
+        """Called in an except clause: log it, and cut the connection."""
+        logger.exception(what)
+        self.stop_pings()
+        self.state = WS_CLOSED
+        self.end_messages(1011, "")
+        self.transport.abort()
+        return 0
+
+    # ------------------------------------------------------------------ time ----
+
+    cdef int arm(self, double seconds) except -1:
+        self.disarm()
+        self.deadline_seconds = seconds
+        self.unsent = self.transport.get_write_buffer_size()
+        self.deadline = self.loop.call_later(seconds, self.on_deadline)
+        return 0
+
+    cdef int disarm(self) except -1:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+        return 0
+
+    def on_deadline(self):
+        """The peer has taken nothing for that long, or has not closed though all is sent."""
+        self.deadline = None
+        if self.transport.get_write_buffer_size() < self.unsent:
+            self.arm(self.deadline_seconds)
+        else:
+            self.transport.abort()
+
+    cdef int stop_pings(self) except -1:
+        if self.ping_timer is not None:
+            self.ping_timer.cancel()
+            self.ping_timer = None
+        self.pinged = None
+        return 0
+
+    cdef int schedule_ping(self) except -1:
+        if self.ping_interval > 0:
+            self.ping_timer = self.loop.call_later(self.ping_interval, self.on_ping_timer)
+        return 0
+
+    def on_ping_timer(self):
+        if self.writing_paused:         # the deadline of writing decides
+            self.schedule_ping()
+            return
+        self.pings += 1
+        self.pinged = self.pings.to_bytes(4, "big")
+        self.heard = False
+        self.write(control_frame(WS_PING, self.pinged))
+        if self.ping_timeout > 0:
+            self.ping_timer = self.loop.call_later(self.ping_timeout, self.on_pong_timer)
+        else:
+            self.schedule_ping()
+
+    def on_pong_timer(self):
+        """No answer; but a peer that is busy sending, or that we do not read, may be alive."""
+        if self.heard or self.reading_paused:
+            self.heard = False
+            self.ping_timer = self.loop.call_later(self.ping_timeout, self.on_pong_timer)
+            return
+        self.stop_pings()
+        self.state = WS_CLOSED
+        self.write(close_frame(1011, "keepalive ping timeout"))
+        self.end_messages(1011, "keepalive ping timeout")
+        # Who does not answer may not read either.
+        self.finish_transport()
+
+    cdef int on_pong(self) except -1:
+        if self.pinged is not None and self.reader.payload == self.pinged:
+            self.pinged = None
+            if self.ping_timeout > 0:
+                self.ping_timer.cancel()
+                self.schedule_ping()
+        return 0
+
+    # ------------------------------------------------------------------ the site ----
+
+    def begin_shutdown(self):
+        """The server stops: tell the peer and the application."""
+        try:
+            if self.state == WS_CONNECTING:
+                self.end_messages(1012, "")
+                self.refuse(503)
+            elif self.state == WS_OPEN:
+                self.say_close(1012, "")
+                self.end_messages(1012, "")
+        except Exception:
+            self.fail_hard("A WebSocket failed when the server stopped")
+
+    def cancel(self):
+        """The server waits no longer."""
+        self.cancelled = True
+        self.begin_shutdown()
+        if not self.lost:
+            # What can leave at once does; closing waits for nothing then.
+            self.state = WS_CLOSED
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()
+        self.end_messages(1012, "")
+        if self.task is not None:
+            self.task.cancel()
+
+    cdef int log_answer(self, int status, Py_ssize_t size) except -1:
+        log = self.site.access_log
+        if log is not None:
+            try:
+                log(self.scope, status, size, self.loop.time() - self.began)
+            except Exception:
+                logger.exception("The access log failed")
+        return 0
+
+    cdef int part(self) except -1:
+        """Let the site go on without this one, if both ends of it are gone."""
+        if self.lost and self.task is None and self.attached:
+            self.attached = False
+            self.site.detach(self)
+        return 0
+
+
+cdef int wake(list waiters) except -1:
+    """All of them: each looks for itself whether it can go on."""
+    for future in waiters:
+        if not future.done():
+            future.set_result(None)
+    waiters.clear()
+    return 0
+
+
+cdef int wake_one(list waiters) except -1:
+    """The first that still waits."""
+    while waiters:
+        future = waiters.pop(0)
+        if not future.done():
+            future.set_result(None)
+            break
+    return 0
+
+
+# ------------------------------------------------------- what receive() and send() return ----
+
+
+@cython.final
+cdef class Call:
+    """One receive() or send(); a coroutine to everybody who looks."""
+
+    def __del__(self):
+        if not self.finished and self.future is None and self.session is not None:
+            warnings.warn(
+                f"coroutine {self.__qualname__!r} was never awaited", RuntimeWarning, source=self)
+
+    cdef object step(self, bint *returned):
+        """Until the next wait: the future to wait for, or (returned) the result."""
+        cdef object result
+        if self.finished:
+            raise RuntimeError("cannot reuse already awaited coroutine")
+        try:
+            if self.future is not None:
+                self.future.result()        # raises CancelledError where somebody cancelled it
+                self.future = None
+            returned[0] = True
+            if self.receives:
+                result = self.session.take()
+                if result is not None:
+                    self.finished = True
+                    return result
+            elif self.session.put(self.message):
+                self.finished = True
+                return None
+            returned[0] = False
+            self.future = self.session.loop.create_future()
+            self.waiters().append(self.future)
+            # Marks the future as being waited for, as the task's step wants it.
+            return next(iter(self.future))
+        except BaseException:
+            self.finish()
+            raise
+
+    cdef list waiters(self):
+        return self.session.receivers if self.receives else self.session.senders
+
+    cdef int finish(self) except -1:
+        """Cancelled or failed: who waits behind this one has its turn."""
+        cdef object future = self.future
+        cdef list waiters
+        self.finished = True
+        self.future = None
+        if future is not None:
+            waiters = self.waiters()
+            if future in waiters:
+                waiters.remove(future)
+            elif self.receives:
+                wake_one(waiters)
+        return 0
+
+    def send(self, value):
+        cdef bint returned = False
+        result = self.step(&returned)
+        if returned:
+            raise StopIteration(result)
+        return result
+
+    def throw(self, kind, value=None, traceback=None):
+        self.finish()
+        if isinstance(kind, BaseException):
+            raise kind
+        if value is None:
+            raise kind
+        if not isinstance(value, BaseException):
+            value = kind(value)
+        raise value.with_traceback(traceback)
+
+    def close(self):
+        self.finish()
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    @property
+    def __name__(self):
+        return "receive" if self.receives else "send"
+
+    @property
+    def __qualname__(self):
+        return "WebSocket.receive" if self.receives else "WebSocket.send"
+
+    @property
+    def cr_await(self):
+        """What it waits for, for those who print the call graph."""
+        return self.future
+
+
+cdef int send_slot(PyObject *self, PyObject *value, PyObject **result) except -1:
+    """send() without a StopIteration for the result; PYGEN_ERROR is -1."""
+    cdef bint returned = False
+    cdef object out = (<Call>self).step(&returned)
+    Py_INCREF(out)
+    result[0] = <PyObject *>out
+    return PYGEN_RETURN if returned else PYGEN_NEXT
+
+
+cdef PyObject *next_slot(PyObject *self) except? NULL:
+    """As CPython 3.12 and later call it: no exception stands for None, and where there is a result
+    it makes no traceback."""
+    cdef bint returned = False
+    cdef object out = (<Call>self).step(&returned)
+    if not returned:
+        Py_INCREF(out)
+        return <PyObject *>out
+    if out is not None:
+        PyErr_SetObject(PyExc_StopIteration, <PyObject *>out)
+    return NULL
+
+
+(<PyTypeObject *>Call).tp_as_async.am_send = <void *>send_slot
+(<PyTypeObject *>Call).tp_iternext = <void *>next_slot
+Coroutine.register(Call)

@@ -44,7 +44,7 @@ def hand_over(site: Site, transport: asyncio.Transport, scope: dict[str, Any], d
         "extensions": {"websocket.http.response": {}}
         | {name: value for name, value in scope["extensions"].items() if name == "tls"},
     }
-    websocket = WebSocket(
+    websocket: Any = WebSocket(  # a protocol by its methods
         site,
         transport,
         scope,

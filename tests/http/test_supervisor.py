@@ -189,11 +189,11 @@ def test_sighup_brings_new_code_and_lets_old_requests_finish(folder):
     with Supervised(cwd=folder) as command:
         with pending(command.address, "/gate") as answer:
             gatekeeper = int(command.wait_for(r"in the gate of (\d+)")[1])
-            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
             command.send(signal.SIGHUP)
             command.wait_for("Shutting down")
             command.wait_for("Shutting down")  # only the new ones listen
-            assert get(command.address).startswith("9")
+            assert get(command.address).startswith("new")
             # Its worker drains, and ends when its request has.
             os.kill(gatekeeper, signal.SIGUSR1)
             assert answer() == (200, str(gatekeeper))
@@ -293,11 +293,11 @@ def reload_arguments(request, folder):
 def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_arguments):
     with Command(*reload_arguments, cwd=folder) as command:
         url = command.url()
-        assert not get(url).startswith("9")
-        write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+        assert not get(url).startswith("new")
+        write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
         command.wait_for(r"main\.py changed: reloading")
         command.wait_for("is ready")
-        assert get(url).startswith("9")
+        assert get(url).startswith("new")
 
         write_app(folder, "app = 1 / 0")
         command.wait_for("ZeroDivisionError")
@@ -318,10 +318,10 @@ def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_argu
         url = command.url()
         with pending(url, "/gate"):
             command.wait_for("in the gate")
-            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"9%d"'))
+            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
             command.wait_for("the gate was cancelled")
             command.wait_for("is ready")
-            assert get(url).startswith("9")
+            assert get(url).startswith("new")
         assert command.stop() == 0
 
 

@@ -4,7 +4,6 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
-@disjoint_base
 class Awaitable:
     def __await__(self) -> Self: ...
     def __iter__(self) -> Self: ...

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
+from .proxy import TrustedProxies
 
 PREFIX = "MGLOOP_SERVE_"
 
@@ -386,6 +387,7 @@ class Config:
             raise ConfigError(
                 "other processes have to import the application: give it as 'pkg.mod:app'"
             )
+        TrustedProxies(self.forwarded_allow_ips)
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ConfigError("ssl_keyfile needs ssl_certfile: name the certificate as well")
         if self.ssl_cert_reqs and not self.ssl_ca_certs:

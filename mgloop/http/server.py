@@ -33,6 +33,7 @@ from . import importing, logs, sockets, tls
 from .config import Config
 from .errors import StartError
 from .lifespan import Lifespan
+from .proxy import TrustedProxies
 
 logger = logging.getLogger("mgloop.http")
 
@@ -131,7 +132,12 @@ class Server:
         await lifespan.startup()
         self._lifespan = lifespan
         self.site = Site(
-            loop, app, config, state=lifespan.state, access_log=logs.access_log(config, loop)
+            loop,
+            app,
+            config,
+            state=lifespan.state,
+            access_log=logs.access_log(config, loop),
+            proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
         )
         self.site.on_limit = self._request_limit_reached
         for sock in bound:

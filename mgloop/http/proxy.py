@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a proxy in front says of the client: X-Forwarded-For and -Proto, and Forwarded (RFC 7239).
+
+Anybody may send these headers, so they are believed of a trusted peer only, and of the chain of
+addresses only as much as trusted proxies have written: from the right, the first that is not one
+of them is the client.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import ConfigError
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: A parameter of Forwarded: name=token or name="quoted".
+_PARAMETER = re.compile(r'\s*(\w+)=(?:"((?:[^"\\]|\\.)*)"|([^;,\s]*))\s*(?:;|$)')
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+
+
+class TrustedProxies:
+    """The peers that forwarded_allow_ips names; called with a scope, puts in what they say.
+
+    trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by commas.
+    Raises ConfigError.
+    """
+
+    def __init__(self, trusted: str) -> None:
+        names = [name for part in trusted.split(",") if (name := part.strip())]
+        self.everybody = "*" in names
+        self.unix = self.everybody or "unix:" in names
+        self.networks: list[_Network] = []
+        for name in names:
+            if name in ("*", "unix:"):
+                continue
+            try:
+                self.networks.append(ipaddress.ip_network(name, strict=False))
+            except ValueError:
+                raise ConfigError(
+                    f"forwarded_allow_ips: {name!r} is not an address, a network, unix: or *"
+                ) from None
+
+    def trusts(self, host: str) -> bool:
+        """Whether the address is one of theirs."""
+        if self.everybody:
+            return True
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.networks)
+
+    def __call__(self, scope: dict[str, Any]) -> None:
+        client = scope["client"]
+        if not (self.unix if client is None else self.trusts(client[0])):
+            return
+        hops, scheme = _forwarded(scope["headers"])
+        if scheme in _SCHEMES:
+            scope["scheme"] = _SCHEMES[scheme]
+        for i, (host, port) in enumerate(reversed(hops), 1):
+            if i == len(hops) or not self.trusts(host):
+                scope["client"] = host, port
+                break
+
+
+def _forwarded(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[str, int]], str]:
+    """The chain of addresses, the nearest last, and the scheme that the client has used, or ""."""
+    chains: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"x-forwarded-proto": []}
+    forwarded: list[str] = []
+    for name, value in headers:
+        if name in chains:
+            chains[name] += value.decode("latin-1").split(",")
+        elif name == b"forwarded":
+            forwarded += _elements(value.decode("latin-1"))
+    if any(chains.values()):
+        protos = [proto.strip().lower() for proto in chains[b"x-forwarded-proto"]]
+        hops = chains[b"x-forwarded-for"]
+    else:
+        parsed = [dict(_parameters(element)) for element in forwarded]
+        protos = [each["proto"].lower() for each in parsed if "proto" in each]
+        hops = [each["for"] for each in parsed if "for" in each]
+    return [_address(hop.strip()) for hop in hops if hop.strip()], protos[0] if protos else ""
+
+
+def _elements(text: str) -> list[str]:
+    """Split at the commas that are not quoted."""
+    return re.findall(r'(?:"(?:[^"\\]|\\.)*"|[^,"])+', text)
+
+
+def _parameters(element: str) -> Iterator[tuple[str, str]]:
+    for match in _PARAMETER.finditer(element):
+        quoted, plain = match[2], match[3]
+        yield match[1].lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """(host, port) of 1.2.3.4, 1.2.3.4:5, ::1, [::1], [::1]:5, unknown or _name; port 0 = not told."""
+    host, port = text, ""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    return host, int(port) if port.isdecimal() and len(port) <= 5 else 0

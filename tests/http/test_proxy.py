@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whom a proxy's headers are believed of, and what they say."""
+
+import pytest
+from mgloop.http.errors import ConfigError
+from mgloop.http.proxy import TrustedProxies
+from peers import on_loop
+from sites import Recording, Serving, get
+
+
+def seen(trusted, headers, client=("127.0.0.1", 1234), scheme="http"):
+    scope = {
+        "client": client,
+        "scheme": scheme,
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+    }
+    TrustedProxies(trusted)(scope)
+    return scope["client"], scope["scheme"]
+
+
+FOR, PROTO, FORWARDED = "X-Forwarded-For", "X-Forwarded-Proto", "Forwarded"
+UNCHANGED = (("127.0.0.1", 1234), "http")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers", "expected"),
+    [
+        ("127.0.0.1", [], UNCHANGED),
+        ("", [(FOR, "1.1.1.1")], UNCHANGED),
+        ("10.0.0.1", [(FOR, "1.1.1.1"), (PROTO, "https")], UNCHANGED),
+        ("127.0.0.1", [(FOR, "1.1.1.1"), (PROTO, "https")], (("1.1.1.1", 0), "https")),
+        ("127.0.0.0/8", [(FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
+        ("*", [(FOR, "1.1.1.1, 2.2.2.2")], (("1.1.1.1", 0), "http")),
+        # The client may have written the first itself.
+        ("127.0.0.1", [(FOR, "6.6.6.6, 1.1.1.1")], (("1.1.1.1", 0), "http")),
+        ("127.0.0.1, 10.0.0.0/8", [(FOR, "6.6.6.6, 1.1.1.1, 10.1.1.1")], (("1.1.1.1", 0), "http")),
+        ("127.0.0.1", [(FOR, "6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
+        ("127.0.0.1", [(FOR, "127.0.0.1")], (("127.0.0.1", 0), "http")),
+        ("127.0.0.1", [(FOR, "1.1.1.1:99")], (("1.1.1.1", 99), "http")),
+        ("127.0.0.1", [(FOR, "::2")], (("::2", 0), "http")),
+        ("127.0.0.1", [(FOR, "[::2]:99")], (("::2", 99), "http")),
+        ("127.0.0.1", [(FOR, " , ")], UNCHANGED),
+        ("127.0.0.1", [(PROTO, "gopher")], UNCHANGED),
+        ("127.0.0.1", [(PROTO, "wss")], (("127.0.0.1", 1234), "https")),
+        (
+            "127.0.0.1",
+            [(FORWARDED, 'for=6.6.6.6, for="[::3]:7";proto=https;by="a,b"')],
+            (("::3", 7), "https"),
+        ),
+        ("127.0.0.1", [(FORWARDED, "For=unknown; Proto=HTTPS")], (("unknown", 0), "https")),
+        ("127.0.0.1", [(FORWARDED, ";;=,")], UNCHANGED),
+        # One of the two is written by the proxy; that the other is passed on unread is the danger.
+        ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
+    ],
+)
+def test_what_is_believed(trusted, headers, expected):
+    assert seen(trusted, headers) == expected
+
+
+def test_unix_sockets():
+    headers = [(FOR, "1.1.1.1")]
+    assert seen("127.0.0.1", headers, client=None) == (None, "http")
+    assert seen("127.0.0.1, unix:", headers, client=None) == (("1.1.1.1", 0), "http")
+    assert seen("*", headers, client=None) == (("1.1.1.1", 0), "http")
+
+
+def test_an_address_of_both_families():
+    headers = [(FOR, "1.1.1.1")]
+    assert seen("127.0.0.1", headers, client=("::ffff:127.0.0.1", 1))[0] == ("1.1.1.1", 0)
+
+
+def test_no_address():
+    with pytest.raises(ConfigError, match="forwarded_allow_ips: 'localhost' is not an address"):
+        TrustedProxies("localhost")
+
+
+@on_loop
+async def test_in_the_scope(loop):
+    app = Recording()
+    async with Serving(loop, app, proxy=TrustedProxies("127.0.0.1")) as serving:
+        await serving.one(get("/", "X-Forwarded-For: 1.1.1.1", "X-Forwarded-Proto: https"))
+    (scope,) = app.scopes
+    assert (scope["client"], scope["scheme"]) == (("1.1.1.1", 0), "https")

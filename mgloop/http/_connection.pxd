@@ -77,6 +77,9 @@ cdef class Connection(Channel):
     cdef Py_ssize_t at_len
     cdef bytes carry
     cdef Py_ssize_t piece_len
+    cdef const char *origin             # of what is being parsed
+    cdef Py_ssize_t offset              # bytes before it since the method
+    cdef Py_ssize_t target_end          # where the target ends, counted so
     cdef int blank                      # bytes of the empty line that may stand before
     cdef str method                     # None until it has been read
     cdef bytes name                     # of the header whose value is read

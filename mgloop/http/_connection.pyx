@@ -46,7 +46,7 @@ cdef enum:
     DISCARD = 1 << 20           # bytes of a body that nobody wants
     EXTENSIONS = 4096           # bytes of a chunk's extensions
 
-cdef object log = logging.getLogger("mgloop.error")
+cdef object log = logging.getLogger("mgloop.http")
 
 cdef str TYPE = sys.intern("type")
 cdef str ASGI = sys.intern("asgi")
@@ -125,6 +125,17 @@ cdef int on_url_complete(llhttp_t *parser) noexcept:
         return -1
 
 
+cdef int on_version(llhttp_t *parser, const char *at, size_t length) noexcept:
+    """A space and "HTTP/" stand between the target and this: llhttp skips more spaces."""
+    cdef Connection connection = <Connection>parser.data
+    cdef Py_ssize_t place = connection.offset + (at - connection.origin)
+    if connection.url is not None and connection.target_end:
+        if place - connection.target_end != 6:
+            return -1
+        connection.target_end = 0
+    return 0
+
+
 cdef int on_header_field_complete(llhttp_t *parser) noexcept:
     cdef Connection connection = <Connection>parser.data
     try:
@@ -176,6 +187,7 @@ cdef llhttp_settings_t settings
 llhttp_settings_init(&settings)
 settings.on_message_begin = on_message_begin
 settings.on_url = on_piece
+settings.on_version = on_version
 settings.on_header_field = on_piece
 settings.on_header_value = on_piece
 settings.on_url_complete = on_url_complete
@@ -305,7 +317,9 @@ cdef class Connection(Channel):
                 and self.carry is None:
             self.refuse(400, "two spaces behind the method")
             return 0
+        self.origin = data
         error = llhttp_execute(&self.parser, data, n)
+        self.offset += n
         cdef object failure
         used[0] = n
         if error == HPE_OK:
@@ -382,6 +396,7 @@ cdef class Connection(Channel):
         else:
             llhttp_execute(&self.parser, b"POST ", 5)
         self.method = method
+        self.offset = 0
         return 0
 
     cdef int fail(self, int status, str reason) except -2:
@@ -401,6 +416,8 @@ cdef class Connection(Channel):
             return self.fail(400, "a folded header line")
         self.at_len += length
         self.piece_len += length
+        if self.url is None:
+            self.target_end = self.offset + (at + length - self.origin)
         if self.piece_len > self.site.limit_field and self.url is not None:
             return self.fail(431, "a header is too large")
         return 0
@@ -518,7 +535,7 @@ cdef class Connection(Channel):
     cdef bint known_coding(self) except -1:
         """Each of the codings before chunked is one that HTTP knows."""
         names = [name.strip().lower() for name in self.coding.split(b",")]
-        return all(name in CODINGS for name in names if name and name != b"chunked")
+        return all(name in CODINGS or name == b"chunked" for name in names)
 
     cdef int body_came(self, const char *at, size_t length) except -2:
         cdef Request request = self.request

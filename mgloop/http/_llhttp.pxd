@@ -19,6 +19,7 @@ cdef extern from "llhttp.h":
     ctypedef struct llhttp_settings_t:
         llhttp_cb on_message_begin
         llhttp_data_cb on_url
+        llhttp_data_cb on_version
         llhttp_data_cb on_header_field
         llhttp_data_cb on_header_value
         llhttp_data_cb on_chunk_extension_name

@@ -55,7 +55,7 @@ cdef enum:
     FLUSH_AT = 32 << 10     # what waits for more, in bytes
     COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
 
-cdef object log = logging.getLogger("mgloop.error")
+cdef object log = logging.getLogger("mgloop.http")
 
 cdef str TYPE = sys.intern("type")
 cdef str STATUS = sys.intern("status")

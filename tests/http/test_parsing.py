@@ -105,6 +105,7 @@ INVALID = {
     "an authority for GET": get("a:80"),
     "a target beyond ASCII": "GET /ä HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
     "two spaces": b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "two spaces before the version": b"GET /  HTTP/1.1\r\nHost: a\r\n\r\n",
     "a tab": b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "bare LF": b"GET / HTTP/1.1\nHost: a\n\n",
     "bare CR": b"GET / HTTP/1.1\rHost: a\r\r",

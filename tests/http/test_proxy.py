@@ -2,10 +2,11 @@
 """Whom a proxy's headers are believed of, and what they say."""
 
 import pytest
-from mgloop.http.errors import ConfigError
-from mgloop.http.proxy import TrustedProxies
 from peers import on_loop
 from sites import Recording, Serving, get
+
+from mgloop.http.errors import ConfigError
+from mgloop.http.proxy import TrustedProxies
 
 
 def seen(trusted, headers, client=("127.0.0.1", 1234), scheme="http"):

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Streams of requests, whole and broken, cut anywhere: the same is understood, and h11 agrees.
+
+Who reads a stream differently from the proxy in front can be made to take one request for two.  So
+what the server accepts must be what h11, written from the RFC with other eyes, reads there as well;
+where h11 refuses, the server may not accept, but for the differences that are listed below.
+
+MGLOOP_FUZZ_EXAMPLES is how many streams (a million is a long run).
+"""
+
+import asyncio
+import logging
+import os
+import types
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sites import DEFAULTS, answer
+
+from mgloop.http._site import Site
+
+h11 = pytest.importorskip("h11")
+
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "300"))
+
+
+class Memory(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.closing = False
+
+    def write(self, data):
+        assert not self.closing
+        self.written = getattr(self, "written", b"") + data
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        pass
+
+    def close(self):
+        self.closing = True
+
+    abort = close
+
+    def is_closing(self):
+        return self.closing
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+
+class Understood:
+    """What the application was given of a stream."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.requests = []
+        config = types.SimpleNamespace(**DEFAULTS | {"timeout_keep_alive": 0, "timeout_head": 0})
+        self.site = Site(loop, self.app, config)
+
+    async def app(self, scope, receive, send):
+        request = [scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], b""]
+        self.requests.append(request)
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                request.append("cut")
+                return
+            request[4] += message["body"]
+            if not message["more_body"]:
+                break
+        await answer(send, b"ok")
+
+    def turn(self, count):
+        for _ in range(count):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+
+    def read(self, pieces):
+        """(the requests that came whole, the status of a refusal or None)"""
+        transport = Memory()
+        connection = self.site.connection()
+        connection.connection_made(transport)
+        self.requests = []
+        for piece in pieces:
+            if transport.closing:
+                break
+            connection.data_received(piece)
+            if self.site.in_flight:
+                self.turn(2)
+        self.turn(16)
+        written = getattr(transport, "written", b"")
+        connection.connection_lost(None)
+        self.turn(4)
+        statuses = [
+            int(line[9:12]) for line in written.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")
+        ]
+        refusal = next((status for status in statuses if status >= 400), None)
+        return [tuple(request) for request in self.requests if len(request) == 5], refusal
+
+
+def read_by_h11(data):
+    """The same, by h11: None for a stream that it refuses after these requests."""
+    requests = []
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(data)
+    connection.receive_data(b"")
+    request = None
+    try:
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                request = [event.method, event.target, list(event.headers), b""]
+            elif isinstance(event, h11.Data):
+                request[3] += bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                requests.append(tuple(request))
+                connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                connection.send(h11.EndOfMessage())
+                if connection.our_state is h11.MUST_CLOSE:
+                    return requests, True
+                connection.start_next_cycle()
+            else:
+                return requests, True
+    except h11.RemoteProtocolError:
+        return requests, False
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+methods = st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "BREW", "get", "G T"])
+targets = st.sampled_from(
+    ["/", "/a?b=c", "/%20%zz", "*", "http://h/p?q", "//x", "/a b", "/\x7f", ""]
+)
+versions = st.sampled_from(["HTTP/1.1"] * 6 + ["HTTP/1.0", "HTTP/1.2", "HTTP/2.0", "HTP/1.1", ""])
+names = st.sampled_from(
+    [
+        "X-A",
+        "x-b",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Connection",
+        "Host",
+        "Expect",
+        "X ",
+        "",
+        "Ä",
+    ]
+)
+values = st.sampled_from(
+    ["1", "5", "0", "005", "+5", "-1", "5,5", "chunked", "Chunked", " chunked ", "gzip, chunked"]
+    + ["chunked, chunked", "identity", "close", "keep-alive", "a", "", "a\tb", "a\x0bb", "a\0b"]
+    + ["100-continue", "x" * 50, "\xe4"]
+)
+line_ends = st.sampled_from(["\r\n"] * 12 + ["\n", "\r", "\r\r\n", "\r\n "])
+bodies = st.sampled_from(
+    ["", "hello", "5\r\nhello\r\n0\r\n\r\n", "0\r\n\r\n", "5;a=b\r\nhello\r\n0\r\nT: 1\r\n\r\n"]
+    + [
+        "5\r\nhello0\r\n\r\n",
+        "5\nhello\n0\n\n",
+        "G\r\n",
+        "0\r\nX",
+        "1\r\na\r\n00\r\n\r\n",
+        "-1\r\n",
+    ]
+)
+
+
+@st.composite
+def messages(draw):
+    end = draw(line_ends)
+    head = " ".join([draw(methods), draw(targets), draw(versions)]) + end
+    for _ in range(draw(st.sampled_from([1, 1, 1, 1, 0, 2]))):
+        head += "Host: h" + draw(line_ends)
+    for _ in range(draw(st.integers(0, 3))):
+        head += draw(names) + draw(st.sampled_from([":", ": ", ":\t"])) + draw(values)
+        head += draw(line_ends)
+    return (head + end + draw(bodies)).encode("latin-1")
+
+
+@st.composite
+def good_messages(draw):
+    """What the RFC allows, so that there is something behind it."""
+    method, target = draw(st.sampled_from([("GET", "/"), ("POST", "/p?q"), ("OPTIONS", "*")]))
+    head = f"{method} {target} HTTP/1.1\r\nHost: h\r\n"
+    body = draw(st.sampled_from(["", "hello", "x" * 300]))
+    if draw(st.booleans()):
+        head += f"Content-Length: {len(body)}\r\n"
+    elif body:
+        head += "Transfer-Encoding: chunked\r\n"
+        body = f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+    return (head + "\r\n" + body).encode()
+
+
+streams = st.lists(st.one_of(messages(), good_messages()), min_size=1, max_size=4).map(b"".join)
+
+
+@st.composite
+def broken_streams(draw):
+    """A stream with a byte changed, left out, or put in."""
+    data = bytearray(draw(streams))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        what = draw(st.sampled_from(["change", "remove", "insert"]))
+        byte = draw(st.sampled_from(b"\r\n \t:;,0159aZ\0\x80\xff"))
+        if what == "change" and data:
+            data[at] = byte
+        elif what == "remove":
+            del data[at : at + 1]
+        else:
+            data.insert(at, byte)
+    return bytes(data)
+
+
+@pytest.fixture
+def understood(loop):
+    logging.getLogger("mgloop.http").setLevel(logging.CRITICAL)
+    yield Understood(loop)
+    logging.getLogger("mgloop.http").setLevel(logging.NOTSET)
+
+
+def check(understood, data, cuts):
+    whole = understood.read([data])
+    edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert understood.read(pieces) == whole, "it depends on where the stream is cut"
+    requests, _ = whole
+    theirs, _ = read_by_h11(data)
+    if strictly_ours(data):
+        return
+    for i, (method, path, query, headers, body) in enumerate(requests):
+        assert i < len(theirs), f"h11 refuses request {i}, or finds it incomplete"
+        their_method, target, their_headers, their_body = theirs[i]
+        assert method.encode() == their_method
+        assert body == their_body
+        assert headers == their_headers
+        assert path + (b"?" + query if query or b"?" in target else b"") in (
+            target,
+            target.partition(b"#")[0],
+            b"/" + target.partition(b"//")[2].partition(b"/")[2],
+        )
+
+
+def strictly_ours(data):
+    """Where h11 is stricter than the RFC asks, or reads more than it allows."""
+    return any(part in data for part in (b"gzip", b"identity", b"xpect", b"hunked, chunked"))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=broken_streams(), cuts=st.lists(st.integers(0, 600), max_size=8))
+@pytest.mark.mgloop_only
+@pytest.mark.timeout(60 if EXAMPLES <= 1000 else 0)
+def test_streams(understood, data, cuts):
+    check(understood, data, cuts)
+
+
+@settings(
+    max_examples=EXAMPLES // 3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=broken_streams())
+@pytest.mark.mgloop_only
+@pytest.mark.timeout(60 if EXAMPLES <= 1000 else 0)
+def test_streams_bytewise(understood, data):
+    check(understood, data, range(len(data)))

@@ -382,7 +382,8 @@ cdef class FrameReader:
                 raise MemoryError
             self.buffer = moved
             self.room = room
-        if data is not NULL:
+        # Nothing into no buffer is undefined to memcpy().
+        if data is not NULL and size:
             memcpy(self.buffer + self.used, data, size)
         self.used += size
         return 0
@@ -483,7 +484,8 @@ cdef bytes put_frame(int first, const void *data, Py_ssize_t size):
     cdef int length = put_header(header, first, size)
     cdef bytes frame = PyBytes_FromStringAndSize(NULL, length + size)
     memcpy(PyBytes_AS_STRING(frame), header, length)
-    memcpy(PyBytes_AS_STRING(frame) + length, data, size)
+    if size:
+        memcpy(PyBytes_AS_STRING(frame) + length, data, size)
     return frame
 
 

@@ -25,8 +25,8 @@ _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 class TrustedProxies:
     """The peers that forwarded_allow_ips names; called with a scope, puts in what they say.
 
-    trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by commas.
-    Raises ConfigError.
+    trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by
+    commas. Raises ConfigError.
     """
 
     def __init__(self, trusted: str) -> None:
@@ -100,7 +100,7 @@ def _parameters(element: str) -> Iterator[tuple[str, str]]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """(host, port) of 1.2.3.4, 1.2.3.4:5, ::1, [::1], [::1]:5, unknown or _name; port 0 = not told."""
+    """(host, port) of 1.2.3.4, 1.2.3.4:5, ::1, [::1], [::1]:5, unknown or _name; port 0 = none."""
     host, port = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

@@ -9,6 +9,7 @@ MGLOOP_FUZZ_EXAMPLES is how many streams (a million is a long run).
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import types
@@ -156,20 +157,24 @@ names = st.sampled_from(
     ]
 )
 values = st.sampled_from(
-    ["1", "5", "0", "005", "+5", "-1", "5,5", "chunked", "Chunked", " chunked ", "gzip, chunked"]
-    + ["chunked, chunked", "identity", "close", "keep-alive", "a", "", "a\tb", "a\x0bb", "a\0b"]
-    + ["100-continue", "x" * 50, "\xe4"]
+    [
+        *("1", "5", "0", "005", "+5", "-1", "5,5", "chunked", "Chunked", " chunked "),
+        *("gzip, chunked", "chunked, chunked", ",chunked", "identity", "close", "keep-alive"),
+        *("a", "", "a\tb", "a\x0bb", "a\0b", "100-continue", "x" * 50, "\xe4"),
+    ]
 )
 line_ends = st.sampled_from(["\r\n"] * 12 + ["\n", "\r", "\r\r\n", "\r\n "])
 bodies = st.sampled_from(
-    ["", "hello", "5\r\nhello\r\n0\r\n\r\n", "0\r\n\r\n", "5;a=b\r\nhello\r\n0\r\nT: 1\r\n\r\n"]
-    + [
-        "5\r\nhello0\r\n\r\n",
-        "5\nhello\n0\n\n",
-        "G\r\n",
-        "0\r\nX",
-        "1\r\na\r\n00\r\n\r\n",
-        "-1\r\n",
+    [
+        *(
+            "",
+            "hello",
+            "5\r\nhello\r\n0\r\n\r\n",
+            "0\r\n\r\n",
+            "5;a=b\r\nhello\r\n0\r\nT: 1\r\n\r\n",
+        ),
+        *("5\r\nhello0\r\n\r\n", "5\nhello\n0\n\n", "G\r\n", "0\r\nX"),
+        *("1\r\na\r\n00\r\n\r\n", "-1\r\n"),
     ]
 )
 
@@ -230,7 +235,7 @@ def understood(loop):
 def check(understood, data, cuts):
     whole = understood.read([data])
     edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
-    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
     assert understood.read(pieces) == whole, "it depends on where the stream is cut"
     requests, _ = whole
     theirs, _ = read_by_h11(data)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From an HTTP connection to a WebSocket, by a real server and with the websockets library."""
+
+import asyncio
+import base64
+
+import pytest
+import websockets
+from peers import on_loop
+from sites import Client
+
+from mgloop.http import Config, Server
+
+KEY = base64.b64encode(bytes(16)).decode()
+
+
+async def echo(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"http"})
+        return
+    assert scope["type"] == "websocket"
+    echo.scope = scope
+    assert await receive() == {"type": "websocket.connect"}
+    await send({"type": "websocket.accept", "subprotocol": (scope["subprotocols"] or [None])[0]})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message.get("text")})
+
+
+def config(**options):
+    return Config(app=echo, port=0, lifespan="off", log_level="critical", **options)
+
+
+@on_loop
+async def test_echo(loop):
+    async with Server(config()) as server:
+        url = server.url.replace("http", "ws") + "/a%20b?c"
+        async with websockets.connect(url, subprotocols=["x", "y"]) as websocket:
+            for size in (0, 5, 1000, 100_000):
+                await websocket.send("x" * size)
+                assert await websocket.recv() == "x" * size
+            assert websocket.subprotocol == "x"
+    scope = echo.scope
+    assert "method" not in scope
+    assert (scope["scheme"], scope["path"], scope["query_string"]) == ("ws", "/a b", b"c")
+    assert scope["subprotocols"] == ["x", "y"]
+    assert scope["extensions"] == {"websocket.http.response": {}}
+
+
+@on_loop
+async def test_encrypted(loop, server_ssl_context, client_ssl_context, monkeypatch):
+    from mgloop.http import tls
+
+    monkeypatch.setattr(tls, "make_context", lambda config: server_ssl_context)
+    async with Server(config()) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"wss://127.0.0.1:{port}/"
+        async with websockets.connect(
+            url, ssl=client_ssl_context, server_hostname="localhost"
+        ) as websocket:
+            await websocket.send("hello")
+            assert await websocket.recv() == "hello"
+    assert echo.scope["scheme"] == "wss"
+    assert "tls_version" in echo.scope["extensions"]["tls"]
+
+
+def handshake(*but, **changes):
+    headers = {
+        "Host": "a",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": KEY,
+    }
+    headers |= {name.replace("_", "-"): value for name, value in changes.items()}
+    lines = [f"{name}: {value}" for name, value in headers.items() if name not in but]
+    return "\r\n".join(["GET / HTTP/1.1", *lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("request_head", "expected"),
+    [
+        (handshake(Sec_WebSocket_Version="8"), 400),
+        (handshake("Sec-WebSocket-Version"), 400),
+        (handshake("Sec-WebSocket-Key"), 400),
+        (handshake(Sec_WebSocket_Key="short"), 400),
+        (handshake(Upgrade="h2c"), 200),
+        (handshake("Upgrade"), 200),
+        (handshake("Connection"), 200),
+        (handshake().replace(b"GET", b"POST"), 200),
+        (handshake().replace(b"HTTP/1.1", b"HTTP/1.0"), 200),
+        (handshake(), 101),
+    ],
+)
+@on_loop
+async def test_handshakes(loop, request_head, expected):
+    async with Server(config()) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+        await client.send(request_head)
+        assert (await client.head())[0] == expected
+        client.writer.close()
+        await client.writer.wait_closed()
+
+
+@on_loop
+async def test_a_frame_right_behind_the_handshake(loop):
+    async with Server(config()) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+        hello = bytes([0x81, 0x85, 0, 0, 0, 0]) + b"hello"
+        await client.send(handshake() + hello)
+        assert (await client.head())[0] == 101
+        assert await client.reader.readexactly(7) == b"\x81\x05hello"
+        client.writer.close()
+        await client.writer.wait_closed()
+
+
+@on_loop
+async def test_a_websocket_behind_a_request(loop):
+    async with Server(config()) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+        await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + handshake())
+        assert (await client.response())[2] == b"http"
+        assert (await client.head())[0] == 101
+        client.writer.close()
+        await client.writer.wait_closed()

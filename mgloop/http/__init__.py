@@ -11,12 +11,19 @@ A package of its own, which nothing else of mgloop imports: a loop costs nothing
 from __future__ import annotations
 
 from .config import Config
-from .errors import ApplicationError, ConfigError, LifespanError, StartError
+from .errors import (
+    ApplicationError,
+    ClientDisconnected,
+    ConfigError,
+    LifespanError,
+    StartError,
+)
 from .running import serve
 from .server import Server
 
 __all__ = [
     "ApplicationError",
+    "ClientDisconnected",
     "Config",
     "ConfigError",
     "LifespanError",

@@ -8,8 +8,6 @@ from typing_extensions import disjoint_base
 from ._ready import Awaitable
 from ._site import Member, Writer
 
-class ClientDisconnectedError(OSError): ...
-
 @disjoint_base
 class Channel(Member):
     transport: asyncio.Transport

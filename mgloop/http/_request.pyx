@@ -32,6 +32,8 @@ import sys
 from collections.abc import Coroutine
 from http import HTTPStatus
 
+from .errors import ClientDisconnected
+
 
 cdef extern from "Python.h":
     ctypedef enum PySendResult:
@@ -88,10 +90,6 @@ def _status_line(status):
 
 
 cdef tuple STATUS_LINES = tuple(_status_line(status) for status in range(600))
-
-
-class ClientDisconnectedError(OSError):
-    """send() after the client has gone; ASGI's specification asks for an OSError."""
 
 
 # --- the coroutine -------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ cdef class Request(Writer):
         if not mgl_may_send(self.state, what):
             self.refuse(message["type"], what)
         if self.disconnected:
-            raise ClientDisconnectedError("the client has disconnected")
+            raise ClientDisconnected("the client has disconnected")
         if what == MGL_START:
             return self.send_start(message)
         if what == MGL_BODY_PIECE:
@@ -670,7 +668,7 @@ cdef class Request(Writer):
         try:
             if not own:
                 self.abandon()
-            elif self.disconnected and isinstance(exc, ClientDisconnectedError):
+            elif self.disconnected and isinstance(exc, ClientDisconnected):
                 pass
             else:
                 log.error("Exception in ASGI application\n", exc_info=exc)

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Coroutine, Generator, Iterator, MutableMa
 from types import TracebackType
 from typing import Any, final
 
-class ClientDisconnected(OSError): ...  # noqa: N818 - as uvicorn calls it
-
 def awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]: ...
 
 # What receive() and send() return; registered with collections.abc.Coroutine at run time.

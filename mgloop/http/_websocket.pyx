@@ -55,6 +55,7 @@ from collections.abc import Coroutine
 from inspect import iscoroutine
 
 from . import deflate
+from .errors import ClientDisconnected
 
 logger = logging.getLogger("mgloop.http")
 
@@ -88,10 +89,6 @@ cdef dict KINDS = {
     "websocket.http.response.start": MSG_START,
     "websocket.http.response.body": MSG_BODY,
 }
-
-
-class ClientDisconnected(OSError):
-    """Raised by send() when the client has gone, or the server is shutting down."""
 
 
 cdef bytes header_line(object name, object value):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What stops a server before it serves: one line that says what to do, and an exit status.
+"""What stops a server before it serves, as one line that says what to do and an exit status; and
+what send() raises.
 
 Raised by whatever reads options, imports the application, binds or starts; the command line prints
 the line and exits, an embedding program gets the exception.
@@ -28,3 +29,7 @@ class LifespanError(StartError):
     """The application's start-up failed; what it had to say has been logged."""
 
     status = 3  # as uvicorn's
+
+
+class ClientDisconnected(OSError):  # noqa: N818 - as uvicorn calls it
+    """send() after the client has gone; ASGI's specification asks for an OSError."""

@@ -125,13 +125,13 @@ async def answer(send, body=b"", status=200, headers=()):
 
 
 async def read_body(receive):
-    body = b""
+    pieces = []
     while True:
         message = await receive()
         assert message["type"] == "http.request", message
-        body += message["body"]
+        pieces.append(message["body"])
         if not message["more_body"]:
-            return body
+            return b"".join(pieces)
 
 
 class Recording:

@@ -346,7 +346,7 @@ async def test_a_body_that_nobody_receives_is_not_kept(loop):
         got.append(await read_body(receive))
         await answer(send)
 
-    size = 64 << 20
+    size = 24 << 20
     async with Serving(loop, app) as serving:
         client = await serving.connect()
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size)
@@ -428,7 +428,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
         await asyncio.sleep(0.05)
         client.writer.close()
         gone = {"type": "http.disconnect"}
-        assert await told == (gone, gone, "ClientDisconnectedError")
+        assert await told == (gone, gone, "ClientDisconnected")
 
 
 @on_loop
@@ -449,7 +449,7 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
         await client.send(get())
         await client.head()
         client.writer.transport.abort()
-        assert await ended == "ClientDisconnectedError"
+        assert await ended == "ClientDisconnected"
     assert logged(caplog) == []
 
 

@@ -19,7 +19,7 @@ from upgrading import BINARY, CLOSE, CONTINUATION, KEY, PING, PONG, TEXT, bare, 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from mgloop.http._websocket import ClientDisconnected
+from mgloop.http.errors import ClientDisconnected
 
 
 @contextlib.contextmanager

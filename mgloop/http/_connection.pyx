@@ -301,10 +301,11 @@ cdef class Connection(Channel):
                 self.set_deadline(MGL_KEEP_ALIVE)
             elif not self.timed:
                 self.timed = True
-                if self.site.requests:
-                    self.set_deadline(MGL_HEAD)
+                self.set_deadline(MGL_HEAD)
         elif self.state == MGL_READS_BODY or self.state == MGL_DISCARDS:
-            if not self.paused_reading:
+            if self.request is not None and self.request.expects_continue:
+                mgl_deadline_unset(&self.deadline)  # the client waits for the application
+            elif not self.paused_reading:
                 self.set_deadline(MGL_BODY)
         elif self.state == MGL_HAS_REQUEST:
             mgl_deadline_unset(&self.deadline)
@@ -542,7 +543,7 @@ cdef class Connection(Channel):
         if request is None:
             self.discarded += length
             if self.discarded > DISCARD:
-                return self.fail(0, "")
+                return self.fail(413, "more than anybody reads")
             return 0
         if request.body_total + <Py_ssize_t>length > self.site.limit_body:
             return self.fail(413, "the body is too large")
@@ -752,8 +753,9 @@ cdef class Connection(Channel):
             return 0
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
-        self.site.detach(self)
+        # In this order, for a site without members is drained.
         _upgrade.hand_over(self.site, self.transport, scope, data[:n])
+        self.site.detach(self)
         return 0
 
     # --------------------------------------------------------------------- ending ----
@@ -784,9 +786,10 @@ cdef class Connection(Channel):
         cdef Request request = self.request
         cdef bytes text
         self.request = self.unbegun = None
-        if status == 0 or self.lost:
+        if self.state == MGL_DISCARDS or self.lost:     # it has been answered
+            self.enter(MGL_ON_LOSS)
             self.transport.close()
-            return self.enter(MGL_ON_LOSS)
+            return 0
         if 400 <= status < 500:
             log.warning("Invalid HTTP request received: %s", reason)
         if request is not None:

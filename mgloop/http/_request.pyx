@@ -21,8 +21,8 @@ from mgloop.http._ready cimport (
     READY, Awaitable, PyExc_StopIteration, PyTypeObject, Waiters, stop_iteration,
 )
 from mgloop.http._site cimport (
-    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member, Site,
-    Writer,
+    MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
+    Site, Writer,
     mgl_coarse_time, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
@@ -225,7 +225,11 @@ cdef class Request(Writer):
         return 0
 
     cdef int step_on(self) except -1:
-        self.task = self.channel.site.start(self)
+        try:
+            self.task = self.channel.site.start(self)
+        except Exception as exc:    # a task factory's
+            if not self.ended:
+                self.app_raised(exc)
         if self.ended:
             self.task = None
         return 0
@@ -291,7 +295,8 @@ cdef class Request(Writer):
             return 0
         out = self.channel.site.claim(self)
         mgl_out_add(out, b"HTTP/1.1 100 Continue\r\n\r\n", 25)
-        return self.flush()
+        self.flush()
+        return self.channel.set_deadline(MGL_BODY)
 
     # ---------------------------------------------------------------------- send() ----
 

@@ -379,6 +379,46 @@ async def test_expect_continue(loop, receives):
 
 
 @on_loop
+async def test_who_waits_for_continue_is_not_timed(loop):
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.5)
+        await answer(send, await read_body(receive))
+
+    async with Serving(loop, app, timeout_body=0.2) as serving:
+        client = await serving.connect()
+        await client.send(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert await client.head() == (100, {})
+        assert (await client.response())[0] == 408
+
+
+@pytest.mark.parametrize("rest", [b"", b"5\r\nhello?\r\n"], ids=["silence", "a broken chunk"])
+@on_loop
+async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
+    async with Serving(loop, app_of(START, body(b"ok")), timeout_body=0.2) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await client.response())[2] == b"ok"
+        await client.send(rest)
+        await asyncio.wait_for(client.ended(), 10)
+
+
+@on_loop
+async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
+    def factory(loop, coro, **kwargs):
+        if type(coro).__name__ == "Request":
+            raise ValueError("no task")
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async with Serving(loop, app_of(START, body())) as serving:
+        loop.set_task_factory(factory)
+        assert (await serving.one(get()))[0] == 500
+        loop.set_task_factory(None)
+        assert serving.site.in_flight == 0
+
+
+@on_loop
 async def test_a_body_that_the_application_leaves(loop):
     """The connection goes on behind it."""
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:

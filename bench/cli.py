@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import compare, loops, machine, measure, processes, registry, report, results, runner
+from .asgi import servers as asgi
 from .errors import BenchError, MissingToolError, scrub
 
 DEFAULT_SUITES = "micro,echo,http,tls,scale"
@@ -39,9 +40,15 @@ def _parser() -> argparse.ArgumentParser:
         help="[label=]name or module:factory[@python] (default: %(default)s)",
     )
     run.add_argument(
+        "--servers",
+        default="",
+        metavar="A,B,...",
+        help="those of the suite asgi (default: all that are installed)",
+    )
+    run.add_argument(
         "--suite",
         default=DEFAULT_SUITES,
-        help="micro,echo,http,tls,scale,threads,seeds or all (default: %(default)s)",
+        help=f"{','.join(registry.SUITES)} or all (default: %(default)s)",
     )
     run.add_argument(
         "--only",
@@ -74,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PYTHON",
         action="append",
         default=[],
-        help="an interpreter whose packages the seeds may use (repeatable)",
+        help="an interpreter whose packages asgi and the seeds may use (repeatable)",
     )
     run.add_argument("--json", metavar="FILE", help="where the results go (bench-TIME.json)")
 
@@ -128,27 +135,39 @@ def _settings(args: argparse.Namespace) -> measure.Settings:
 
 def _run(args: argparse.Namespace) -> int:
     wanted = registry.suites(args.suite)
-    only = [part for part in args.only.split(",") if part]
+    only = _parts(args.only)
     settings = _settings(args)
-    found, missing = loops.available([part for part in args.loops.split(",") if part])
-    reference = loops.choose_reference(found, args.reference)
+    subjects, servers, missing, reference = [], [], {}, None
+    if set(wanted) != {"asgi"}:
+        subjects, missing = loops.available(_parts(args.loops))
+        reference = loops.choose_reference(subjects, args.reference)
+        if not args.no_control:
+            subjects.insert(subjects.index(reference) + 1, loops.control(reference))
+    if "asgi" in wanted:
+        servers, absent = asgi.available(
+            _parts(args.servers), args.peers, control=not args.no_control
+        )
+        missing = {**missing, **absent}
+        reference = reference or servers[0]
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    subjects = [*found]
-    if not args.no_control:
-        subjects.insert(subjects.index(reference) + 1, loops.control(reference))
     cores = processes.choose_cores(args.server_core, args.client_core)
     if cores.shared:
         print("server and client share one core here: trust CPU time only", file=sys.stderr)
     path = args.json or f"bench-{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     bench = measure.Bench(settings, cores)
     try:
-        return _carry_out(args, bench, wanted, only, subjects, reference, missing, path)
+        return _carry_out(args, bench, wanted, only, subjects, servers, reference, missing, path)
     finally:
         bench.close()
 
 
-def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) -> int:
+def _parts(text: str) -> list[str]:
+    """What stands between the commas."""
+    return [part for part in text.split(",") if part]
+
+
+def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing, path) -> int:
     """Plan, run, save, print: what is left once the input is known to be good."""
     cores = bench.cores
     core = args.quick or args.core
@@ -169,10 +188,17 @@ def _carry_out(args, bench, wanted, only, subjects, reference, missing, path) ->
         chosen = [w for w in chosen if w.suite != "seeds"]
     if seeds_plan is not None and core and not only:
         chosen += seeds_plan.workloads
-    items = runner.plan(bench, chosen, subjects, floor=not args.no_floor)
+    chosen = [asgi.related(w, servers) if w.suite == "asgi" else w for w in chosen]
+    served = [w for w in chosen if w.suite == "asgi"]
+    items = runner.plan(
+        bench, [w for w in chosen if w.suite != "asgi"], subjects, floor=not args.no_floor
+    )
     columns = list(subjects) if items else []
     if any(runner.FLOOR in item.subjects for item in items):
         columns.append(runner.FLOOR)
+    if served:
+        items += runner.plan(bench, served, servers, floor=False)
+        columns += servers
     if seeds_plan is not None:
         items += seeds_plan.items([w for w in chosen if w.suite == "seeds"])
         columns += [s for s in seeds_plan.subjects if s.name not in {c.name for c in columns}]

@@ -160,6 +160,7 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
         extra = ["--fds", f"{reply_read},{request_write}"]
     elif workload.server.get("transport") == "tls":
         config["cert"], config["key"] = native.certificate(bench.folder)
+    tls = "cert" in config
     if "file_units" in config:
         units = config.pop("file_units")
         config["file"] = bench.file(f"file{units}", b"w" * 65536 * units)
@@ -175,6 +176,8 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
         os.close(fd)
     try:
         ready = processes.wait_ready(child)
+        if not ready.get("listening", True):
+            await_answer(child, ready["port"], tls=tls)
     except BaseException as exc:
         for fd in fds:
             os.close(fd)
@@ -305,7 +308,7 @@ def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
     try:
         generator = processes.spawn(
             "the load generator",
-            [*command, *target.client, "--pid", str(target.child.pid)],
+            [*command, *target.client, "--pid", _pids_of(target.child)],
             bench.cores.client,
             env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
             pass_fds=target.fds,
@@ -315,6 +318,12 @@ def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
             os.close(fd)
     with processes.running(generator):
         return _json_line(generator, bench.settings.warmup + bench.settings.seconds + GRACE)
+
+
+def _pids_of(child: Child) -> str:
+    """The processes of a server, as the load generators want them."""
+    others = [pid for pid in processes.session_pids(child.pid) if pid != child.pid]
+    return ",".join(map(str, [child.pid, *others]))
 
 
 def _idle_sample(raw: dict, idle: int) -> dict:
@@ -340,7 +349,10 @@ def wrk_path() -> str:
 
 
 def fetch(port: int, *, tls: bool = False, path: str = "/", body: bytes | None = None) -> bytes:
-    """One request by the standard library; the body. RunError unless it is answered with 200."""
+    """One request by the standard library; the body. RunError unless it is answered with 200.
+
+    *body* is posted as JSON.
+    """
     context = None
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -365,6 +377,21 @@ def fetch(port: int, *, tls: bool = False, path: str = "/", body: bytes | None =
     return answer
 
 
+def await_answer(child: Child, port: int, *, tls: bool = False, timeout: float = 20.0) -> None:
+    """Ask a server that cannot say that it listens until it answers."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if not child.alive():
+            raise RunError(f"{child.name} died before it listened ({child.complaint()})")
+        try:
+            fetch(port, tls=tls)
+        except RunError:
+            time.sleep(0.1)
+        else:
+            return
+    raise RunError(f"{child.name} hangs: no answer within {timeout:.0f} s ({child.complaint()})")
+
+
 def run_wrk(
     bench: Bench,
     url: str,
@@ -379,7 +406,7 @@ def run_wrk(
 ) -> dict:
     """wrk's result in the load generator's format, with the CPU time of *pids* meanwhile.
 
-    *post* is a JSON body to send by POST instead of a GET.
+    *post* is a JSON body to send by POST instead of a GET, or ``@`` and a file that holds it.
     """
     command = [
         wrk_path(),
@@ -414,37 +441,46 @@ def _children_cpu() -> float:
 def measure_wrk(
     bench: Bench, workload: Workload, subject: Loop, windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """A server of one process under wrk, its answer checked before and after."""
+    """A server under wrk, its answer checked before and after."""
     wrk_path()
     client = workload.client
     tls = workload.server["transport"] == "tls"
+    path, body = client.get("path", "/"), client.get("body")
+    if "upload" in client:
+        body = pattern(client["upload"])
+    post = None if body is None else "@" + bench.file(f"body{len(body)}", body)
     target = _start_server(bench, workload, subject)
     child = target.child
     with processes.running(child):
         port = child.ready["port"]
-        body = fetch(port, tls=tls)
-        if b"Hello, World!" not in body:
-            raise RunError(f"{subject.name} answered {body[:40]!r} instead of the expected body")
-        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/"
+
+        def check() -> None:
+            answer = fetch(port, tls=tls, path=path, body=body)
+            right = client.get("expect", b"Hello, World!") in answer
+            if not right or len(answer) != client.get("length", len(answer)):
+                raise RunError(f"{subject.name} answered {answer[:40]!r}, {len(answer)} bytes")
 
         def load(seconds: int) -> dict:
             return run_wrk(
                 bench,
-                url,
+                f"{'https' if tls else 'http'}://127.0.0.1:{port}{path}",
                 threads=client["threads"],
                 conns=client["conns"],
                 seconds=seconds,
-                pids=[child.pid],
+                pids=processes.session_pids(child.pid),
                 cores=bench.cores.client,
+                headers=client.get("headers", ()),
+                post=post,
             )
 
+        check()
         if not bench.settings.quick:
             load(1)
         for _ in range(windows):
             raw = load(max(1, round(bench.settings.seconds)))
             if not child.alive():
                 raise RunError(f"{subject.name} died while it served ({child.complaint()})")
-            fetch(port, tls=tls)
+            check()
             yield workload.name, sample_of(raw, workload)
 
 

@@ -77,7 +77,7 @@ def _colour(results: Results, name: str) -> str:
 
 def _bars(pyplot, results: Results, suite: str, folder: Path) -> list[Path]:
     """Horizontal bars: every subject's ratio to the reference, workload by workload."""
-    hidden = {results.reference, results.control_name()}
+    hidden = results.controls()
     rows = []
     for w in results.measured():
         if w["suite"] == suite:
@@ -93,6 +93,7 @@ def _bars(pyplot, results: Results, suite: str, folder: Path) -> list[Path]:
     if not rows:
         return []
     subjects = [s["name"] for s in results.subjects if any(s["name"] in found for _, found in rows)]
+    reference = results.reference_of(rows[0][0])
     height = 0.8 / len(subjects)
     figure, axes = pyplot.subplots(figsize=(10, 1.2 + 0.22 * len(subjects) * len(rows)))
     for index, (w, _) in enumerate(rows):
@@ -121,10 +122,10 @@ def _bars(pyplot, results: Results, suite: str, folder: Path) -> list[Path]:
     axes.set_yticks(range(len(rows)), [w["title"] for w, _ in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(
-        f"ratio to {results.reference} (more is better; whiskers: min-max over rounds; "
+        f"ratio to {reference} (more is better; whiskers: min-max over rounds; "
         "grey: noise of the control)"
     )
-    axes.set_title(f"{suite}, relative to {results.reference}")
+    axes.set_title(f"{suite}, relative to {reference}")
     axes.legend(fontsize=8)
     return _save(pyplot, figure, folder / f"bars-{suite}.png")
 
@@ -161,7 +162,7 @@ def _distributions(pyplot, results: Results, folder: Path) -> list[Path]:
         axes.set_visible(False)
     for axes, w in zip(grid.flat, chosen, strict=False):
         for subject in results.subjects_of(w["name"]):
-            if subject == results.control_name():
+            if subject in results.controls():
                 continue
             latency, percent = _curve(results.of(w["name"], subject))
             if latency:
@@ -218,7 +219,7 @@ def _lines(
         s["name"]
         for s in results.subjects
         if any(s["name"] in results.subjects_of(n) for _, n in pairs)
-        and s["name"] != results.control_name()
+        and s["name"] not in results.controls()
     ]
     drawn = [
         _line(axes, results, s, [x for x, _ in pairs], [n for _, n in pairs]) for s in subjects

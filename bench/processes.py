@@ -16,6 +16,7 @@ import os
 import resource
 import selectors
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -196,6 +197,13 @@ def running(child: Child) -> Iterator[Child]:
         yield child
     finally:
         child.stop()
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def session_pids(leader: int) -> list[int]:

@@ -130,7 +130,7 @@ class Client:
 
     def measure(self):
         """The result as the C client prints it."""
-        pid = [self.args.pid]
+        pid = [int(part) for part in self.args.pid.split(",")]
         self.run(self.args.warmup)
         # Handshakes and first replies belong to the warm-up, however short that was meant to be.
         patience = time.perf_counter() + STALL
@@ -157,9 +157,9 @@ class Client:
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("request", "reply", "kind", "mode"):
+    for name in ("request", "reply", "kind", "mode", "pid"):
         parser.add_argument(f"--{name}")
-    for name in ("port", "conns", "idle", "pid", "reply-repeat"):
+    for name in ("port", "conns", "idle", "reply-repeat"):
         parser.add_argument(f"--{name}", type=int, default=1)
     for name in ("warmup", "seconds"):
         parser.add_argument(f"--{name}", type=float)

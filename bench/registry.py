@@ -10,12 +10,14 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import micro
 from .errors import BenchError
 
-SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "seeds")
+SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "asgi", "seeds")
+# What the servers of the suite asgi are relative to.
+ASGI_REFERENCE = "uvicorn"
 
 # What each metric is called, its unit, and whether less of it is better.
 METRICS = {
@@ -323,13 +325,74 @@ def _scale() -> list[Workload]:
     return found
 
 
+# What a browser sends besides Host, and wrk does not.
+BROWSER = (
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "Accept-Language: en-US,en;q=0.5",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Connection: keep-alive",
+    "Cookie: session=0123456789abcdef0123456789abcdef; theme=dark",
+    "Upgrade-Insecure-Requests: 1",
+)
+
+
+def _asgi() -> list[Workload]:
+    """ASGI servers, whole processes, by wrk; the WebSockets by the C client."""
+    greeting = b"Hello, World!"
+    body = b'{"values": [' + b", ".join(b"%d" % n for n in range(1000, 1168)) + b"]}"
+    mib = KIB * KIB
+
+    def row(name, title, conns, *, server=(), **client):
+        return Workload(
+            f"asgi/{name}-c{conns}",
+            f"{title} x {conns}",
+            "wrk",
+            core=name in ("hello", "fastapi"),
+            server={"role": "asgi.serve", "app": "plain", "transport": "tcp", **dict(server)},
+            client={"threads": 1, "conns": conns, "expect": greeting, **client},
+            reference=ASGI_REFERENCE,
+        )
+
+    def both(name, title, **rest):
+        return [row(name, title, 100, **rest), row(name, title, 1, **rest)]
+
+    def framework(name, title):
+        return both(name, f"{title}, JSON greeting", server={"app": name, "needs": [name]})
+
+    found = [
+        *both("hello", "plaintext", length=len(greeting)),
+        row("browser", "plaintext, 7 browser headers", 100, headers=BROWSER),
+        *both("json", "JSON, 1 KiB", path="/json", expect=b'"item 9"'),
+        *both("echo", "POST echo, 1 KiB", path="/echo", body=body, expect=body, length=len(body)),
+        *both("stream", "streaming, 10 chunks", path="/stream", expect=b"event 9", length=1000),
+        *framework("fastapi", "FastAPI"),
+        *framework("blacksheep", "BlackSheep"),
+        row("upload", "POST, 1 MiB", 10, path="/upload", upload=mib, expect=str(mib).encode()),
+        row(
+            "download",
+            "file of 10 MiB (pathsend, or blocks)",
+            4,
+            server={"file_units": 10 * mib // 65536},
+            path="/download",
+            expect=b"",
+            length=10 * mib,
+        ),
+        row("access-log", "plaintext, access log", 100, server={"access_log": True}),
+        row("tls", "plaintext, TLS", 100, server={"transport": "tls"}),
+    ]
+    socket = row("websocket-1k", "WebSocket echo, 1 KiB", 100)
+    client = {"kind": "tcp", "size": KIB, "conns": 100, "websocket": True}
+    return [*found, replace(socket, kind="load", client=client)]
+
+
 def _size(size: int) -> str:
     return f"{size} B" if size < KIB else f"{size // KIB} KiB"
 
 
 def workloads() -> list[Workload]:
     """All of them but the seeds', in the order of the table."""
-    return _micro() + _echo() + _http() + _tls() + _scale() + _threads()
+    return _micro() + _echo() + _http() + _tls() + _scale() + _threads() + _asgi()
 
 
 def suites(text: str) -> list[str]:

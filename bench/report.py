@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import stats
-from .registry import METRICS, SUITES
+from .registry import ASGI_REFERENCE, METRICS, SUITES
 from .results import Results
 from .stats import Summary
 
@@ -60,7 +60,7 @@ def cell(results: Results, workload: dict, subject: str) -> str:
 
 
 def _mark(results: Results, workload: dict, subject: str) -> str:
-    if results.control_name() in (None, subject):
+    if results.control_at(workload["name"]) in (None, subject):
         return ""
     ratios = results.ratios(workload["name"], subject)
     return MARKS[stats.verdict(ratios, results.noise(workload["name"]))]
@@ -93,7 +93,7 @@ def main_table(results: Results, suite: str) -> tuple[list[str], list[list[str]]
 
 def _noise_text(results: Results, workload: dict) -> str:
     """The noise of a row; nothing is known about it without a control."""
-    if results.control_name() is None:
+    if results.control_at(workload["name"]) is None:
         return "-"
     return f"±{results.noise(workload['name']) * 100:.0f} %"
 
@@ -172,9 +172,13 @@ def notes(results: Results) -> list[str]:
 
 def control_summary(results: Results) -> list[str]:
     """What the control says: the medians within 5 %, and the workloads that are not."""
-    name = results.control_name()
-    if name is None:
+    controls = results.controls()
+    if not controls:
         return ["There was no control in this run."]
+    return [line for name, of in controls.items() for line in _control_lines(results, name, of)]
+
+
+def _control_lines(results: Results, name: str, reference: str) -> list[str]:
     medians = {}
     for w in results.measured():
         ratios = results.ratios(w["name"], name)
@@ -184,7 +188,7 @@ def control_summary(results: Results) -> list[str]:
         return [f"The control ({name}) took no part."]
     outside = {k: v for k, v in medians.items() if abs(v - 1) > 0.05}
     lines = [
-        f"Control: {name} is {results.reference} once more. Its median CPU time per operation is "
+        f"Control: {name} is {reference} once more. Its median CPU time per operation is "
         f"within ±5 % of the reference's on {len(medians) - len(outside)} of {len(medians)} "
         "workloads."
     ]
@@ -281,11 +285,11 @@ def markdown(results: Results, pictures: Sequence[str] = ()) -> str:
     said = notes(results)
     if said:
         parts.append("## Notes\n\n" + "\n".join(f"- {line}" for line in said))
-    if any(x["name"] == "mgloop" for x in results.subjects):
-        behind = not_ahead(results)
+    for subject, reference in (("mgloop", results.reference), ("mgloop serve", ASGI_REFERENCE)):
+        behind = not_ahead(results, subject)
         if behind:
             parts.append(
-                f"## Where mgloop is not ahead of {results.reference}\n\n"
+                f"## Where {subject} is not ahead of {reference}\n\n"
                 + "\n".join(f"- {line}" for line in behind)
             )
     return "\n\n".join(parts) + "\n"

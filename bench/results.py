@@ -117,13 +117,18 @@ class Results:
             lower_is_better=METRICS[described["metric"]][2],
         )
 
-    def control_name(self) -> str | None:
-        """The subject that repeats the reference, if the run had one."""
-        return next((s["name"] for s in self.subjects if s.get("control_of")), None)
+    def controls(self) -> dict[str, str]:
+        """The subjects that repeat a reference, and which: loops and servers have one each."""
+        return {s["name"]: s["control_of"] for s in self.subjects if s.get("control_of")}
+
+    def control_at(self, workload: str) -> str | None:
+        """The control that took part in *workload*, if there was one."""
+        controls = self.controls()
+        return next((name for name in self.subjects_of(workload) if name in controls), None)
 
     def noise(self, workload: str) -> float:
         """The band within which a ratio of *workload* means nothing."""
-        name = self.control_name()
+        name = self.control_at(workload)
         if name is None:
             return stats.NOISE_FLOOR
         suite = self.workload(workload)["suite"]

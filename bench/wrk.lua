@@ -1,11 +1,16 @@
 -- SPDX-License-Identifier: GPL-2.0-only
 -- Makes wrk end with one line of JSON; `--latency` alone knows neither p95 nor p99.9.
--- An argument after `--` is a JSON body to POST.
+-- An argument after `--` is a JSON body to POST, or `@` and the name of a file that holds it.
 
 function init(args)
   if args[1] then
     wrk.method = "POST"
     wrk.body = args[1]
+    if args[1]:sub(1, 1) == "@" then
+      local file = assert(io.open(args[1]:sub(2), "rb"))
+      wrk.body = file:read("*a")
+      file:close()
+    end
     wrk.headers["Content-Type"] = "application/json"
   end
 end

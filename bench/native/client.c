@@ -11,7 +11,7 @@
  *   client --kind tcp|unix|udp|pipe|tls --mode pingpong|accept|send|recv
  *          --request FILE --reply FILE [--reply-repeat N] [--hello FILE]
  *          [--host A] [--port N] [--path P] [--fds READ,WRITE]
- *          [--conns N] [--idle N] [--warmup SECONDS] [--seconds SECONDS] --pid SERVER
+ *          [--conns N] [--idle N] [--warmup SECONDS] [--seconds SECONDS] --pid SERVER,...
  *
  *   pingpong  request, reply, request ... on connections that stay
  *   accept    connect, request, reply, close; then again
@@ -66,7 +66,8 @@ struct conn {
 static enum kind kind = TCP;
 static enum mode mode = PINGPONG;
 static const char *host = "127.0.0.1", *path = "";
-static int port, nconns = 1, nidle, server_pid;
+static int port, nconns = 1, nidle;
+static int server_pids[16], nservers;
 static int fds[2] = {-1, -1};
 static double warmup_s = 0.1, seconds = 0.5;
 static char *request, *reply, *hello;
@@ -364,10 +365,23 @@ static int run_until(int64_t end) {
 
 static long rss_before, rss_idle;
 
+/* Of the server's processes together. */
+static int64_t server_cpu_ns(void) {
+  int64_t sum = 0;
+  for (int i = 0; i < nservers; i++) sum += process_cpu_ns(server_pids[i]);
+  return sum;
+}
+
+static long server_rss_kib(void) {
+  long sum = 0;
+  for (int i = 0; i < nservers; i++) sum += process_rss_kib(server_pids[i]);
+  return sum;
+}
+
 /* Opens the idle connections, and waits until the server has digested them: its CPU time stands
  * still. RSS is read on either side, after every active connection had its first reply. */
 static void open_idle(void) {
-  rss_before = process_rss_kib(server_pid);
+  rss_before = server_rss_kib();
   for (int i = 0; i < nidle; i++) {
     if (open_socket(1) < 0) {
       refused++;
@@ -377,12 +391,12 @@ static void open_idle(void) {
   }
   int64_t last = -1, deadline = now_ns() + 20000000000;
   while (now_ns() < deadline) {
-    int64_t cpu = process_cpu_ns(server_pid);
+    int64_t cpu = server_cpu_ns();
     if (last >= 0 && cpu - last < 1000000) break;
     last = cpu;
     usleep(100000);
   }
-  rss_idle = process_rss_kib(server_pid);
+  rss_idle = server_rss_kib();
   last_progress = now_ns();
 }
 
@@ -413,7 +427,7 @@ static void print_result(double wall, int64_t own, int64_t server, int64_t main_
   printf("\"client_cpu_s\": %.6f, \"server_cpu_s\": %.6f, \"server_main_cpu_s\": %.6f, ",
          (double) own / 1e9, (double) server / 1e9, (double) main_task / 1e9);
   printf("\"rss_before_kib\": %ld, \"rss_idle_kib\": %ld, \"rss_kib\": %ld, \"latency_us\": {",
-         rss_before, rss_idle, process_rss_kib(server_pid));
+         rss_before, rss_idle, server_rss_kib());
   for (size_t i = 0; hist.total > 0 && i < sizeof at / sizeof at[0]; i++) {
     printf("%s\"%g\": %.2f", i == 0 ? "" : ", ", at[i] * 100, hist_us(&hist, at[i]));
   }
@@ -435,14 +449,14 @@ static void measure(void) {
   int going = warm_up();
   memset(&hist, 0, sizeof hist);
   bulk_bytes = ops = 0;
-  int64_t server = process_cpu_ns(server_pid), main_task = task_cpu_ns(server_pid, server_pid);
+  int64_t server = server_cpu_ns(), main_task = task_cpu_ns(server_pids[0], server_pids[0]);
   int64_t own = own_cpu_ns(), t0 = now_ns();
   measuring = 1;
   if (going) run_until(t0 + (int64_t) (seconds * 1e9));
   measuring = 0;
   double wall = (double) (now_ns() - t0) / 1e9;
-  server = process_cpu_ns(server_pid) - server;
-  main_task = task_cpu_ns(server_pid, server_pid) - main_task;
+  server = server_cpu_ns() - server;
+  main_task = task_cpu_ns(server_pids[0], server_pids[0]) - main_task;
   own = own_cpu_ns() - own;
   for (int i = 0; i < nconns && stalled == 0 && (mode == PINGPONG || mode == ACCEPT); i++) {
     if (conns[i].state != DEAD && now_ns() - conns[i].started > STALL_NS) silent++;
@@ -451,6 +465,17 @@ static void measure(void) {
   if (mode == SEND && acknowledged() != sent_total) mismatched++;
   if (mode == SEND || mode == RECV) ops = bulk_bytes / BULK_UNIT;
   print_result(wall, own, server, main_task);
+}
+
+/* The numbers of a list with commas, at most *max* of them; how many there were. */
+static int numbers(const char *list, int *found, int max) {
+  int n = 0;
+  while (n < max && *list != '\0') {
+    char *end;
+    found[n++] = (int) strtol(list, &end, 10);
+    list = *end == '\0' ? end : end + 1;
+  }
+  return n;
 }
 
 static void options(int argc, char **argv) {
@@ -474,7 +499,7 @@ static void options(int argc, char **argv) {
     else if (strcmp(name, "--idle") == 0) nidle = atoi(value);
     else if (strcmp(name, "--warmup") == 0) warmup_s = atof(value);
     else if (strcmp(name, "--seconds") == 0) seconds = atof(value);
-    else if (strcmp(name, "--pid") == 0) server_pid = atoi(value);
+    else if (strcmp(name, "--pid") == 0) nservers = numbers(value, server_pids, 16);
     else {
       fprintf(stderr, "client: unknown option %s\n", name);
       exit(3);

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import measure, native, processes
+from .. import measure, native, packages, processes
 from ..errors import BenchError, RunError
-from ..loops import Loop, child_command, interpreter
+from ..loops import Loop, child_command
 from ..measure import Bench
 from ..processes import Child
 from ..registry import Workload
@@ -146,26 +145,6 @@ def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
     return {1: first, 2: second, 3: third, 4: fourth}
 
 
-@functools.cache
-def _importable(python: str, modules: tuple[str, ...]) -> dict[str, str]:
-    """Module -> version, of those of *modules* that *python* has."""
-    code = (
-        "import importlib.util, importlib.metadata as m, json, sys\n"
-        "dist = m.packages_distributions()\nfound = {}\n"
-        "for name in sys.argv[1:]:\n"
-        "    if importlib.util.find_spec(name):\n"
-        "        found[name] = m.version(dist[name][0]) if name in dist else ''\n"
-        "print(json.dumps(found))"
-    )
-    try:
-        done = subprocess.run(
-            [python, "-P", "-c", code, *modules], capture_output=True, text=True, timeout=30
-        )
-        return json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return {}
-
-
 def _go() -> str | None:
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
 
@@ -194,20 +173,12 @@ def _usable(system: System, pythons: Sequence[str]) -> tuple[System | None, str]
             return None, "no Go compiler on this machine (go)"
         version = subprocess.run([_go(), "version"], capture_output=True, text=True).stdout
         return _with(system, system.python, " ".join(version.split()[2:3])), ""
-    lacking = {}
-    candidates = [system.loop.python] if system.loop else []
-    for python in dict.fromkeys([*candidates, *pythons]):
-        needs = system.needs
-        if system.loop:
-            needs = (*needs, system.loop.spec.partition(":")[0])
-        found = _importable(python, needs)
-        missing = [name for name in needs if name not in found]
-        if not missing:
-            versions = " ".join(f"{name} {found[name]}" for name in system.needs)
-            return _with(system, python, versions), ""
-        lacking[python] = missing
-    fewest = min(lacking.values(), key=len)
-    return None, f"no interpreter of this run has {' and '.join(fewest)} (see --peers)"
+    needs, candidates = system.needs, [*pythons]
+    if system.loop:
+        needs = (*needs, system.loop.spec.partition(":")[0])
+        candidates.insert(0, system.loop.python)
+    python, version, reason = packages.choose(needs, candidates)
+    return (_with(system, python, version) if python else None), reason
 
 
 def _with(system: System, python: str, version: str) -> System:
@@ -318,19 +289,13 @@ def _check(system: System, port: int, path: str, post: str | None) -> None:
         raise RunError(f"{system.name} answered {answer[:60]!r} to {path}")
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) -> Child:
     """Start *system* with *workers* processes and wait until it answers."""
     env = {**dict(system.env)}
     port = bench.settings.port
     waits = system.app in ("granian", "robyn", "cello")
     if waits:
-        port = port or _free_port()
+        port = port or processes.free_port()
     if system.app == "go":
         command = [_go_program()]
     elif system.app == "granian":
@@ -362,7 +327,8 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
     try:
         if waits:
             child.ready = {"port": port}
-            _await_answer(child, port)
+            measure.await_answer(child, port)
+            time.sleep(1.0)  # its workers follow
         else:
             processes.wait_ready(child)
     except BaseException as exc:
@@ -373,26 +339,10 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
     return child
 
 
-def _await_answer(child: Child, port: int, timeout: float = 20.0) -> None:
-    """Poll until a server that cannot say that it listens answers; then let its workers follow."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if not child.alive():
-            raise RunError(f"{child.name} died before it listened ({child.complaint()})")
-        try:
-            measure.fetch(port)
-        except RunError:
-            time.sleep(0.1)
-        else:
-            time.sleep(1.0)
-            return
-    raise RunError(f"{child.name} hangs: no answer within {timeout:.0f} s ({child.complaint()})")
-
-
 def prepare(bench: Bench, loops: Sequence[Loop], peers: Sequence[str]) -> Plan:
     """The plan for this machine. BenchError for an interpreter that is missing, or without wrk."""
     measure.wrk_path()
-    pythons = [sys.executable, *(interpreter(python, "--peers") for python in peers)]
+    pythons = packages.interpreters(peers)
     missing: dict[str, str] = {}
     usable: dict[int, list[System]] = {}
     for seed, systems in _systems(loops).items():

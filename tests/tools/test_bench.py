@@ -26,6 +26,7 @@ from bench import (  # noqa: E402
     runner,
     stats,
 )
+from bench.asgi import apps, serve, servers  # noqa: E402
 from bench.errors import BenchError, MissingToolError, RunError, UnsupportedError, scrub  # noqa: E402
 from bench.results import Results, load  # noqa: E402
 from bench.seeds import payload, plan, tables  # noqa: E402
@@ -525,6 +526,61 @@ class TestLoops:
         assert loops.choose_reference(found[1:2]).name == "mgloop"
         with pytest.raises(BenchError, match="not among the loops"):
             loops.choose_reference(found, "rloop")
+
+
+class TestServers:
+    def test_a_server_that_is_missing_is_left_out_with_its_reason(self, monkeypatch):
+        ghost = servers.Server("ghost", "ghost", ("no_such_module_anywhere",))
+        here = servers.Server("here", "json", ("json",))
+        monkeypatch.setattr(servers, "KNOWN", (ghost, here))
+        found, missing = servers.available([], [], control=True)
+        assert [(s.name, s.control_of) for s in found] == [("here", None), ("here#2", "here")]
+        assert "no_such_module_anywhere" in missing["ghost"]
+        with pytest.raises(BenchError, match="none of the servers is installed: ghost"):
+            servers.available(["ghost"], [], control=True)
+        with pytest.raises(BenchError, match="unknown server 'nonsense': use one of ghost, here"):
+            servers.available(["nonsense"], [], control=True)
+
+    def test_ratios_are_relative_to_the_first_where_uvicorn_is_not(self):
+        row = next(w for w in registry.workloads() if w.suite == "asgi")
+        assert row.reference == "uvicorn"
+        assert servers.related(row, servers.KNOWN) is row
+        assert servers.related(row, servers.KNOWN[1:]).reference == "mgloop serve"
+
+    @pytest.mark.parametrize("server", sorted(serve.COMMANDS))
+    def test_a_command_says_what_the_workload_wants(self, server):
+        config = {"access_log": True, "cert": "c.pem", "key": "k.pem"}
+        loud = " ".join(serve.COMMANDS[server](config, 80))
+        quiet = " ".join(serve.COMMANDS[server]({"access_log": False}, 80))
+        for text in ("c.pem", "k.pem"):
+            assert text in loud
+            assert text not in quiet
+        assert ("--access-log" in loud.split()) == ("--no-access-log" in quiet.split())
+        assert loud != quiet
+
+    def test_the_bodies_have_the_size_that_the_titles_say(self):
+        rows = {w.name: w for w in registry.workloads()}
+        assert 1000 <= len(json.dumps(apps.DOCUMENT)) <= 1100
+        assert 1000 <= rows["asgi/echo-c100"].client["length"] <= 1048
+        assert json.loads(rows["asgi/echo-c100"].client["body"])
+        assert len(registry.BROWSER) == 7
+
+    def test_loops_and_servers_have_a_control_each(self):
+        found = make_results(
+            {("echo/a", "ref"): [10.0] * 4, ("echo/a", "ref#2"): [10.0] * 4,
+             ("asgi/a", "srv"): [10.0] * 4, ("asgi/a", "srv#2"): [13.0] * 4},
+            [("echo/a", "cpu"), ("asgi/a", "cpu")],
+        )  # fmt: skip
+        found.workload("asgi/a")["reference"] = "srv"
+        found.subjects += [{**found.subjects[0], "name": "srv"},
+                           {**found.subjects[1], "name": "srv#2", "control_of": "srv"}]  # fmt: skip
+        assert (found.control_at("echo/a"), found.control_at("asgi/a")) == ("ref#2", "srv#2")
+        assert found.noise("echo/a") == stats.NOISE_FLOOR
+        assert found.noise("asgi/a") > 0.2
+        lines = "\n".join(report.control_summary(found))
+        assert "ref#2 is ref once more" in lines
+        assert "srv#2 is srv once more" in lines
+        assert "Outside: asgi/a (0.77)" in lines
 
 
 class TestSeeds:

@@ -5,6 +5,7 @@ Each test runs ``python -m bench`` as a user would, with windows so short that t
 nothing: what is asserted is what the harness notices, keeps and says.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -220,6 +221,7 @@ def test_interrupt_keeps_what_was_measured(tmp_path):
         (["run", "--loops", "no_module:x"], "unknown loop 'no_module:x'"),
         (["run", "--loops", "asyncio,asyncio"], "given twice"),
         (["run", "--suite", "nonsense"], "unknown suite 'nonsense'"),
+        (["run", "--suite", "asgi", "--servers", "nonsense"], "unknown server 'nonsense'"),
         (["run", "--loops", "asyncio", "--only", "nonsense"], "no workload matches"),
         (["run", "--loops", "asyncio", "--rounds", "0"], "must be positive"),
         (["run", "--loops", "asyncio", "--reference", "uvloop"], "not among the loops"),
@@ -308,6 +310,50 @@ def test_the_guard_says_that_a_revision_is_unknown():
     )  # fmt: skip
     assert done.returncode == 2
     assert "git knows no revision 'no-such-revision'" in done.stderr
+
+
+def test_asgi_servers(tmp_path):
+    """Those of the smallest environment: mgloop's own serves every kind of workload."""
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl program for a certificate")
+    done, found = run(tmp_path, "--suite", "asgi", "--servers", "mgloop serve", "--quick",
+                      "--only", "hello-c1,browser,json-c1,echo-c1,stream-c1,upload,download,log,"
+                      "asgi/tls,websocket")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert found["reference"] == "mgloop serve"
+    assert {s["status"] for s in found["samples"]} == {"ok"}, found["samples"]
+    assert {s["workload"].partition("-c")[0] for s in found["samples"]} == {
+        f"asgi/{name}" for name in ("hello", "browser", "json", "echo", "stream", "upload",
+                                    "download", "access-log", "tls", "websocket-1k")
+    }  # fmt: skip
+
+
+def test_the_control_of_the_servers(tmp_path):
+    for name in ("uvicorn", "httptools", "uvloop"):
+        pytest.importorskip(name)
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    path = tmp_path / "r.json"
+    done = bench("run", "--quick", "--suite", "asgi", "--servers", "uvicorn,mgloop serve",
+                 "--windows", "1", "--only", "hello-c1", "--json", str(path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {s["subject"]: s["status"] for s in json.loads(path.read_text())["samples"]} == {
+        "uvicorn": "ok", "uvicorn#2": "ok", "mgloop serve": "ok",
+    }  # fmt: skip
+
+
+def test_a_framework_that_is_missing_is_said_and_is_no_failure(tmp_path):
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    if importlib.util.find_spec("blacksheep"):
+        pytest.skip("blacksheep is installed")
+    done, found = run(tmp_path, "--suite", "asgi", "--servers", "mgloop serve",
+                      "--only", "blacksheep-c1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "not installed: blacksheep" in done.stdout
+    assert {s["status"] for s in found["samples"]} == {"unsupported"}
 
 
 def test_http_and_a_seed(tmp_path):

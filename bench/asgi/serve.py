@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Starts an ASGI server in a child process by the server's own command line.
+
+Each with one process that serves, one thread, uvloop where it can have it, and the access log only
+where that is measured; all else is as the server comes. None can say when it listens: the parent
+asks until it is answered (``listening: false``).
+"""
+
+import contextlib
+import importlib.util
+import os
+import runpy
+import sys
+
+from bench.servers import BACKLOG, listen, port_of
+
+APPS = {
+    "plain": "bench.asgi.apps:app",
+    "fastapi": "bench.seeds.asgi_fastapi:app",
+    "blacksheep": "bench.seeds.asgi_blacksheep:app",
+}
+HOST = "127.0.0.1"
+
+
+def _like_uvicorn(config, port):
+    """What uvicorn's and mgloop's command lines have in common."""
+    command = ["--host", HOST, "--port", str(port), "--backlog", str(BACKLOG)]
+    command += ["--log-level", "info"] if config["access_log"] else ["--log-level", "error"]
+    command.append("--access-log" if config["access_log"] else "--no-access-log")
+    if "cert" in config:
+        command += ["--ssl-certfile", config["cert"], "--ssl-keyfile", config["key"]]
+    return command
+
+
+def _uvicorn(config, port):
+    loop = ["--loop", config.get("server_loop", "uvloop")]
+    return [*loop, "--http", "httptools", "--ws", "websockets", *_like_uvicorn(config, port)]
+
+
+def _mgloop(config, port):
+    return ["serve", *_like_uvicorn(config, port)]
+
+
+def _granian(config, port):
+    command = ["--interface", "asgi", "--host", HOST, "--port", str(port), "--loop", "uvloop"]
+    command += ["--workers", "1", "--runtime-threads", "1", "--backlog", str(BACKLOG)]
+    if config["access_log"]:
+        command.append("--access-log")
+    else:
+        command += ["--no-access-log", "--log-level", "error"]
+    if "cert" in config:
+        command += ["--ssl-certificate", config["cert"], "--ssl-keyfile", config["key"]]
+    return command
+
+
+def _hypercorn(config, port):
+    command = ["--bind", f"{HOST}:{port}", "--workers", "1", "--worker-class", "uvloop"]
+    command += ["--backlog", str(BACKLOG)]
+    command += ["--access-logfile", "-"] if config["access_log"] else ["--log-level", "error"]
+    if "cert" in config:
+        command += ["--certfile", config["cert"], "--keyfile", config["key"]]
+    return command
+
+
+COMMANDS = {
+    "uvicorn": _uvicorn,
+    "mgloop": _mgloop,
+    "granian": _granian,
+    "hypercorn": _hypercorn,
+}
+
+
+def main(config, _factory, tell):
+    """Entry of the child process."""
+    for name in config.get("needs", ()):
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(name=name)
+    # An address in use is found here, where it can be told, and not by asking somebody else's port.
+    with contextlib.closing(listen(config)) as sock:
+        port = port_of(sock)
+    command = [*COMMANDS[config["server"]](config, port), APPS[config["app"]]]
+    os.environ["BENCH_FILE"] = config.get("file", "")
+    tell(port=port, pid=os.getpid(), listening=False)
+    # Nobody reads what a server prints; a log is written to where that costs least, by all alike.
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    if config["access_log"]:
+        os.dup2(quiet, 2)
+    sys.argv = [config["server"], *command]
+    runpy.run_module(config["server"], run_name="__main__")

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which ASGI servers there are, and which of them this machine has.
+
+A server stands where a loop stands in the other suites: it has a name, a version, perhaps a
+control, and a command that starts it in a child process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .. import packages
+from ..errors import BenchError
+from ..loops import child_command
+from ..registry import ASGI_REFERENCE, Workload
+
+
+@dataclass(frozen=True)
+class Server:
+    """One way to serve. ``module`` is what ``python -m`` runs, ``needs`` what must be installed."""
+
+    name: str
+    module: str
+    needs: tuple[str, ...]
+    loop: str = ""
+    python: str = sys.executable
+    version: str = ""
+    control_of: str | None = None
+
+    @property
+    def spec(self) -> str:
+        """What the results file says of how it is started."""
+        return f"python -m {self.module}" + (f", {self.loop}" if self.loop else "")
+
+    def command(self, config: dict) -> list[str]:
+        """The command line of a child in which it serves."""
+        config = {"access_log": False, **config, "server": self.module}
+        if self.loop:
+            config["server_loop"] = self.loop
+        return child_command(config, self.python)
+
+
+# The order is the order of the columns.
+KNOWN = (
+    Server(ASGI_REFERENCE, "uvicorn", ("uvicorn", "httptools", "uvloop", "websockets")),
+    Server("mgloop serve", "mgloop", ("mgloop",)),
+    Server(
+        "uvicorn/mgloop",
+        "uvicorn",
+        ("uvicorn", "httptools", "mgloop", "websockets"),
+        loop="mgloop:new_event_loop",
+    ),
+    Server("granian", "granian", ("granian", "uvloop")),
+    Server("hypercorn", "hypercorn", ("hypercorn", "uvloop")),
+)
+
+
+def available(
+    names: Sequence[str], peers: Sequence[str], *, control: bool
+) -> tuple[list[Server], dict[str, str]]:
+    """Those of *names* (none: all) that an interpreter of this run has, and why not the others.
+
+    With *control*, the reference is there a second time behind itself. BenchError if none is left.
+    """
+    for name in names:
+        if name not in {server.name for server in KNOWN}:
+            raise BenchError(
+                f"unknown server {name!r}: use one of {', '.join(s.name for s in KNOWN)}"
+            )
+    pythons = packages.interpreters(peers)
+    found, missing = [], {}
+    for server in KNOWN:
+        if names and server.name not in names:
+            continue
+        python, version, reason = packages.choose(server.needs, pythons)
+        if python is None:
+            missing[server.name] = reason
+        else:
+            found.append(replace(server, python=python, version=version))
+    if not found:
+        raise BenchError(
+            "none of the servers is installed: "
+            + "; ".join(f"{name} ({reason})" for name, reason in missing.items())
+        )
+    if control:
+        reference = found[0]
+        found.insert(1, replace(reference, name=f"{reference.name}#2", control_of=reference.name))
+    return found, missing
+
+
+def related(workload: Workload, servers: Sequence[Server]) -> Workload:
+    """*workload* relative to the first of *servers* where its own reference is not there."""
+    if workload.reference in {server.name for server in servers}:
+        return workload
+    return replace(workload, reference=servers[0].name)

@@ -25,7 +25,6 @@ from mgloop.http._llhttp cimport (
     llhttp_resume_after_upgrade, llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive,
     llhttp_t,
 )
-from mgloop.http._ready cimport Waiters
 from mgloop.http._request cimport MGL_HELD, Channel, Request
 from mgloop.http._site cimport (
     MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, mgl_coarse_time,
@@ -204,12 +203,14 @@ settings.on_message_complete = on_message_complete
 cdef class Connection(Channel):
     """The protocol of an HTTP/1 connection of `site`."""
 
-    def __init__(self, Site site):
-        self.site = site
-        self.state = MGL_READS_HEAD
-        self.room = Waiters.__new__(Waiters)
+    def __cinit__(self, *args, **kwargs):
+        self.state = MGL_GONE
         llhttp_init(&self.parser, HTTP_REQUEST, &settings)
         self.parser.data = <void *>self
+
+    def __init__(self, Site site not None):
+        self.site = site
+        self.state = MGL_READS_HEAD
 
     # ----------------------------------------------------------- asyncio.Protocol ----
 

@@ -127,6 +127,9 @@ cdef PySendResult request_step(PyObject *self, PyObject *value,
 cdef class Channel(Member):
     """What carries requests: _connection's Connection."""
 
+    def __cinit__(self, *args, **kwargs):
+        self.room = Waiters.__new__(Waiters)
+
     cdef int answered(self, Request request, bint keep_alive) except -1:
         raise NotImplementedError
 
@@ -139,6 +142,9 @@ cdef class Channel(Member):
 
 cdef class Request(Writer):
     """A request, which is the coroutine of its task as well."""
+
+    def __cinit__(self):
+        self.channel = NOBODY
 
     # -------------------------------------------------------------- as a coroutine ----
 
@@ -726,6 +732,9 @@ cdef class Request(Writer):
         return 0
 
 
+# Of a request that was never a connection's.
+cdef Channel NOBODY = Channel.__new__(Channel)
+
 Coroutine.register(Request)
 (<AsyncType *>Request).tp_as_async.am_send = request_step
 
@@ -786,6 +795,8 @@ cdef PyObject *receiving_next(PyObject *self) except? NULL:
     cdef Request request = receiving.request
     cdef PyObject *yielded
     cdef dict message
+    if request is None:
+        return NULL
     while True:
         if receiving.waiting is not None:
             yielded = next_of(receiving.waiting)

@@ -31,6 +31,7 @@ cdef class Member:
     """A connection of a site."""
 
     def __cinit__(self, *args, **kwargs):
+        self.site = NOWHERE
         self.deadline.owner = self.write_deadline.owner = <void *>self
 
     def __dealloc__(self):
@@ -65,6 +66,12 @@ cdef class Site:
     the application is, to put in what trusted proxies say of the client, or None.
     """
 
+    def __cinit__(self, *args, **kwargs):
+        self.members = set()
+        self.running = set()
+        self.made_at = -1
+        mgl_deadlines_init(&self.deadlines)
+
     def __init__(self, loop, app, config, *, state=None, access_log=None, proxy=None):
         from ._connection import Connection
 
@@ -75,8 +82,6 @@ cdef class Site:
         self.state = state
         self.access_log = access_log
         self.proxy = proxy
-        self.members = set()
-        self.running = set()
         self.limit_line = config.limit_request_line or sys.maxsize
         self.limit_head = config.limit_request_head or sys.maxsize
         self.limit_field = config.limit_request_field or sys.maxsize
@@ -88,8 +93,6 @@ cdef class Site:
         self.limit_requests = config.limit_max_requests or 0
         self.root = config.root_path
         self.root_path = config.root_path.encode()
-        self.made_at = -1
-        mgl_deadlines_init(&self.deadlines)
         self.deadlines.lasts[MGL_HEAD] = config.timeout_head or 0
         self.deadlines.lasts[MGL_BODY] = config.timeout_body or 0
         self.deadlines.lasts[MGL_KEEP_ALIVE] = config.timeout_keep_alive or 0
@@ -227,6 +230,10 @@ cdef class Site:
         if self.alarm is not None:
             self.alarm.cancel()
             self.alarm = None
+
+
+# Of what was never initialised.
+cdef Site NOWHERE = Site.__new__(Site)
 
 
 cdef bytes as_bytes(object text):

@@ -7,7 +7,8 @@ import types
 
 from mgloop.http._site import Site
 
-#: mgloop.http.Config's defaults, as far as a Site looks at them.
+#: mgloop.http.Config's defaults, as far as a Site looks at them; but no time-outs, for a machine
+#: may be slow.
 DEFAULTS = {
     "root_path": "",
     "server_header": False,
@@ -23,10 +24,10 @@ DEFAULTS = {
     "limit_request_headers": 100,
     "limit_request_body": None,
     "body_buffer": 65536,
-    "timeout_head": 10.0,
-    "timeout_body": 30.0,
-    "timeout_keep_alive": 5.0,
-    "timeout_write": 60.0,
+    "timeout_head": 0,
+    "timeout_body": 0,
+    "timeout_keep_alive": 0,
+    "timeout_write": 0,
 }
 
 
@@ -37,11 +38,11 @@ class Client:
         self.reader, self.writer = reader, writer
 
     async def send(self, data, *, bytewise=False):
-        if not bytewise:
-            self.writer.write(data)
-        else:
-            for i in range(len(data)):
-                self.writer.write(data[i : i + 1])
+        """Send it; byte by byte if it is short, else in short pieces."""
+        step = len(data) if not bytewise else 1 if len(data) < 2000 else 997
+        for i in range(0, len(data), step or 1):
+            self.writer.write(data[i : i + step])
+            if bytewise:
                 await asyncio.sleep(0)
         await self.writer.drain()
 

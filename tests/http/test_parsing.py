@@ -163,12 +163,7 @@ async def test_invalid(loop, case, bytewise, caplog):
     app = Recording()
     async with Serving(loop, app) as serving:
         client = await serving.connect()
-        if bytewise and len(data) > 20_000:
-            pieces = [data[i : i + 999] for i in range(0, len(data), 999)]
-            for piece in pieces:
-                await client.send(piece)
-        else:
-            await client.send(data, bytewise=bytewise and len(data) < 20_000)
+        await client.send(data, bytewise=bytewise)
         status, headers, body = await client.response()
         assert (status, headers["connection"]) == (expected, "close")
         assert len(body) < 200

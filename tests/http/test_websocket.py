@@ -313,7 +313,7 @@ async def test_headers_cannot_be_smuggled_into_the_answer(loop, header):
 @pytest.mark.parametrize("compression", [None, "deflate"])
 @on_loop
 async def test_messages_return_as_they_were_sent(loop, compression):
-    messages = ["", "a", "€" * 1000, b"", b"a", support.pattern(1_000_000), "x" * 300_000]
+    messages = ["", "a", "€" * 1000, b"", b"a", support.pattern(200_000), "x" * 100_000]
     async with upgrading.serving(loop, echo) as site:
         async with connect(site.url, compression=compression, max_size=None) as client:
             for message in messages * 2:

@@ -100,6 +100,8 @@ cdef class Connection(Channel):
     cdef object server
     cdef dict tls                       # ASGI's extension, or None
     cdef bint peer_known
+    cdef bint trusted                   # a proxy that may say who the client is
+    cdef bint forwarded                 # the head has a word on that
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1

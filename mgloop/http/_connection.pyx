@@ -486,14 +486,22 @@ cdef class Connection(Channel):
                 if value.lower() != b"100-continue":
                     return self.fail(417, "an expectation that is not 100-continue")
                 self.expects_continue = True
+        elif n == 9:
+            if name == b"forwarded":
+                self.forwarded = True
         elif n == 12:
             if name == b"content-type":
                 self.types += 1
         elif n == 14:
             if name in AMBIGUOUS:
                 return self.fail(400, "Content_Length")
+        elif n == 15:
+            if name == b"x-forwarded-for":
+                self.forwarded = True
         elif n == 17:
-            if name == b"transfer-encoding" and value.lower() != b"chunked":
+            if name == b"x-forwarded-proto":
+                self.forwarded = True
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 self.coding = value if self.coding is None else self.coding + b"," + value
             elif name in AMBIGUOUS:
                 return self.fail(400, "Transfer_Encoding")
@@ -568,7 +576,7 @@ cdef class Connection(Channel):
         self.coding = None
         self.hosts = self.types = 0
         self.discarded = self.piece_len = 0
-        self.in_head = self.expects_continue = self.wants_websocket = False
+        self.in_head = self.expects_continue = self.wants_websocket = self.forwarded = False
         return 0
 
     # ---------------------------------------------------------------------- scope ----
@@ -593,7 +601,7 @@ cdef class Connection(Channel):
         scope[EXTENSIONS_KEY] = HTTP_EXTENSIONS.copy()
         if self.tls is not None:
             scope[EXTENSIONS_KEY]["tls"] = self.tls
-        if site.proxy is not None:
+        if self.forwarded and self.trusted:
             site.proxy(scope)
         return scope
 
@@ -667,6 +675,7 @@ cdef class Connection(Channel):
         from . import _peer
 
         self.client, self.server, self.tls = _peer.describe(self.transport)
+        self.trusted = self.site.proxy is not None and self.site.proxy.trusts_peer(self.client)
         self.peer_known = True
         return 0
 

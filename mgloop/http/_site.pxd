@@ -75,7 +75,7 @@ cdef class Site:
     cdef readonly object config
     cdef readonly dict state            # of the lifespan, or None
     cdef readonly object access_log     # callable, or None
-    cdef readonly object proxy          # callable(scope), or None
+    cdef readonly object proxy          # TrustedProxies, or None
     cdef readonly bint draining
     cdef public long long requests      # begun until now
     cdef public long in_flight          # now

@@ -5,6 +5,8 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
+from .proxy import TrustedProxies
+
 @disjoint_base
 class Writer: ...
 
@@ -21,7 +23,7 @@ class Site:
     config: Any
     state: dict[str, Any] | None
     access_log: Callable[[dict[str, Any], int, int, float], object] | None
-    proxy: Callable[[dict[str, Any]], object] | None
+    proxy: TrustedProxies | None
     draining: bool
     requests: int
     in_flight: int
@@ -36,7 +38,7 @@ class Site:
         *,
         state: dict[str, Any] | None = None,
         access_log: Callable[[dict[str, Any], int, int, float], object] | None = None,
-        proxy: Callable[[dict[str, Any]], object] | None = None,
+        proxy: TrustedProxies | None = None,
     ) -> None: ...
     @property
     def connections(self) -> int: ...

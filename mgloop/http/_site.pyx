@@ -62,8 +62,8 @@ cdef class Site:
 
     app: an ASGI 3 callable. config: mgloop.http.Config. state: what the application's lifespan put
     there, copied into each scope; None = it has none. access_log: called with (scope, status,
-    bytes of the body, seconds) after each response, or None. proxy: called with each scope before
-    the application is, to put in what trusted proxies say of the client, or None.
+    bytes of the body, seconds) after each response, or None. proxy: mgloop.http.proxy's
+    TrustedProxies, or None for not to believe any.
     """
 
     def __cinit__(self, *args, **kwargs):

@@ -8,6 +8,7 @@ of them is the client.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
 class TrustedProxies:
-    """The peers that forwarded_allow_ips names; called with a scope, puts in what they say.
+    """The peers that forwarded_allow_ips names.
+
+    Called with the scope of a request that one of them has sent, puts in what it says.
 
     trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by
     commas. Raises ConfigError.
@@ -43,8 +46,14 @@ class TrustedProxies:
                 raise ConfigError(
                     f"forwarded_allow_ips: {name!r} is not an address, a network, unix: or *"
                 ) from None
+        # Asked of each hop of each request, mostly about the same few; it takes 4 us to find out.
+        self.trusts = functools.lru_cache(maxsize=1024)(self._trusts)
 
-    def trusts(self, host: str) -> bool:
+    def trusts_peer(self, client: tuple[str, int] | None) -> bool:
+        """Whether it is one of theirs who has connected. None: over a UNIX socket."""
+        return self.unix if client is None else self.trusts(client[0])
+
+    def _trusts(self, host: str) -> bool:
         """Whether the address is one of theirs."""
         if self.everybody:
             return True
@@ -57,9 +66,6 @@ class TrustedProxies:
         return any(address in network for network in self.networks)
 
     def __call__(self, scope: dict[str, Any]) -> None:
-        client = scope["client"]
-        if not (self.unix if client is None else self.trusts(client[0])):
-            return
         hops, scheme = _forwarded(scope["headers"])
         if scheme in _SCHEMES:
             scope["scheme"] = _SCHEMES[scheme]

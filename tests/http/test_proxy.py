@@ -15,7 +15,9 @@ def seen(trusted, headers, client=("127.0.0.1", 1234), scheme="http"):
         "scheme": scheme,
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
     }
-    TrustedProxies(trusted)(scope)
+    proxies = TrustedProxies(trusted)
+    if proxies.trusts_peer(client):
+        proxies(scope)
     return scope["client"], scope["scheme"]
 
 

@@ -396,7 +396,8 @@ async def test_who_waits_for_continue_is_not_timed(loop):
 @pytest.mark.parametrize("rest", [b"", b"5\r\nhello?\r\n"], ids=["silence", "a broken chunk"])
 @on_loop
 async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
-    async with Serving(loop, app_of(START, body(b"ok")), timeout_body=0 if rest else 0.2) as serving:
+    seconds = 0 if rest else 0.2
+    async with Serving(loop, app_of(START, body(b"ok")), timeout_body=seconds) as serving:
         client = await serving.connect()
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert (await client.response())[2] == b"ok"

@@ -96,16 +96,15 @@ cdef class Connection(Channel):
     cdef Py_ssize_t discarded
 
     # Of the peer, for the scopes.
-    cdef object client
-    cdef object server
     cdef dict tls                       # ASGI's extension, or None
-    cdef bint peer_known
+    cdef dict common_scope              # what each scope has, all keys in it, or None
     cdef bint trusted                   # a proxy that may say who the client is
     cdef bint forwarded                 # the head has a word on that
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
+    cdef int begin_message(self, str method) except -1
     cdef int keep(self, bytes data) except -1
     cdef int set_time(self) except -1
     cdef int pause_reading(self) except -1

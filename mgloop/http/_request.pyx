@@ -23,7 +23,7 @@ from mgloop.http._ready cimport (
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     Site, Writer,
-    mgl_coarse_time, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
+    mgl_coarse_time, mgl_decimal, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
 
@@ -51,6 +51,9 @@ cdef extern from "Python.h":
     PyObject *PyDict_GetItem(PyObject *d, PyObject *key) noexcept
     bint PyDict_CheckExact(object o)
     bint PyBytes_CheckExact(object o)
+    bint PyTuple_CheckExact(object o)
+    Py_ssize_t PyTuple_GET_SIZE(object t)
+    PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
 
 
 cdef enum:
@@ -375,7 +378,13 @@ cdef class Request(Writer):
         cdef Py_ssize_t nlen, vlen
         cdef int kind
         for pair in headers:
-            name, value = pair_of_bytes(pair)
+            if PyTuple_CheckExact(pair) and PyTuple_GET_SIZE(pair) == 2:
+                name_object = <object>PyTuple_GET_ITEM(pair, 0)
+                value_object = <object>PyTuple_GET_ITEM(pair, 1)
+            else:
+                name_object, value_object = pair
+            name = as_bytes(name_object)
+            value = as_bytes(value_object)
             n = PyBytes_AS_STRING(name)
             nlen = PyBytes_GET_SIZE(name)
             v = PyBytes_AS_STRING(value)
@@ -406,9 +415,9 @@ cdef class Request(Writer):
         elif kind == MGL_CONTENT_LENGTH:
             if self.has_length:
                 raise RuntimeError("Content-Length twice")
-            if not value.isdigit() or len(value) > 18:
+            self.length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+            if self.length < 0:
                 raise RuntimeError(f"Content-Length {value!r} is not a number of bytes")
-            self.length = int(value)
             self.has_length = True
         else:
             if value.lower() != b"chunked":
@@ -457,12 +466,7 @@ cdef class Request(Writer):
         cdef PyObject *more = PyDict_GetItem(<PyObject *>message, <PyObject *>MORE_BODY)
         cdef bint goes_on = more is not NULL and <object>more
         cdef bytes piece
-        if data is NULL:
-            piece = b""
-        elif PyBytes_CheckExact(<object>data):
-            piece = <bytes>data
-        else:
-            piece = bytes(memoryview(<object>data))
+        piece = b"" if data is NULL else as_bytes(<object>data)
         self.write_piece(piece, goes_on)
         return self.drained()
 
@@ -739,14 +743,9 @@ Coroutine.register(Request)
 (<AsyncType *>Request).tp_as_async.am_send = request_step
 
 
-cdef tuple pair_of_bytes(object pair):
-    """A header as (bytes, bytes)."""
-    name, value = pair
-    if not PyBytes_CheckExact(name):
-        name = bytes(memoryview(name))
-    if not PyBytes_CheckExact(value):
-        value = bytes(memoryview(value))
-    return name, value
+cdef inline bytes as_bytes(object data):
+    """bytes as they are, a copy of what is like them."""
+    return <bytes>data if PyBytes_CheckExact(data) else bytes(memoryview(data))
 
 
 cdef bytes without(bytes lines, bint date, bint server):
@@ -776,18 +775,10 @@ cdef class Receiving(Awaitable):
     def __next__(self):
         cdef PyObject *yielded = receiving_next(<PyObject *>self)
         if yielded is NULL:
-            raise_pending()
+            raise StopIteration
         value = <object>yielded
         Py_DECREF(value)
         return value
-
-
-cdef extern from *:
-    """
-    static inline PyObject *mgl_raise_pending(void) { return NULL; }
-    """
-    # The exception that C code has set goes on as one of Cython's.
-    PyObject *raise_pending "mgl_raise_pending"() except NULL
 
 
 cdef PyObject *receiving_next(PyObject *self) except? NULL:

@@ -10,6 +10,7 @@ cdef extern from "outgoing.h":
     int mgl_out_reserve(mgl_outgoing *out, size_t more) except -1
     int mgl_out_add(mgl_outgoing *out, const char *data, size_t len) except -1
     int mgl_out_decimal(mgl_outgoing *out, unsigned long long number) except -1
+    long long mgl_decimal(const char *text, size_t len) noexcept
     int mgl_out_chunk_size(mgl_outgoing *out, size_t size) except -1
     void mgl_out_clear(mgl_outgoing *out) noexcept
     int mgl_out_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
@@ -83,8 +84,8 @@ cdef class Site:
     cdef readonly set running           # requests that wait for something
     cdef object idle                    # future of wait_drained(), or None
     cdef public object on_limit         # called once when limit_max_requests is reached
-    cdef bint eager                     # a task may begin at once
     cdef object factory                 # of connections
+    cdef dict task_options
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
     cdef long limit_concurrency, limit_connections

@@ -17,7 +17,10 @@ from email.utils import formatdate
 
 cdef object Task = asyncio.Task
 cdef bint EAGER = sys.version_info >= (3, 12)
-cdef tuple KW_TASK = ("loop", "eager_start")
+
+
+cdef extern from "Python.h":
+    object PyObject_Call(object callable, tuple args, dict kwargs)
 
 
 cdef class Writer:
@@ -77,6 +80,7 @@ cdef class Site:
 
         self.factory = Connection
         self.loop = loop
+        self.task_options = {"loop": loop, "eager_start": True}
         self.app = app
         self.config = config
         self.state = state
@@ -173,7 +177,8 @@ cdef class Site:
         """A task of its own; it begins now where the version can."""
         cdef object loop = self.loop
         if EAGER and loop.get_task_factory() is None:
-            return Task(coroutine, loop=loop, eager_start=True)
+            # A dict that is there already, not one for each call.
+            return PyObject_Call(Task, (coroutine,), self.task_options)
         return loop.create_task(coroutine)
 
     cdef int count_request(self) except -1:

@@ -51,6 +51,18 @@ static inline int mgl_out_decimal(mgl_outgoing *out, unsigned long long number) 
     return mgl_out_add(out, digits + i, sizeof(digits) - i);
 }
 
+/* The number, or -1 if it is none of at most 18 digits. */
+static inline long long mgl_decimal(const char *text, size_t len) {
+    long long number = 0;
+    size_t i;
+    for (i = 0; i < len; i++) {
+        if (text[i] < '0' || text[i] > '9') return -1;
+        number = number * 10 + (text[i] - '0');
+        if (i >= 18) return -1;
+    }
+    return len > 0 ? number : -1;
+}
+
 /* The line before a chunk. */
 static inline int mgl_out_chunk_size(mgl_outgoing *out, size_t size) {
     char digits[20];

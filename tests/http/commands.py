@@ -71,7 +71,9 @@ def environment(changes=None):
         if not name.startswith(("MGLOOP_SERVE_", "LISTEN_"))
         and name not in ("WEB_CONCURRENCY", "FORWARDED_ALLOW_IPS", "NO_COLOR", "FORCE_COLOR")
     }
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **(changes or {})}
+    # Tests wait for lines, which a pipe would keep back until the end.
+    ours = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    return {**kept, **ours, **(changes or {})}
 
 
 def write_app(folder, source=APPLICATION, name="main.py"):

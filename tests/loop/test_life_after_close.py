@@ -133,9 +133,14 @@ class Anything:
     def pause_writing(self): self.told.append("pause")
     def resume_writing(self): self.told.append("resume")
 
+def keep_small(sock):
+    '''Or the kernel's buffer may grow until BIG goes into it, and nothing is queued.'''
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+
 async def make_tcp(loop, kept):
     listener = socket.create_server(("127.0.0.1", 0))
     sock = socket.create_connection(listener.getsockname())
+    keep_small(sock)
     peer, _ = listener.accept()
     listener.close()
     kept += [sock, peer]
@@ -151,6 +156,7 @@ async def make_accepted(loop, kept, family="TCP"):
         server = await loop.create_server(factory, "127.0.0.1", 0)
     else:
         server = await loop.create_unix_server(factory, f"{PATH}/{KIND} {next(number)}")
+    keep_small(server.sockets[0])       # whose connections inherit it
     peer = socket.socket(server.sockets[0].family)
     peer.connect(server.sockets[0].getsockname())
     kept += [peer]

@@ -8,6 +8,7 @@ a missing one is told as such and costs the others nothing.
 import asyncio
 import logging
 
+from . import many
 from .servers import announce, listen, port_of, tls_context
 
 BODY = b"Hello, World!"
@@ -158,5 +159,7 @@ async def serve(config, tell):
 
 def main(config, factory, tell):
     """Entry of the child process."""
+    if config.get("loops"):
+        many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(config, tell))

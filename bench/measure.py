@@ -169,9 +169,7 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
         if subject.name == "floor"
         else subject.command(config)
     )
-    # Several loops want more cores than one, and then share them with the client.
-    cores = bench.cores.all if workload.server.get("loops") else bench.cores.server
-    child = processes.spawn(subject.name, command, cores, pass_fds=server_fds)
+    child = processes.spawn(subject.name, command, _cores(bench, workload), pass_fds=server_fds)
     for fd in server_fds:
         os.close(fd)
     try:
@@ -186,6 +184,11 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
             raise BenchError(f"port {bench.settings.port} is in use: choose another") from exc
         raise
     return Target(child, ["--port", str(ready.get("port", 0)), *extra], fds)
+
+
+def _cores(bench: Bench, workload: Workload) -> frozenset[int]:
+    """Where the subject runs: several loops want all cores, and share the client's with it."""
+    return bench.cores.all if workload.suite == "threads" else bench.cores.server
 
 
 def _floor_command(bench: Bench, workload: Workload, config: dict) -> list[str]:
@@ -522,7 +525,8 @@ def measure_micro(
         "name": workload.name.partition("/")[2],
         "scale": bench.settings.micro_scale,
     }
-    child = processes.spawn(subject.name, subject.command(config), bench.cores.server, talk=True)
+    cores = _cores(bench, workload)
+    child = processes.spawn(subject.name, subject.command(config), cores, talk=True)
     with processes.running(child):
         processes.wait_ready(child)
         for _ in range(windows):

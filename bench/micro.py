@@ -20,7 +20,7 @@ from .stats import median, percentile
 WORKLOADS = {}
 
 
-def workload(name, ops, clock="thread", title="", metric="cpu", step=0):
+def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="micro"):
     """Register a function ``run(loop, n)`` as the micro workload *name* of *ops* operations.
 
     ``clock="thread"`` counts the CPU time of the loop's thread only, ``"process"`` that of all
@@ -35,6 +35,7 @@ def workload(name, ops, clock="thread", title="", metric="cpu", step=0):
             "title": title or name,
             "metric": metric,
             "step": step,
+            "suite": suite,
         }
         return run
 
@@ -110,6 +111,44 @@ def threadsafe_other(loop, n):
     loop.call_soon(thread.start)
     loop.run_forever()
     thread.join()
+
+
+CHAINS = 64
+
+
+@workload(
+    "threadsafe-loops",
+    100_000,
+    "process",
+    f"call_soon_threadsafe between two loops in threads, {CHAINS} under way",
+    step=CHAINS,
+    suite="threads",
+)
+def threadsafe_loops(loop, n):
+    """Each call that arrives in one loop posts the next of its chain into the other."""
+    loops = [loop, type(loop)()]
+    ended = 0
+
+    def arrive(me, hops):
+        if hops:
+            loops[1 - me].call_soon_threadsafe(arrive, 1 - me, hops - 1)
+        else:
+            loops[0].call_soon_threadsafe(end)
+
+    def end():
+        nonlocal ended
+        ended += 1
+        if ended == CHAINS:
+            loops[0].stop()
+            loops[1].call_soon_threadsafe(loops[1].stop)
+
+    thread = threading.Thread(target=loops[1].run_forever)
+    for chain in range(CHAINS):
+        loops[chain % 2].call_soon_threadsafe(arrive, chain % 2, n // CHAINS - 1)
+    thread.start()
+    loop.run_forever()
+    thread.join()
+    loops[1].close()
 
 
 @workload("call_later-cancel", 200_000, title="call_later + cancel")

@@ -86,10 +86,11 @@ CORE_ECHO = {
 }
 
 
-def _micro() -> list[Workload]:
+def _micro(suite: str = "micro") -> list[Workload]:
     return [
-        Workload(f"micro/{name}", spec["title"], "micro", spec["metric"], core=True)
+        Workload(f"{suite}/{name}", spec["title"], "micro", spec["metric"], core=suite == "micro")
         for name, spec in micro.WORKLOADS.items()
+        if spec["suite"] == suite
     ]
 
 
@@ -262,24 +263,43 @@ def _tls() -> list[Workload]:
 
 
 def _threads() -> list[Workload]:
-    """One server in one, two, ... loops, each in a thread of the one process, on all cores."""
+    """One server in one loop and in several, in threads of one process and in processes."""
     shapes = [
         ("protocol-1k", "Protocol echo, 1 KiB", "protocol", "tcp"),
         ("streams-1k", "streams echo, 1 KiB", "streams", "tcp"),
         ("tls-1k", "TLS Protocol echo, 1 KiB", "protocol", "tls"),
+        ("raw", "HTTP on a raw Protocol", "raw", "tcp"),
     ]
     counts = sorted({1, 2, len(os.sched_getaffinity(0))})
-    return [
-        Workload(
-            f"threads/{name}-loops{loops}",
-            f"{title} x 100, {loops} loop{'s' if loops > 1 else ''} in threads",
-            "load",
-            server={"kind": kind, "transport": transport, "loops": loops},
-            client={"kind": transport, "size": KIB, "conns": 100},
-        )
-        for name, title, kind, transport in shapes
-        for loops in counts
-    ]
+    found = []
+    for name, title, kind, transport in shapes:
+        for shape in ("threads", "processes"):
+            for loops in counts:
+                http = kind == "raw"
+                found.append(
+                    Workload(
+                        f"threads/{name}-{shape}{loops}",
+                        f"{title} x 100, {_loops(loops)} in {shape}",
+                        "wrk" if http else "load",
+                        server={
+                            "role": "httpservers" if http else "servers",
+                            "kind": kind,
+                            "transport": transport,
+                            "loops": loops,
+                            "shape": shape,
+                        },
+                        client={
+                            "kind": transport,
+                            "conns": 100,
+                            **({"threads": 1} if http else {"size": KIB}),
+                        },
+                    )
+                )
+    return found + _micro("threads")
+
+
+def _loops(count: int) -> str:
+    return f"{count} loop{'s' if count > 1 else ''}"
 
 
 def _scale() -> list[Workload]:

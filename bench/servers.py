@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The servers that answer the C load generator, on whichever loop they are given.
 
-Runs in a child process of its own, on one loop, in one thread (but for the GIL burner). The code
-is what a competent user of asyncio would write: no loop gets a shortcut. Each server ends by being
-killed; there is nothing to clean up.
+Runs in a child process of its own, on one loop (several: many.py), in one thread (but for the GIL
+burner). The code is what a competent user of asyncio would write: no loop gets a shortcut. Each
+server ends by being killed; there is nothing to clean up.
 """
 
 import asyncio
-import contextlib
 import functools
 import os
 import socket
 import ssl
 import struct
 import threading
+
+from . import many
 
 BACKLOG = 4096
 CHUNK = 65536
@@ -301,28 +302,9 @@ async def serve(config, tell):
     del server
 
 
-def serve_in_threads(config, factory, tell):
-    """serve() in as many loops as *config* says, in a thread each, behind one port."""
-    if config.get("port", 0) == 0:
-        with contextlib.closing(listen(config)) as sock:
-            config = {**config, "port": port_of(sock)}
-    ready = threading.Semaphore(0)
-
-    def run():
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(serve(config, lambda **_: ready.release()))
-
-    for _ in range(config["loops"]):
-        threading.Thread(target=run, daemon=True).start()
-    for _ in range(config["loops"]):
-        ready.acquire()
-    announce(config["port"], tell)
-    threading.Event().wait()
-
-
 def main(config, factory, tell):
     """Entry of the child process."""
     if config.get("loops"):
-        serve_in_threads(config, factory, tell)
+        many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(config, tell))

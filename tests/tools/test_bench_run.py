@@ -120,6 +120,19 @@ def test_tls_by_the_client_in_python(tmp_path):
         assert "client in Python" in sample["note"]
 
 
+def test_several_loops_behind_one_port(tmp_path):
+    done, found = run(tmp_path, "--suite", "threads", "--loops", "asyncio",
+                      "--only", "streams-1k,threadsafe")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {s["workload"] for s in found["samples"]} >= {
+        "threads/streams-1k-threads1",
+        "threads/streams-1k-threads2",
+        "threads/streams-1k-processes2",
+        "threads/threadsafe-loops",
+    }
+    assert {s["status"] for s in found["samples"]} == {"ok"}
+
+
 def test_idle_connections_cost_memory(tmp_path):
     done, found = run(tmp_path, "--suite", "scale", "--loops", "asyncio", "--only", "rss",
                       "--no-floor")  # fmt: skip

@@ -31,7 +31,7 @@ from loops import turn as turn
 #: Seconds after which a helper stops waiting for what should take milliseconds.
 PATIENCE = 15.0
 
-#: More than the socket buffers of both ends hold: Linux lets one of TCP's grow to 4 MiB for sending.
+#: More than the socket buffers of both ends hold: TCP's for sending grows to 4 MiB.
 BIG = 8 * 1024 * 1024
 
 needs_no_dev_mode = pytest.mark.skipif(

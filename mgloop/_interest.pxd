@@ -3,13 +3,14 @@
 
 from libc.stdint cimport uint32_t
 
+from mgloop._awaitable cimport Awaitable
 from mgloop._handle cimport Handle
 from mgloop._loop cimport Watcher
 from mgloop._schedule cimport ScheduleCore
 
 
 # A waiting sock_*() call; see FdWatch.
-cdef class Waiter:
+cdef class Waiter(Awaitable):
     cdef Waiter next
 
     # Try the call again; True = done, False = not yet.

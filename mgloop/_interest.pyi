@@ -6,6 +6,7 @@ from typing import Any, final
 from _typeshed import FileDescriptorLike
 from typing_extensions import TypeVarTuple, Unpack, disjoint_base
 
+from ._awaitable import Awaitable
 from ._loop import Watcher
 from ._schedule import ScheduleCore
 from .selector_view import SelectorView
@@ -13,7 +14,7 @@ from .selector_view import SelectorView
 _Ts = TypeVarTuple("_Ts")
 
 @disjoint_base
-class Waiter: ...
+class Waiter(Awaitable): ...
 
 @final
 class FdWatch(Watcher): ...

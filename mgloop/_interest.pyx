@@ -29,7 +29,7 @@ from . import _stdlib
 from .selector_view import SelectorView
 
 
-cdef class Waiter:
+cdef class Waiter(Awaitable):
     """A sock_*() call that waits for its descriptor."""
 
     cdef bint attempt(self) except -1:

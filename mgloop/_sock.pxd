@@ -24,8 +24,6 @@ cdef class SockCall(Waiter):
     cdef object try_call(self)
     cdef int wait(self) except -1
     cdef int try_again(self) except -1
-    cdef object resume(self, bint *returned)
-    cdef int finish(self) except -1
     cdef int check(self) except -1
 
 

@@ -1,31 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Coroutine
 from socket import socket
-from types import TracebackType
 from typing import Any, final
 
 from _typeshed import ReadableBuffer, WriteableBuffer
 
 from ._interest import FdCore, Waiter
 
-# What sock_recv() and its like return; registered with collections.abc.Coroutine at run time.
+# What sock_recv() and its like return.
 @final
-class SockCall(Waiter, Coroutine[Any, Any, Any]):
+class SockCall(Waiter):
     @property
     def cr_await(self) -> asyncio.Future[Any] | None: ...
     @property
     def __name__(self) -> str: ...
     @property
     def __qualname__(self) -> str: ...
-    def send(self, value: Any) -> Any: ...
-    def throw(
-        self, kind: Any, value: Any = None, traceback: TracebackType | None = None
-    ) -> Any: ...
-    def close(self) -> None: ...
-    def __await__(self) -> Generator[Any, Any, Any]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
 
 class SockCore(FdCore):
     def sock_recv(self, sock: socket, n: int) -> Coroutine[Any, Any, bytes]: ...

@@ -4,8 +4,7 @@
 Native because programs call them per message. Three things make them cheap. The system call is
 tried first, when the call is awaited, and only EAGAIN makes a future. Waiting uses one
 edge-triggered registration per socket that stays in place (FdWatch). And what is awaited is no
-coroutine but a small object of the coroutine protocol, whose am_send slot the interpreter calls
-without a frame or a StopIteration.
+coroutine but an Awaitable, which has no frame.
 
 The other sock_*() methods run per connection or carry addresses; asyncio's own code serves them.
 
@@ -18,7 +17,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF
 from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
 
@@ -27,7 +26,6 @@ from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, os_error
 
 import socket
 import warnings
-from collections.abc import Coroutine
 
 from . import _stdlib
 
@@ -44,12 +42,6 @@ cdef extern from *:
 
 
 cdef extern from "Python.h":
-    ctypedef struct PyAsyncMethods:
-        void *am_send
-    ctypedef struct PyTypeObject:
-        PyAsyncMethods *tp_as_async
-    int PYGEN_RETURN
-    int PYGEN_NEXT
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
@@ -72,7 +64,7 @@ cdef object NOT_YET = object()
 
 @cython.final
 cdef class SockCall(Waiter):
-    """One awaited call; a coroutine to everybody who looks."""
+    """One awaited call."""
 
     def __cinit__(self):
         self.finished = True    # until it is given something to do
@@ -221,8 +213,7 @@ cdef class SockCall(Waiter):
             self.future.set_exception(exc)
         return 0
 
-    cdef object resume(self, bint *returned):
-        """One step of the coroutine: the future to wait for, or (returned) the result."""
+    cdef object step(self, bint *returned):
         cdef object result
         if self.finished:
             raise RuntimeError("cannot reuse already awaited coroutine")
@@ -259,37 +250,6 @@ cdef class SockCall(Waiter):
         self.future = None
         return 0
 
-    # ---------------------------------------------------- the coroutine protocol ----
-
-    def send(self, value):
-        cdef bint returned = False
-        result = self.resume(&returned)
-        if returned:
-            raise StopIteration(result)
-        return result
-
-    def throw(self, kind, value=None, traceback=None):
-        self.finish()
-        if isinstance(kind, BaseException):
-            raise kind
-        if value is None:
-            raise kind
-        if not isinstance(value, BaseException):
-            value = kind(value)
-        raise value.with_traceback(traceback)
-
-    def close(self):
-        self.finish()
-
-    def __await__(self):
-        return self
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return self.send(None)
-
     @property
     def __name__(self):
         return NAMES[self.kind].rpartition(".")[2]
@@ -302,19 +262,6 @@ cdef class SockCall(Waiter):
     def cr_await(self):
         """What it waits for, for those who print the call graph."""
         return self.future
-
-
-cdef int send_slot(PyObject *self, PyObject *value, PyObject **result) except -1:
-    """send() without a StopIteration for the result; PYGEN_ERROR is -1."""
-    cdef bint returned = False
-    cdef object out = (<SockCall>self).resume(&returned)
-    Py_INCREF(out)
-    result[0] = <PyObject *>out
-    return PYGEN_RETURN if returned else PYGEN_NEXT
-
-
-(<PyTypeObject *>SockCall).tp_as_async.am_send = <void *>send_slot
-Coroutine.register(SockCall)
 
 
 cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):

@@ -1,21 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Contract of mgloop.http._ready; _ready.pyx says what it is."""
 
-from cpython.object cimport PyObject
-
-
-cdef extern from "Python.h":
-    ctypedef struct PyTypeObject:
-        PyObject *(*tp_iternext)(PyObject *self) noexcept
-
-    void stop_iteration "PyErr_SetObject"(PyObject *type, PyObject *value) noexcept
-    PyObject *PyExc_StopIteration
-
-
-# An awaitable that send() and receive() return. It is a coroutine to whoever asks, so that it may
-# be given to create_task().
-cdef class Awaitable:
-    pass
+from mgloop._awaitable cimport Awaitable
 
 
 # Nothing has to be waited for, and nothing comes of it.

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
-from ._ready import Awaitable
+from .._awaitable import Awaitable
 from ._site import Member, Writer
 
 @disjoint_base

@@ -17,9 +17,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from mgloop.http._ready cimport (
-    READY, Awaitable, PyExc_StopIteration, PyTypeObject, Waiters, stop_iteration,
-)
+from mgloop._awaitable cimport Awaitable, thrown
+from mgloop.http._ready cimport READY, Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     Site, Writer,
@@ -43,7 +42,7 @@ cdef extern from "Python.h":
     ctypedef struct PyAsyncMethods:
         PySendResult (*am_send)(PyObject *self, PyObject *value,
                                 PyObject **result) except PYGEN_ERROR
-    ctypedef struct AsyncType "PyTypeObject":
+    ctypedef struct PyTypeObject:
         PyAsyncMethods *tp_as_async
     PySendResult PyIter_Send(PyObject *iterator, PyObject *value,
                              PyObject **result) except PYGEN_ERROR
@@ -169,10 +168,7 @@ cdef class Request(Writer):
 
     def throw(self, kind, value=None, traceback=None):
         """Raise the exception where the application waits: how a task is cancelled."""
-        if value is None:
-            value = kind() if isinstance(kind, type) else kind
-        if traceback is not None:
-            value = value.with_traceback(traceback)
+        value = thrown(kind, value, traceback)
         if self.ended or self.coroutine is None:
             self.over()
             raise value
@@ -740,7 +736,7 @@ cdef class Request(Writer):
 cdef Channel NOBODY = Channel.__new__(Channel)
 
 Coroutine.register(Request)
-(<AsyncType *>Request).tp_as_async.am_send = request_step
+(<PyTypeObject *>Request).tp_as_async.am_send = request_step
 
 
 cdef inline bytes as_bytes(object data):
@@ -770,47 +766,23 @@ cdef class Receiving(Awaitable):
     """What receive() returns: one message, waited for if it has not come."""
 
     cdef Request request
-    cdef object waiting     # the iterator of a future, or None
+    cdef object future
 
-    def __next__(self):
-        cdef PyObject *yielded = receiving_next(<PyObject *>self)
-        if yielded is NULL:
-            raise StopIteration
-        value = <object>yielded
-        Py_DECREF(value)
-        return value
-
-
-cdef PyObject *receiving_next(PyObject *self) except? NULL:
-    cdef Receiving receiving = <Receiving>self
-    cdef Request request = receiving.request
-    cdef PyObject *yielded
-    cdef dict message
-    if request is None:
-        return NULL
-    while True:
-        if receiving.waiting is not None:
-            yielded = next_of(receiving.waiting)
-            if yielded is not NULL:
-                return yielded
-            receiving.waiting = None
+    cdef object step(self, bint *returned):
+        cdef Request request = self.request
+        cdef dict message = None
+        returned[0] = True
+        if request is None:
+            return None
+        if self.future is not None:
+            self.future.result()    # raises CancelledError where somebody cancelled it
+            self.future = None
         message = request.take()
         if message is not None:
-            stop_iteration(PyExc_StopIteration, <PyObject *>message)
-            return NULL
+            return message
+        returned[0] = False
         if request.reading is None:
             request.reading = Waiters.__new__(Waiters)
-        receiving.waiting = iter(request.reading.new_future(request.channel.site.loop))
-
-
-cdef PyObject *next_of(object iterator) except? NULL:
-    """The next, or NULL at its end."""
-    try:
-        value = next(iterator)
-    except StopIteration:
-        return NULL
-    Py_INCREF(value)
-    return <PyObject *>value
-
-
-(<PyTypeObject *>Receiving).tp_iternext = <PyObject *(*)(PyObject *) noexcept>receiving_next
+        self.future = request.reading.new_future(request.channel.site.loop)
+        # Marks the future as being waited for, as the task's step wants it.
+        return next(iter(self.future))

@@ -3,6 +3,7 @@
 in each of them.
 """
 
+from mgloop._awaitable cimport Awaitable
 from mgloop.http._frames cimport FrameReader, FrameWriter
 
 
@@ -163,13 +164,11 @@ cdef class WebSocket:
     cdef int part(self) except -1
 
 
-cdef class Call:
+cdef class Call(Awaitable):
     cdef WebSocket session
     cdef object message             # that is sent
     cdef bint receives              # ... unless this is a receive()
     cdef bint finished
     cdef object future              # what the task waits for
 
-    cdef object step(self, bint *returned)
     cdef list waiters(self)
-    cdef int finish(self) except -1

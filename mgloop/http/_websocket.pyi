@@ -1,28 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator, Iterator, MutableMapping
-from types import TracebackType
+from collections.abc import Awaitable, Coroutine, MutableMapping
 from typing import Any, final
+
+from .. import _awaitable
 
 def awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]: ...
 
-# What receive() and send() return; registered with collections.abc.Coroutine at run time.
+# What receive() and send() return.
 @final
-class Call(Coroutine[Any, Any, Any]):
+class Call(_awaitable.Awaitable):
     @property
     def __name__(self) -> str: ...
     @property
     def __qualname__(self) -> str: ...
     @property
     def cr_await(self) -> asyncio.Future[Any] | None: ...
-    def send(self, value: Any) -> Any: ...
-    def throw(
-        self, kind: Any, value: Any = None, traceback: TracebackType | None = None
-    ) -> Any: ...
-    def close(self) -> None: ...
-    def __await__(self) -> Generator[Any, Any, Any]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
 
 # An asyncio.Protocol in all but its base class.
 @final

@@ -37,8 +37,6 @@ task is over and its transport gone.
 """
 
 cimport cython
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
 
 from mgloop.http._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
@@ -51,24 +49,12 @@ import hashlib
 import http
 import logging
 import warnings
-from collections.abc import Coroutine
 from inspect import iscoroutine
 
 from . import deflate
 from .errors import ClientDisconnected
 
 logger = logging.getLogger("mgloop.http")
-
-cdef extern from "Python.h":
-    ctypedef struct PyAsyncMethods:
-        void *am_send
-    ctypedef struct PyTypeObject:
-        PyAsyncMethods *tp_as_async
-        void *tp_iternext
-    int PYGEN_RETURN
-    int PYGEN_NEXT
-    PyObject *PyExc_StopIteration
-    void PyErr_SetObject(PyObject *kind, PyObject *value)
 
 cdef bytes GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -737,8 +723,8 @@ cdef int wake_one(list waiters) except -1:
 
 
 @cython.final
-cdef class Call:
-    """One receive() or send(); a coroutine to everybody who looks."""
+cdef class Call(Awaitable):
+    """One receive() or send()."""
 
     def __del__(self):
         if not self.finished and self.future is None and self.session is not None:
@@ -746,7 +732,6 @@ cdef class Call:
                 f"coroutine {self.__qualname__!r} was never awaited", RuntimeWarning, source=self)
 
     cdef object step(self, bint *returned):
-        """Until the next wait: the future to wait for, or (returned) the result."""
         cdef object result
         if self.finished:
             raise RuntimeError("cannot reuse already awaited coroutine")
@@ -789,35 +774,6 @@ cdef class Call:
                 wake_one(waiters)
         return 0
 
-    def send(self, value):
-        cdef bint returned = False
-        result = self.step(&returned)
-        if returned:
-            raise StopIteration(result)
-        return result
-
-    def throw(self, kind, value=None, traceback=None):
-        self.finish()
-        if isinstance(kind, BaseException):
-            raise kind
-        if value is None:
-            raise kind
-        if not isinstance(value, BaseException):
-            value = kind(value)
-        raise value.with_traceback(traceback)
-
-    def close(self):
-        self.finish()
-
-    def __await__(self):
-        return self
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return self.send(None)
-
     @property
     def __name__(self):
         return "receive" if self.receives else "send"
@@ -830,30 +786,3 @@ cdef class Call:
     def cr_await(self):
         """What it waits for, for those who print the call graph."""
         return self.future
-
-
-cdef int send_slot(PyObject *self, PyObject *value, PyObject **result) except -1:
-    """send() without a StopIteration for the result; PYGEN_ERROR is -1."""
-    cdef bint returned = False
-    cdef object out = (<Call>self).step(&returned)
-    Py_INCREF(out)
-    result[0] = <PyObject *>out
-    return PYGEN_RETURN if returned else PYGEN_NEXT
-
-
-cdef PyObject *next_slot(PyObject *self) except? NULL:
-    """As CPython 3.12 and later call it: no exception stands for None, and where there is a result
-    it makes no traceback."""
-    cdef bint returned = False
-    cdef object out = (<Call>self).step(&returned)
-    if not returned:
-        Py_INCREF(out)
-        return <PyObject *>out
-    if out is not None:
-        PyErr_SetObject(PyExc_StopIteration, <PyObject *>out)
-    return NULL
-
-
-(<PyTypeObject *>Call).tp_as_async.am_send = <void *>send_slot
-(<PyTypeObject *>Call).tp_iternext = <void *>next_slot
-Coroutine.register(Call)

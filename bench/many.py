@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One server in several loops behind one port: each loop in a thread, or in a process, of its own.
+
+Every loop has a listening socket (SO_REUSEPORT), and the kernel shares the connections out.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+
+@contextlib.contextmanager
+def reserved(port):
+    """A port (any free one for 0) that others of this user can bind too, and nobody else gets.
+
+    Nothing is accepted through this socket: it does not listen.
+    """
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", port))
+        yield sock.getsockname()[1]
+
+
+def in_threads(run, count):
+    """Have ``run(ready)`` serve in *count* threads; returns when all have called ``ready()``."""
+    listening = threading.Semaphore(0)
+
+    def main():
+        try:
+            run(listening.release)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    for _ in range(count):
+        threading.Thread(target=main, daemon=True).start()
+    for _ in range(count):
+        listening.acquire()
+
+
+def in_processes(run, count):
+    """The same in *count* processes, of this process's session: they end as it is ended."""
+    reading, writing = os.pipe()
+    for _ in range(count):
+        if os.fork() == 0:
+            status = 1
+            try:
+                run(lambda: os.write(writing, b"."))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+    os.close(writing)
+    for _ in range(count):
+        if not os.read(reading, 1):
+            sys.exit("a process ended before it listened")
+
+
+SHAPES = {"threads": in_threads, "processes": in_processes}
+
+
+def main(serve, config, factory, tell):
+    """Have ``serve(config, tell)`` serve in as many loops as *config* says; does not return."""
+    with reserved(config.get("port", 0)) as port:
+
+        def run(ready):
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(serve({**config, "port": port}, lambda **_: ready()))
+
+        SHAPES[config["shape"]](run, config["loops"])
+        tell(port=port, pid=os.getpid())
+        while True:
+            signal.pause()

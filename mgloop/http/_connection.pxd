@@ -21,7 +21,7 @@ cdef extern from *:
     };
 
     /* What happens: a head has been read; its message has; the response is complete, and the
-       connection is kept, or is not; it is lost. */
+       connection is kept, or is not though the client may still send; it is lost, or closed. */
     enum {
         MGL_ON_HEAD, MGL_ON_END, MGL_ON_ANSWER, MGL_ON_LAST_ANSWER, MGL_ON_LOSS,
         MGL_CONNECTION_EVENTS
@@ -37,7 +37,7 @@ cdef extern from *:
     [MGL_ON_HEAD]          = { BODY, BODY, HAS,  DISC, LING, GONE },
     [MGL_ON_END]           = { HEAD, HAS,  HAS,  HEAD, LING, GONE },
     [MGL_ON_ANSWER]        = { HEAD, DISC, HEAD, DISC, LING, GONE },
-    [MGL_ON_LAST_ANSWER]   = { LING, LING, GONE, LING, LING, GONE },
+    [MGL_ON_LAST_ANSWER]   = { LING, LING, LING, LING, LING, GONE },
     [MGL_ON_LOSS]          = { GONE, GONE, GONE, GONE, GONE, GONE },
         };
         return table[event][state];
@@ -69,7 +69,6 @@ cdef class Connection(Channel):
     cdef bint paused_reading
     cdef bint over_tls
     cdef object failure                 # (status, reason) found in the midst of parsing, or None
-    cdef object python_error            # raised in a callback of the parser's
 
     # The head as far as it has been read. A piece of it in `at` lies in what is being parsed, and
     # is kept in `carry` when that ends before the piece does.
@@ -132,5 +131,5 @@ cdef class Connection(Channel):
     cdef bint is_websocket(self) except -1
     cdef int upgrade(self, const char *data, Py_ssize_t n) except -1
     cdef int enter(self, int event) except -1
-    cdef int finish(self) except -1
+    cdef int finish(self, bint more_comes) except -1
     cdef int refuse(self, int status, str reason) except -1

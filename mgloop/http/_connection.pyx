@@ -27,8 +27,8 @@ from mgloop.http._llhttp cimport (
 )
 from mgloop.http._request cimport MGL_HELD, Channel, Request
 from mgloop.http._site cimport (
-    MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, mgl_coarse_time,
-    mgl_deadline_unset, mgl_is_method, mgl_lower, mgl_unquote,
+    MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, closing_response,
+    mgl_coarse_time, mgl_deadline_unset, mgl_is_method, mgl_lower, mgl_unquote,
 )
 
 import logging
@@ -86,46 +86,37 @@ cdef frozenset AMBIGUOUS = frozenset({b"content_length", b"transfer_encoding"})
 
 
 # --- llhttp's callbacks --------------------------------------------------------------------------
-# They run inside llhttp_execute(), which no exception may leave.
+# -1: the message is not acceptable.
 
-cdef int on_message_begin(llhttp_t *parser) noexcept:
+cdef int on_message_begin(llhttp_t *parser) except -2:
     cdef Connection connection = <Connection>parser.data
     connection.forget_head()
     connection.in_head = True
     return 0
 
 
-cdef int on_piece(llhttp_t *parser, const char *at, size_t length) noexcept:
-    cdef Connection connection = <Connection>parser.data
-    try:
-        return connection.take_piece(at, length)
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+cdef int on_piece(llhttp_t *parser, const char *at, size_t length) except -2:
+    return (<Connection>parser.data).take_piece(at, length)
 
 
-cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) noexcept:
+cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) except -2:
     cdef Connection connection = <Connection>parser.data
     connection.extension_len += length
     return -1 if connection.extension_len > EXTENSIONS else 0
 
 
-cdef int on_chunk_header(llhttp_t *parser) noexcept:
+cdef int on_chunk_header(llhttp_t *parser) except -2:
     (<Connection>parser.data).extension_len = 0
     return 0
 
 
-cdef int on_url_complete(llhttp_t *parser) noexcept:
+cdef int on_url_complete(llhttp_t *parser) except -2:
     cdef Connection connection = <Connection>parser.data
-    try:
-        connection.url = connection.piece()
-        return 0
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+    connection.url = connection.piece()
+    return 0
 
 
-cdef int on_version(llhttp_t *parser, const char *at, size_t length) noexcept:
+cdef int on_version(llhttp_t *parser, const char *at, size_t length) except -2:
     """A space and "HTTP/" stand between the target and this: llhttp skips more spaces."""
     cdef Connection connection = <Connection>parser.data
     cdef Py_ssize_t place = connection.offset + (at - connection.origin)
@@ -136,51 +127,27 @@ cdef int on_version(llhttp_t *parser, const char *at, size_t length) noexcept:
     return 0
 
 
-cdef int on_header_field_complete(llhttp_t *parser) noexcept:
+cdef int on_header_field_complete(llhttp_t *parser) except -2:
     cdef Connection connection = <Connection>parser.data
-    try:
-        connection.name = connection.lowered()
-        return 0
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+    connection.name = connection.lowered()
+    return 0
 
 
-cdef int on_header_value_complete(llhttp_t *parser) noexcept:
-    cdef Connection connection = <Connection>parser.data
-    try:
-        return connection.header_ended()
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+cdef int on_header_value_complete(llhttp_t *parser) except -2:
+    return (<Connection>parser.data).header_ended()
 
 
-cdef int on_headers_complete(llhttp_t *parser) noexcept:
-    cdef Connection connection = <Connection>parser.data
-    try:
-        return connection.head_ended()
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+cdef int on_headers_complete(llhttp_t *parser) except -2:
+    return (<Connection>parser.data).head_ended()
 
 
-cdef int on_body(llhttp_t *parser, const char *at, size_t length) noexcept:
-    cdef Connection connection = <Connection>parser.data
-    try:
-        return connection.body_came(at, length)
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+cdef int on_body(llhttp_t *parser, const char *at, size_t length) except -2:
+    return (<Connection>parser.data).body_came(at, length)
 
 
-cdef int on_message_complete(llhttp_t *parser) noexcept:
-    cdef Connection connection = <Connection>parser.data
-    try:
-        connection.message_ended()
-        return HPE_PAUSED
-    except BaseException as exc:
-        connection.python_error = exc
-        return -1
+cdef int on_message_complete(llhttp_t *parser) except -2:
+    (<Connection>parser.data).message_ended()
+    return HPE_PAUSED
 
 
 cdef llhttp_settings_t settings
@@ -316,6 +283,7 @@ cdef class Connection(Channel):
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
         """Parse until the end of a message or of the data."""
         cdef int error
+        cdef object failure
         if data[0] == b" " and self.in_head and self.url is None and not self.at_len \
                 and self.carry is None:
             self.refuse(400, "two spaces behind the method")
@@ -323,7 +291,6 @@ cdef class Connection(Channel):
         self.origin = data
         error = llhttp_execute(&self.parser, data, n)
         self.offset += n
-        cdef object failure
         used[0] = n
         if error == HPE_OK:
             if self.at_len:
@@ -341,9 +308,6 @@ cdef class Connection(Channel):
             llhttp_resume_after_upgrade(&self.parser)
         else:
             self.unbegun = None
-            if self.python_error is not None:
-                failure, self.python_error = self.python_error, None
-                raise failure
             failure, self.failure = self.failure, None
             if failure is None:
                 failure = (400, llhttp_get_error_reason(&self.parser).decode("ascii", "replace"))
@@ -717,7 +681,7 @@ cdef class Connection(Channel):
             return 0
         self.request = None
         if not keep_alive:
-            self.finish()
+            self.finish(self.state != MGL_HAS_REQUEST or self.ahead is not None)
         else:
             self.enter(MGL_ON_ANSWER)
             if self.feeding:
@@ -789,17 +753,15 @@ cdef class Connection(Channel):
         self.state = mgl_next_state(self.state, event)
         return 0
 
-    cdef int finish(self) except -1:
+    cdef int finish(self, bint more_comes) except -1:
         """After the last response. Where the client may still be sending, a close() would make the
         kernel answer with a reset, which can overtake the response."""
-        cdef bint whole = self.state == MGL_HAS_REQUEST and self.ahead is None
-        self.enter(MGL_ON_LAST_ANSWER)
         self.ahead = None
-        if whole or self.over_tls or not self.transport.can_write_eof():
+        if not more_comes or self.over_tls or not self.transport.can_write_eof():
             self.enter(MGL_ON_LOSS)
             self.transport.close()
         else:
-            self.state = MGL_LINGERS
+            self.enter(MGL_ON_LAST_ANSWER)
             self.resume_reading()
             if not self.transport.is_closing():
                 self.transport.write_eof()
@@ -809,7 +771,6 @@ cdef class Connection(Channel):
     cdef int refuse(self, int status, str reason) except -1:
         """Answer in the application's place, if nothing has been sent, and end the connection."""
         cdef Request request = self.request
-        cdef bytes text
         self.request = self.unbegun = None
         if self.state == MGL_DISCARDS or self.lost:     # it has been answered
             self.enter(MGL_ON_LOSS)
@@ -823,16 +784,10 @@ cdef class Connection(Channel):
             self.enter(MGL_ON_LOSS)
             self.transport.close()
             return 0
-        phrase = HTTPStatus(status).phrase
-        text = f"{status} {phrase}: {reason}\n".encode()
-        self.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n%s%s\r\n%s" % (
-                status, phrase.encode(), len(text),
-                b"retry-after: 1\r\n" if status == 503 else b"", self.site.headers_now(), text))
-        self.enter(MGL_ON_LAST_ANSWER)
-        self.state = MGL_READS_BODY if self.state == MGL_GONE else self.state
-        return self.finish()
+        self.write(closing_response(
+            status, f"{status} {HTTPStatus(status).phrase}: {reason}\n".encode(),
+            self.site.headers_now()))
+        return self.finish(True)
 
     cdef int write_failed(self, object exc) except -1:
         log.debug("cannot write: %s", exc)

@@ -13,8 +13,10 @@ cdef extern from "llhttp.h":
         uint8_t upgrade
         uint16_t flags
 
-    ctypedef int (*llhttp_data_cb)(llhttp_t *parser, const char *at, size_t length) noexcept
-    ctypedef int (*llhttp_cb)(llhttp_t *parser) noexcept
+    # Whatever a callback returns but 0 (and HPE_PAUSED) ends llhttp_execute() at once: -2 stands
+    # for an exception, which is then raised there.
+    ctypedef int (*llhttp_data_cb)(llhttp_t *parser, const char *at, size_t length) except -2
+    ctypedef int (*llhttp_cb)(llhttp_t *parser) except -2
 
     ctypedef struct llhttp_settings_t:
         llhttp_cb on_message_begin
@@ -42,7 +44,7 @@ cdef extern from "llhttp.h":
     void llhttp_settings_init(llhttp_settings_t *settings) noexcept
     void llhttp_init(llhttp_t *parser, int kind, const llhttp_settings_t *settings) noexcept
     void llhttp_reset(llhttp_t *parser) noexcept
-    int llhttp_execute(llhttp_t *parser, const char *data, size_t length) noexcept
+    int llhttp_execute(llhttp_t *parser, const char *data, size_t length) except *
     void llhttp_resume(llhttp_t *parser) noexcept
     void llhttp_resume_after_upgrade(llhttp_t *parser) noexcept
     const char *llhttp_get_error_pos(const llhttp_t *parser) noexcept

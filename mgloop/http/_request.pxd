@@ -112,6 +112,8 @@ cdef class Request(Writer):
     cdef int send_hint(self, dict message) except -1
     cdef int write_headers(self, object headers, bint trailing) except -1
     cdef bint note_header(self, int kind, bytes value, bint trailing) except -1
+    cdef int forget_headers(self) noexcept
+    cdef int check_length(self, Py_ssize_t n, bint more) except -1
     cdef int hand_over(self, bytes data) except -1
     cdef int flush_soon(self) except -1
     cdef int note_access(self) except -1

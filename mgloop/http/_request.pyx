@@ -21,7 +21,7 @@ from mgloop._awaitable cimport Awaitable, thrown
 from mgloop.http._ready cimport READY, Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
-    Site, Writer,
+    STATUS_LINES, Site, Writer,
     mgl_coarse_time, mgl_decimal, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
@@ -29,7 +29,6 @@ from mgloop.http._site cimport (
 import logging
 import sys
 from collections.abc import Coroutine
-from http import HTTPStatus
 
 from .errors import ClientDisconnected
 
@@ -81,17 +80,6 @@ cdef dict OTHER_MESSAGES = {
 cdef tuple EXPECTED = (
     "http.response.start", "http.response.body", "http.response.body", "http.response.trailers",
 )
-
-
-def _status_line(status):
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
-
-
-cdef tuple STATUS_LINES = tuple(_status_line(status) for status in range(600))
 
 
 # --- the coroutine -------------------------------------------------------------------------------
@@ -359,7 +347,7 @@ cdef class Request(Writer):
                 self.write_headers(<object>headers, False)
         except BaseException:
             out.len = before
-            self.has_length = self.chunked = self.has_date = self.has_server = False
+            self.forget_headers()
             raise
         self.status = status
         self.state = MGL_HELD
@@ -422,6 +410,10 @@ cdef class Request(Writer):
             return True
         return False
 
+    cdef int forget_headers(self) noexcept:
+        self.has_length = self.chunked = self.has_date = self.has_server = False
+        return 0
+
     cdef int frame(self, Py_ssize_t n, bint more) except -1:
         """End the head. n: bytes of the body that are there, `more` are to come."""
         cdef Site site = self.channel.site
@@ -466,17 +458,22 @@ cdef class Request(Writer):
         self.write_piece(piece, goes_on)
         return self.drained()
 
+    cdef int check_length(self, Py_ssize_t n, bint more) except -1:
+        """A piece of the body has n bytes: at most what was announced, and all of it in the end."""
+        if self.has_length and not self.no_body:
+            if n > self.length:
+                raise RuntimeError("Response content longer than Content-Length")
+            if not more and n < self.length:
+                raise RuntimeError("Response content shorter than Content-Length")
+        return 0
+
     cdef int write_piece(self, bytes data, bint more) except -1:
         """A piece of the body, framed."""
         cdef Site site = self.channel.site
         cdef mgl_outgoing *out = site.claim(self)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
         cdef bint large = n >= COPY_BELOW
-        if self.has_length and not self.no_body:
-            if n > self.length:
-                raise RuntimeError("Response content longer than Content-Length")
-            if not more and n < self.length:
-                raise RuntimeError("Response content shorter than Content-Length")
+        self.check_length(n, more)
         if self.state == MGL_HELD:
             self.frame(n, more)
         if self.no_body:
@@ -546,11 +543,7 @@ cdef class Request(Writer):
             file, offset, count, more = files.whole(message)
         else:
             file, offset, count, more = files.part(message)
-        if self.has_length and not self.no_body:
-            if count > self.length:
-                raise RuntimeError("Response content longer than Content-Length")
-            if not more and count < self.length:
-                raise RuntimeError("Response content shorter than Content-Length")
+        self.check_length(count, more)
         return files.send(self, file, offset, count, more, by_path)
 
     def begin_file(self, Py_ssize_t count, bint more):
@@ -712,7 +705,7 @@ cdef class Request(Writer):
         cdef mgl_outgoing *out = site.claim(self)
         out.len = 0     # a head that has been held
         self.state = MGL_UNSTARTED
-        self.has_length = self.chunked = self.has_date = self.has_server = self.trailers = False
+        self.forget_headers()
         self.close_after = True
         self.send_start({
             "status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]})

@@ -55,6 +55,16 @@ cdef extern from "deadlines.h":
     double mgl_coarse_time() noexcept
 
 
+# The first line of a response, by its status.
+cdef tuple STATUS_LINES
+
+# A response of the server's own, the last of its connection; `common`: Site.headers_now().
+cdef bytes closing_response(int status, bytes text, bytes common)
+
+# A line of a head; RuntimeError if it would be more than that.
+cdef bytes header_line(bytes name, bytes value)
+
+
 # Who uses the loop's buffer for what is not sent yet, and gives it up when somebody else wants it.
 cdef class Writer:
     cdef int flush(self) except -1
@@ -94,8 +104,7 @@ cdef class Site:
     cdef str root
 
     cdef bytes head_end                 # server, date and the configured headers
-    cdef object head_second             # when it was made, in seconds of time.time()
-    cdef long long made_at
+    cdef long long made_at              # in seconds of time.time()
 
     cdef mgl_outgoing out
     cdef Writer writer                  # whose is in `out`

@@ -7,12 +7,14 @@ there when the server is to end.  Native because each request passes through it.
 loop's thread; several loops of a process have a site each.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
 from libc.time cimport time, time_t
 
 import asyncio
 import sys
 from email.utils import formatdate
+from http import HTTPStatus
 
 
 cdef object Task = asyncio.Task
@@ -21,6 +23,33 @@ cdef bint EAGER = sys.version_info >= (3, 12)
 
 cdef extern from "Python.h":
     object PyObject_Call(object callable, tuple args, dict kwargs)
+
+
+def _status_line(status):
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+STATUS_LINES = tuple(_status_line(status) for status in range(600))
+
+
+cdef bytes closing_response(int status, bytes text, bytes common):
+    return (
+        b"%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
+        b"connection: close\r\n%b%b\r\n%b" % (
+            STATUS_LINES[status], len(text), b"retry-after: 1\r\n" if status == 503 else b"",
+            common, text))
+
+
+cdef bytes header_line(bytes name, bytes value):
+    if not mgl_is_token(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
+        raise RuntimeError("Invalid HTTP header name.")
+    if not mgl_is_field_value(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
+        raise RuntimeError("Invalid HTTP header value.")
+    return b"%b: %b\r\n" % (name, value)
 
 
 cdef class Writer:
@@ -125,7 +154,7 @@ cdef class Site:
             if self.config.date_header:
                 lines.append(b"date: %s\r\n" % formatdate(now, usegmt=True).encode())
             for name, value in self.config.headers:
-                lines.append(b"%s: %s\r\n" % (as_bytes(name), as_bytes(value)))
+                lines.append(b"%b: %b\r\n" % (in_latin(name), in_latin(value)))
             self.head_end = b"".join(lines)
             self.made_at = now
         return self.head_end
@@ -241,5 +270,5 @@ cdef class Site:
 cdef Site NOWHERE = Site.__new__(Site)
 
 
-cdef bytes as_bytes(object text):
+cdef bytes in_latin(object text):
     return text.encode("latin-1") if isinstance(text, str) else bytes(text)

@@ -42,6 +42,7 @@ from mgloop.http._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
     WS_TEXT, close_frame, control_frame, sendable,
 )
+from mgloop.http._site cimport STATUS_LINES, closing_response, header_line
 
 import binascii
 import contextvars
@@ -75,18 +76,6 @@ cdef dict KINDS = {
     "websocket.http.response.start": MSG_START,
     "websocket.http.response.body": MSG_BODY,
 }
-
-
-cdef bytes header_line(object name, object value):
-    """A line of a head; RuntimeError if it would be more than that."""
-    name = bytes(name)
-    value = bytes(value)
-    for char in b"\r\n\0":
-        if char in name or char in value:
-            raise RuntimeError(f"Invalid HTTP header {name!r}: a control character in it.")
-    if not name or b":" in name or b" " in name:
-        raise RuntimeError(f"Invalid HTTP header {name!r}: no name.")
-    return b"%b: %b\r\n" % (name, value)
 
 
 cdef double seconds_of(object value):
@@ -291,7 +280,7 @@ cdef class WebSocket:
             head.append(header_line(b"sec-websocket-protocol", subprotocol.encode("ascii")))
         head.append(self.site.default_headers())
         for name, value in message.get("headers") or ():
-            head.append(header_line(name, value))
+            head.append(header_line(bytes(name), bytes(value)))
         head.append(b"\r\n")
         max_size = self.site.config.ws_max_size or 0
         if agreement is None:
@@ -350,10 +339,7 @@ cdef class WebSocket:
         """Answer with a response of the server's own, and close."""
         cdef bytes body = b"" if status == 403 else http.HTTPStatus(status).phrase.encode()
         self.state = WS_CLOSED
-        self.write(b"HTTP/1.1 %d %b\r\n%bconnection: close\r\ncontent-length: %d\r\n"
-                   b"content-type: text/plain; charset=utf-8\r\n\r\n%b" % (
-                       status, http.HTTPStatus(status).phrase.encode(),
-                       self.site.default_headers(), len(body), body))
+        self.write(closing_response(status, body, self.site.default_headers()))
         self.end_messages(1006, "")
         self.log_answer(status, len(body))
         return self.finish_transport()
@@ -365,15 +351,11 @@ cdef class WebSocket:
         cdef set names = set()
         if not 200 <= status < 600:
             raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
-        try:
-            phrase = http.HTTPStatus(status).phrase.encode()
-        except ValueError:
-            phrase = b""
-        head = [b"HTTP/1.1 %d %b\r\n" % (status, phrase), self.site.default_headers()]
+        head = [STATUS_LINES[status], self.site.default_headers()]
         for name, value in message.get("headers") or ():
             # The connection ends with this response, which therefore needs no framing but that.
             if bytes(name).lower() not in (b"connection", b"transfer-encoding"):
-                head.append(header_line(name, value))
+                head.append(header_line(bytes(name), bytes(value)))
                 names.add(bytes(name).lower())
         head.append(b"connection: close\r\n")
         if b"content-type" not in names:

@@ -190,10 +190,25 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         chosen += seeds_plan.workloads
     chosen = [asgi.related(w, servers) if w.suite == "asgi" else w for w in chosen]
     served = [w for w in chosen if w.suite == "asgi"]
+    scaled = [w for w in chosen if w.server.get("many")]
     items = runner.plan(
-        bench, [w for w in chosen if w.suite != "asgi"], subjects, floor=not args.no_floor
+        bench,
+        [w for w in chosen if w not in served and w not in scaled],
+        subjects,
+        floor=not args.no_floor,
     )
     columns = list(subjects) if items else []
+    if scaled:
+        # Relative to mgloop alone, if it is there.
+        singles = [s for s in subjects if s.control_of is None]
+        alone = next((s for s in singles if s.name == "mgloop"), reference)
+        shapes = loops.together(singles, sorted({2, len(cores.all)} - {1}))
+        if not args.no_control:
+            shapes.insert(shapes.index(alone) + 1, loops.control(alone))
+        scaled = [replace(w, reference=alone.name) for w in scaled]
+        chosen = [next((s for s in scaled if s.name == w.name), w) for w in chosen]
+        items += runner.plan(bench, scaled, shapes, floor=False)
+        columns += [s for s in shapes if s.name not in {c.name for c in columns}]
     if any(runner.FLOOR in item.subjects for item in items):
         columns.append(runner.FLOOR)
     if served:

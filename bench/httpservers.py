@@ -159,7 +159,7 @@ async def serve(config, tell):
 
 def main(config, factory, tell):
     """Entry of the child process."""
-    if config.get("loops"):
+    if config.get("many"):
         many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(config, tell))

@@ -42,17 +42,23 @@ REFERENCES = ("uvloop", "asyncio")
 
 @dataclass(frozen=True)
 class Loop:
-    """One event loop to measure. ``control_of`` names the loop that this one merely repeats."""
+    """One event loop to measure. ``control_of`` names the loop that this one merely repeats.
+
+    ``count`` of them serve together, each in a thread or a process of its own as ``shape`` says.
+    """
 
     name: str
     spec: str
     python: str = sys.executable
     version: str = ""
     control_of: str | None = None
+    count: int = 1
+    shape: str = "threads"
 
     def command(self, config: dict) -> list[str]:
         """The command line of a child that runs on this loop."""
-        return child_command({**config, "loop": self.spec}, self.python)
+        together = {"loops": self.count, "shape": self.shape}
+        return child_command({**config, "loop": self.spec, "together": together}, self.python)
 
 
 def child_command(config: dict, python: str = sys.executable) -> list[str]:
@@ -148,3 +154,19 @@ def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
 def control(reference: Loop) -> Loop:
     """The reference a second time, under another name: what it differs by is noise."""
     return replace(reference, name=f"{reference.name}#2", control_of=reference.name)
+
+
+def together(alone: Sequence[Loop], counts: Sequence[int]) -> list[Loop]:
+    """Each of the loops alone, then *counts* of it in threads and in processes."""
+    return [
+        one
+        for loop in alone
+        for one in (
+            loop,
+            *(
+                replace(loop, name=f"{loop.name} {count}{short}", count=count, shape=shape)
+                for count in counts
+                for shape, short in (("threads", "thr"), ("processes", "proc"))
+            ),
+        )
+    ]

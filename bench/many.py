@@ -73,7 +73,8 @@ def main(serve, config, factory, tell):
             with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(serve({**config, "port": port}, lambda **_: ready()))
 
-        SHAPES[config["shape"]](run, config["loops"])
+        together = config["together"]
+        SHAPES[together["shape"]](run, together["loops"])
         tell(port=port, pid=os.getpid())
         while True:
             signal.pause()

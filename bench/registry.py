@@ -8,7 +8,6 @@ ones are those of a quick run and of the regression guard.
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -263,43 +262,35 @@ def _tls() -> list[Workload]:
 
 
 def _threads() -> list[Workload]:
-    """One server in one loop and in several, in threads of one process and in processes."""
+    """What it costs a loop that there are others, in threads of one process or in processes.
+
+    The subjects are those of loops.together().
+    """
     shapes = [
         ("protocol-1k", "Protocol echo, 1 KiB", "protocol", "tcp"),
         ("streams-1k", "streams echo, 1 KiB", "streams", "tcp"),
         ("tls-1k", "TLS Protocol echo, 1 KiB", "protocol", "tls"),
-        ("raw", "HTTP on a raw Protocol", "raw", "tcp"),
     ]
-    counts = sorted({1, 2, len(os.sched_getaffinity(0))})
-    found = []
-    for name, title, kind, transport in shapes:
-        for shape in ("threads", "processes"):
-            for loops in counts:
-                http = kind == "raw"
-                found.append(
-                    Workload(
-                        f"threads/{name}-{shape}{loops}",
-                        f"{title} x 100, {_loops(loops)} in {shape}",
-                        "wrk" if http else "load",
-                        server={
-                            "role": "httpservers" if http else "servers",
-                            "kind": kind,
-                            "transport": transport,
-                            "loops": loops,
-                            "shape": shape,
-                        },
-                        client={
-                            "kind": transport,
-                            "conns": 100,
-                            **({"threads": 1} if http else {"size": KIB}),
-                        },
-                    )
-                )
-    return found + _micro("threads")
-
-
-def _loops(count: int) -> str:
-    return f"{count} loop{'s' if count > 1 else ''}"
+    return [
+        *[
+            Workload(
+                f"threads/{name}",
+                f"{title} x 100",
+                "load",
+                server={"kind": kind, "transport": transport, "many": True},
+                client={"kind": transport, "size": KIB, "conns": 100},
+            )
+            for name, title, kind, transport in shapes
+        ],
+        Workload(
+            "threads/raw",
+            "HTTP on a raw Protocol x 100",
+            "wrk",
+            server={"role": "httpservers", "kind": "raw", "transport": "tcp", "many": True},
+            client={"threads": 1, "conns": 100},
+        ),
+        *_micro("threads"),
+    ]
 
 
 def _scale() -> list[Workload]:

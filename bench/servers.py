@@ -169,7 +169,7 @@ def listen(config):
         sock = socket.socket(socket.AF_INET, kind)
         if transport != "udp":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if config.get("loops"):
+        if config.get("many"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", config.get("port", 0)))
     if transport != "udp":
@@ -304,7 +304,7 @@ async def serve(config, tell):
 
 def main(config, factory, tell):
     """Entry of the child process."""
-    if config.get("loops"):
+    if config.get("many"):
         many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(config, tell))

@@ -124,11 +124,11 @@ def test_several_loops_behind_one_port(tmp_path):
     done, found = run(tmp_path, "--suite", "threads", "--loops", "asyncio",
                       "--only", "streams-1k,threadsafe")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert {s["workload"] for s in found["samples"]} >= {
-        "threads/streams-1k-threads1",
-        "threads/streams-1k-threads2",
-        "threads/streams-1k-processes2",
-        "threads/threadsafe-loops",
+    assert {(s["workload"], s["subject"]) for s in found["samples"]} >= {
+        ("threads/streams-1k", "asyncio"),
+        ("threads/streams-1k", "asyncio 2thr"),
+        ("threads/streams-1k", "asyncio 2proc"),
+        ("threads/threadsafe-loops", "asyncio"),
     }
     assert {s["status"] for s in found["samples"]} == {"ok"}
 

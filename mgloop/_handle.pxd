@@ -28,6 +28,9 @@ cdef extern from "turn.h":
     ctypedef struct mgl_turn:
         pass
 
+    void mgl_flag_raise(int *flag) noexcept
+    bint mgl_flag_raised(const int *flag) noexcept
+
 
 cdef enum:
     MAX_INLINE = 4
@@ -39,7 +42,7 @@ cdef class Handle:
     cdef PyObject *args[1 + MAX_INLINE]
     cdef int nargs              # -1: a tuple in args[1]
     cdef bint shared
-    cdef bint is_cancelled
+    cdef int cancelled_flag     # other threads may raise it
     cdef bint lasting           # runs more than once: a reader or writer
     cdef object loop
     cdef object source_traceback

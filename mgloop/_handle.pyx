@@ -141,7 +141,7 @@ cdef class Handle:
                 Py_XDECREF(result)
                 result = NULL
         if result is NULL:
-            if self.callback is NULL and not self.is_cancelled:
+            if self.callback is NULL and not mgl_flag_raised(&self.cancelled_flag):
                 # The report names the callback, so it goes back to where it was.
                 self.callback = callback
                 self.nargs = nargs
@@ -214,9 +214,9 @@ cdef class Handle:
         self.drop()
 
     cdef int drop(self) except -1:
-        if self.is_cancelled:
+        if mgl_flag_raised(&self.cancelled_flag):
             return 0
-        self.is_cancelled = True
+        mgl_flag_raise(&self.cancelled_flag)
         if self.source_traceback is not None:
             # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
             self.text = repr(self)
@@ -225,7 +225,7 @@ cdef class Handle:
 
     def cancelled(self):
         """True if the handle was cancelled."""
-        return bool(self.is_cancelled)
+        return bool(mgl_flag_raised(&self.cancelled_flag))
 
     def get_context(self):
         """The contextvars.Context that the callback runs in; None once it has run."""
@@ -250,7 +250,7 @@ cdef class Handle:
     @property
     def _args(self):
         if self.callback is NULL:
-            return None if self.is_cancelled else ()
+            return None if mgl_flag_raised(&self.cancelled_flag) else ()
         if self.nargs < 0:
             return <object>self.args[1]
         return tuple([<object>self.args[1 + i] for i in range(self.nargs)])
@@ -261,7 +261,7 @@ cdef class Handle:
 
     @property
     def _cancelled(self):
-        return bool(self.is_cancelled)
+        return bool(mgl_flag_raised(&self.cancelled_flag))
 
     @property
     def _loop(self):
@@ -377,11 +377,11 @@ cdef class ThreadSafeHandle(PostedHandle):
             self.drop()
         else:
             # It has run, and what it referred to is the loop's to let go of.
-            self.is_cancelled = True
+            mgl_flag_raise(&self.cancelled_flag)
 
     def cancelled(self):
         self._await_end()
-        return bool(self.is_cancelled)
+        return bool(mgl_flag_raised(&self.cancelled_flag))
 
     def _await_end(self):
         while mgl_turn_runs(&self.turn, False):

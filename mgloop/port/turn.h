@@ -52,4 +52,8 @@ static inline bool mgl_turn_await(mgl_turn *turn) {
     return atomic_compare_exchange_strong(&turn->state, &running, MGL_AWAITED) || running == MGL_AWAITED;
 }
 
+/* That it is cancelled, which any thread may say and ask. What comes of it is a matter of turns. */
+static inline void mgl_flag_raise(int *flag) { __atomic_store_n(flag, 1, __ATOMIC_RELAXED); }
+static inline int mgl_flag_raised(const int *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
+
 #endif

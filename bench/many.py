@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """One server in several loops behind one port: each loop in a thread, or in a process, of its own.
 
-Every loop has a listening socket (SO_REUSEPORT), and the kernel shares the connections out.
+Every loop has a listening socket (SO_REUSEPORT), and the kernel shares the connections out. Each
+has a core to itself, if there are as many; the client is on one of them.
 """
 
 import asyncio
@@ -26,19 +27,27 @@ def reserved(port):
         yield sock.getsockname()[1]
 
 
+def pin(number, count):
+    """Keep the *number*-th of *count* threads, the one that calls, on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    if count <= len(cores):
+        os.sched_setaffinity(0, {cores[number]})
+
+
 def in_threads(run, count):
     """Have ``run(ready)`` serve in *count* threads; returns when all have called ``ready()``."""
     listening = threading.Semaphore(0)
 
-    def main():
+    def main(number):
+        pin(number, count)
         try:
             run(listening.release)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
 
-    for _ in range(count):
-        threading.Thread(target=main, daemon=True).start()
+    for number in range(count):
+        threading.Thread(target=main, args=(number,), daemon=True).start()
     for _ in range(count):
         listening.acquire()
 
@@ -46,9 +55,10 @@ def in_threads(run, count):
 def in_processes(run, count):
     """The same in *count* processes, of this process's session: they end as it is ended."""
     reading, writing = os.pipe()
-    for _ in range(count):
+    for number in range(count):
         if os.fork() == 0:
             status = 1
+            pin(number, count)
             try:
                 run(lambda: os.write(writing, b"."))
                 status = 0

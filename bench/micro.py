@@ -15,16 +15,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from .many import pin
 from .stats import median, percentile
 
 WORKLOADS = {}
 
 
-def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="micro"):
+def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="micro", many=False):
     """Register a function ``run(loop, n)`` as the micro workload *name* of *ops* operations.
 
     ``clock="thread"`` counts the CPU time of the loop's thread only, ``"process"`` that of all
-    threads. A quick run does fewer operations, in multiples of *step* if there is one.
+    threads. A quick run does fewer operations, in multiples of *step* if there is one. ``many``:
+    also by several loops at once, *n* operations each.
     """
 
     def register(run):
@@ -36,6 +38,8 @@ def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="m
             "metric": metric,
             "step": step,
             "suite": suite,
+            "many": many,
+            "count": 1,
         }
         return run
 
@@ -149,6 +153,48 @@ def threadsafe_loops(loop, n):
     loop.run_forever()
     thread.join()
     loops[1].close()
+
+
+class Ball(asyncio.Protocol):
+    """Sends back what comes, until *left* has been counted down to nothing."""
+
+    def __init__(self, loop, left):
+        self.loop = loop
+        self.left = left
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.left[0] -= 1
+        if self.left[0] > 0:
+            self.transport.write(data)
+        elif self.left[0] == 0:
+            self.loop.stop()
+
+
+@workload(
+    "own-echo",
+    100_000,
+    title="Protocol echo, 1 KiB x 50, both ends in it",
+    suite="threads",
+    many=True,
+)
+def own_echo(loop, n):
+    """No client takes part: each loop needs a core, and nothing else."""
+    left = [n]
+
+    async def connect():
+        ends = [sock for _ in range(50) for sock in socket.socketpair()]
+        return [(await loop.connect_accepted_socket(lambda: Ball(loop, left), s))[0] for s in ends]
+
+    transports = loop.run_until_complete(connect())
+    for transport in transports[::2]:
+        transport.write(bytes(1024))
+    loop.run_forever()
+    for transport in transports:
+        transport.abort()
+    run_queued(loop)
 
 
 @workload("call_later-cancel", 200_000, title="call_later + cancel")
@@ -325,7 +371,31 @@ def measure(loop, spec, n):
     extra = spec["run"](loop, n) or {}
     cpu = clock() - cpu
     wall = time.perf_counter() - wall
-    return {"ops": n, "cpu_us": cpu / n * 1e6, "wall_us": wall / n * 1e6, **extra}
+    ops = n * spec["count"]
+    return {"ops": ops, "cpu_us": cpu / ops * 1e6, "wall_us": wall / ops * 1e6, **extra}
+
+
+def side_by_side(spec, others):
+    """*spec* as carried out by a loop and by *others*, each in a thread and, if possible, on a core
+    of its own.
+    """
+    count = 1 + len(others)
+
+    def run(loop, n):
+        def one(number, each):
+            pin(number, count)
+            spec["run"](each, n)
+
+        threads = [
+            threading.Thread(target=one, args=(number, each))
+            for number, each in enumerate([loop, *others])
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return {**spec, "run": run, "count": count, "clock": "process"}
 
 
 def operations(spec, scale):
@@ -350,7 +420,12 @@ def main(config, factory, tell):
     """Entry of the child process: one result per line of stdin, always on the same loop."""
     spec = WORKLOADS[config["name"]]
     n = operations(spec, config["scale"])
-    loop = factory()
+    count = config["together"]["loops"]
+    if count > 1 and config["together"]["shape"] != "threads":
+        raise NotImplementedError("in one process only")
+    loop, *others = [factory() for _ in range(count)]
+    if others:
+        spec = side_by_side(spec, others)
     try:
         tell(ready=True)
         for turn, _line in enumerate(sys.stdin):
@@ -366,4 +441,5 @@ def main(config, factory, tell):
                 tell(**found)
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+        for each in (loop, *others):
+            each.close()

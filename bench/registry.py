@@ -87,7 +87,14 @@ CORE_ECHO = {
 
 def _micro(suite: str = "micro") -> list[Workload]:
     return [
-        Workload(f"{suite}/{name}", spec["title"], "micro", spec["metric"], core=suite == "micro")
+        Workload(
+            f"{suite}/{name}",
+            spec["title"],
+            "micro",
+            spec["metric"],
+            core=suite == "micro",
+            server={"many": True} if spec["many"] else {},
+        )
         for name, spec in micro.WORKLOADS.items()
         if spec["suite"] == suite
     ]

@@ -65,6 +65,7 @@ cdef extern from "poll.h":
     int mgl_poll_limit(const mgl_poll *poll)
     void mgl_poll_wakeup(mgl_inbox *inbox)
     bint mgl_poll_forked(const mgl_poll *poll)
+    bint mgl_inbox_forked(const mgl_inbox *inbox)
     int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
     int64_t mgl_clock_ns() noexcept
@@ -123,6 +124,9 @@ cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
 cdef tuple KW_LOOP = ("loop",)
+cdef str PARENTS = (
+    "this event loop was running when the process forked and belongs to the parent; "
+    "make a new one in the child, for example by asyncio.run()")
 
 # Tools that trace or measure callbacks put a function of theirs in the place of Handle._run(),
 # perhaps before this is imported: asyncio's own is known once it is seen. Asked in each batch, so
@@ -360,9 +364,7 @@ cdef class LoopCore:
         if not self.forked():
             return 0
         if self._thread_id is not None:
-            raise RuntimeError(
-                "this event loop was running when the process forked and belongs to the parent; "
-                "make a new one in the child, for example by asyncio.run()")
+            raise RuntimeError(PARENTS)
         rc = mgl_poll_adopt(self.poll)
         if rc < 0:
             raise_errno(-rc)
@@ -371,12 +373,19 @@ cdef class LoopCore:
 
     def _enter(self):
         """Before it runs: it belongs to this thread, and this process, until _leave()."""
-        cdef mgl_permit answer
-        self.adopt()
-        answer = mgl_inbox_enter(self.inbox)
+        # Before it is this thread's, another one may be closing it: nothing but the inbox is
+        # looked at.
+        cdef mgl_permit answer = mgl_inbox_enter(self.inbox)
+        if answer == MGL_RUNS:
+            raise RuntimeError(PARENTS if mgl_inbox_forked(self.inbox)
+                               else "This event loop is already running")
         if answer != MGL_MAY:
-            raise RuntimeError("This event loop is already running" if answer == MGL_RUNS
-                               else "Event loop is closed")
+            raise RuntimeError("Event loop is closed")
+        try:
+            self.adopt()
+        except BaseException:
+            mgl_inbox_leave(self.inbox)
+            raise
 
     def _leave(self):
         mgl_inbox_leave(self.inbox)

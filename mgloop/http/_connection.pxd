@@ -92,6 +92,9 @@ cdef class Connection(Channel):
     cdef bint wants_websocket
     cdef bint timed                     # the deadline is of what is being read
     cdef Py_ssize_t extension_len       # of the present chunk
+    cdef bint at_chunk                  # a chunk's first line comes next
+    cdef bint last_chunk                # ... has said that no other follows
+    cdef bytes chunk_line               # what has come of it, or None
     cdef Py_ssize_t discarded
 
     # Of the peer, for the scopes.
@@ -102,6 +105,8 @@ cdef class Connection(Channel):
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
+    cdef int parse(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1
+    cdef int take_chunk_line(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
     cdef int begin_message(self, str method) except -1
     cdef int keep(self, bytes data) except -1

@@ -20,8 +20,8 @@ from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp
 
 from mgloop.http._llhttp cimport (
-    F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HPE_PAUSED_UPGRADE, HTTP_REQUEST, llhttp_execute,
-    llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
+    F_CHUNKED, F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HPE_PAUSED_UPGRADE, HTTP_REQUEST,
+    llhttp_execute, llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
     llhttp_resume_after_upgrade, llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive,
     llhttp_t,
 )
@@ -32,6 +32,7 @@ from mgloop.http._site cimport (
 )
 
 import logging
+import re
 import sys
 from http import HTTPStatus
 
@@ -83,6 +84,8 @@ cdef frozenset NO_TRAILERS = frozenset({
     b"host", b"content-length", b"transfer-encoding", b"trailer", b"te", b"connection"})
 #: As a gateway might read them into its environment's CONTENT_LENGTH.
 cdef frozenset AMBIGUOUS = frozenset({b"content_length", b"transfer_encoding"})
+#: In a chunk's first line; what is quoted stays as it is.
+cdef object BLANKS = re.compile(rb'("(?:[^"\\\r\n]|\\.)*")|[ \t]*([;=])[ \t]*')
 
 
 # --- llhttp's callbacks --------------------------------------------------------------------------
@@ -106,8 +109,18 @@ cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) exc
 
 
 cdef int on_chunk_header(llhttp_t *parser) except -2:
-    (<Connection>parser.data).extension_len = 0
+    cdef Connection connection = <Connection>parser.data
+    connection.extension_len = 0
+    connection.last_chunk = parser.content_length == 0
     return 0
+
+
+cdef int on_chunk_complete(llhttp_t *parser) except -2:
+    cdef Connection connection = <Connection>parser.data
+    if connection.last_chunk:
+        return 0
+    connection.at_chunk = True
+    return HPE_PAUSED
 
 
 cdef int on_url_complete(llhttp_t *parser) except -2:
@@ -162,6 +175,7 @@ settings.on_header_field_complete = on_header_field_complete
 settings.on_header_value_complete = on_header_value_complete
 settings.on_headers_complete = on_headers_complete
 settings.on_chunk_header = on_chunk_header
+settings.on_chunk_complete = on_chunk_complete
 settings.on_chunk_extension_name = on_chunk_extension
 settings.on_chunk_extension_value = on_chunk_extension
 settings.on_body = on_body
@@ -289,14 +303,12 @@ cdef class Connection(Channel):
             self.refuse(400, "two spaces behind the method")
             return 0
         self.origin = data
-        error = llhttp_execute(&self.parser, data, n)
+        error = self.parse(data, n, used)
         self.offset += n
-        used[0] = n
         if error == HPE_OK:
             if self.at_len:
                 self.keep_piece()
         elif error == HPE_PAUSED:
-            used[0] = llhttp_get_error_pos(&self.parser) - data
             if self.wants_websocket:
                 self.upgrade(data + used[0], n - used[0])
                 used[0] = n
@@ -322,6 +334,51 @@ cdef class Connection(Channel):
                 and self.request.body_len >= self.site.body_buffer:
             self.pause_reading()
         return 0
+
+    cdef int parse(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1:
+        """llhttp_execute(), but for a chunk's first line; paused only at the end of a message."""
+        cdef int error
+        cdef Py_ssize_t done = 0, line
+        used[0] = n
+        while True:
+            if self.at_chunk:
+                error = self.take_chunk_line(data + done, n - done, &line)
+                if error != HPE_OK:
+                    return error
+                done += line
+            error = llhttp_execute(&self.parser, data + done, n - done)
+            if error != HPE_PAUSED:
+                return error
+            done = llhttp_get_error_pos(&self.parser) - data
+            if not self.at_chunk:
+                used[0] = done
+                return error
+            llhttp_resume(&self.parser)
+
+    cdef int take_chunk_line(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1:
+        """What llhttp must not see of a chunk's first line: blanks round a semicolon or an equals
+        sign, which the RFC has a recipient remove (9112, 7.1.1)."""
+        cdef const char *end = <const char *>memchr(data, b"\n", n)
+        cdef Py_ssize_t length = n if end is NULL else end + 1 - data
+        cdef bytes line
+        used[0] = 0
+        if end is not NULL and self.chunk_line is None \
+                and memchr(data, b" ", length) is NULL and memchr(data, b"\t", length) is NULL:
+            self.at_chunk = False
+            return HPE_OK
+        used[0] = length
+        line = data[:length]
+        if self.chunk_line is not None:
+            line = self.chunk_line + line
+        if PyBytes_GET_SIZE(line) > EXTENSIONS:
+            return self.fail(400, "a chunk's extensions are too long")
+        if end is NULL:
+            self.chunk_line = line
+            return HPE_OK
+        self.at_chunk = False
+        self.chunk_line = None
+        line = BLANKS.sub(rb"\1\2", line)
+        return llhttp_execute(&self.parser, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
 
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
         """The method and the space behind it.
@@ -513,6 +570,9 @@ cdef class Connection(Channel):
         self.enter(MGL_ON_HEAD)
         if self.parser.upgrade:
             self.wants_websocket = self.is_websocket()
+        if self.parser.flags & F_CHUNKED:
+            self.at_chunk = True
+            return HPE_PAUSED
         return 0
 
     cdef bint known_coding(self) except -1:

@@ -33,6 +33,7 @@ cdef extern from "llhttp.h":
         llhttp_data_cb on_body
         llhttp_cb on_message_complete
         llhttp_cb on_chunk_header
+        llhttp_cb on_chunk_complete
 
     enum:
         HPE_OK
@@ -40,6 +41,7 @@ cdef extern from "llhttp.h":
         HPE_PAUSED_UPGRADE
         HTTP_REQUEST
         F_TRANSFER_ENCODING
+        F_CHUNKED
 
     void llhttp_settings_init(llhttp_settings_t *settings) noexcept
     void llhttp_init(llhttp_t *parser, int kind, const llhttp_settings_t *settings) noexcept

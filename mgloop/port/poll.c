@@ -97,6 +97,8 @@ static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 
 bool mgl_poll_forked(const mgl_poll *poll) { return poll->fork_count != fork_count; }
 
+bool mgl_inbox_forked(const mgl_inbox *inbox) { return inbox->fork_count != fork_count; }
+
 const char *mgl_mongoose_version(void) { return MG_VERSION; }
 
 int64_t mgl_clock_ns(void) {
@@ -428,7 +430,7 @@ static bool make_wakeup(mgl_poll *poll) {
 void mgl_poll_wakeup(mgl_inbox *inbox) {
     if (!atomic_load(&inbox->waiting) || atomic_exchange(&inbox->woken, true)) return;
     /* The child of a fork has no part in its parent's wait, and may find the lock taken for good. */
-    if (inbox->fork_count != fork_count) return;
+    if (mgl_inbox_forked(inbox)) return;
     pthread_mutex_lock(&inbox->lock);
     mgl_poll *poll = inbox->poll;
     if (poll != NULL) {

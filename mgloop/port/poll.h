@@ -81,6 +81,8 @@ int mgl_poll_limit(const mgl_poll *poll);
 void mgl_poll_wakeup(mgl_inbox *inbox);
 
 bool mgl_poll_forked(const mgl_poll *poll);
+/* The same, asked of what every thread may look at. */
+bool mgl_inbox_forked(const mgl_inbox *inbox);
 /* In a child of the process that made the loop: an epoll set, an alarm and a wake-up of its own, and
  * in it all that is registered. Returns 0 or -errno. */
 int mgl_poll_adopt(mgl_poll *poll);

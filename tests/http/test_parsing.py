@@ -43,6 +43,14 @@ VALID = {
         b"",
         b"hello world and more.",
     ),
+    "blanks that mean nothing": (
+        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n"
+        '5 ; some = "a ; b" ;\tmore\r\nhello\r\n6\r\n world\r\n0 ;x\r\n\r\n'.encode(),
+        "POST",
+        "/",
+        b"",
+        b"hello world",
+    ),
     "a coding of the application's": (
         f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: gzip, chunked\r\n\r\n"
         "1\r\nz\r\n0\r\n\r\n".encode(),
@@ -140,6 +148,9 @@ INVALID = {
     "a chunk size in words": post(CHUNKED, body="five\r\nhello\r\n0\r\n\r\n"),
     "a chunk size with 0x": post(CHUNKED, body="0x5\r\nhello\r\n0\r\n\r\n"),
     "a chunk size beyond 64 bits": post(CHUNKED, body="1" + "0" * 16 + "\r\nhello\r\n0\r\n\r\n"),
+    "a blank behind a chunk size": post(CHUNKED, body="5 \r\nhello\r\n0\r\n\r\n"),
+    "a blank before a chunk size": post(CHUNKED, body=" 5;x=y\r\nhello\r\n0\r\n\r\n"),
+    "a blank in an extension": post(CHUNKED, body="5;x y=z\r\nhello\r\n0\r\n\r\n"),
     "a chunk that is longer": post(CHUNKED, body="4\r\nhello\r\n0\r\n\r\n"),
     "a chunk that is shorter": post(CHUNKED, body="6\r\nhello\r\n0\r\n\r\n"),
     "chunks by LF": post(CHUNKED, body="5\nhello\n0\n\n"),
@@ -151,6 +162,7 @@ INVALID = {
     "many headers": (get("/", *["X: 1"] * 101), 431),
     "a large head": (get("/", *["X: " + "x" * 8000] * 9), 431),
     "a large extension": post(CHUNKED, body="5;" + "x" * 5000 + "\r\nhello\r\n0\r\n\r\n"),
+    "a large extension, in blanks": post(CHUNKED, body="5;" + " " * 5000 + "x\r\nhello\r\n"),
 }
 
 

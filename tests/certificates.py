@@ -37,6 +37,20 @@ def contexts():
     return server, client
 
 
+def write(folder, issuer):
+    """cert.pem and key.pem of a server on this machine, in `folder`."""
+    leaf = issuer.issue_cert("localhost", "127.0.0.1")
+    (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
+    (folder / "key.pem").write_bytes(leaf.private_key_pem.bytes())
+
+
+def trusting(issuer):
+    """A client's ``ssl.SSLContext`` that trusts (only) whom `issuer` has certified."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    issuer.configure_trust(context)
+    return context
+
+
 def openssl(folder, *arguments):
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 

@@ -5,9 +5,11 @@ from typing_extensions import disjoint_base
 
 from ._request import Channel
 from ._site import Site
+from .proxy_protocol import Ends
 
 @disjoint_base
 class Connection(Channel):
+    ends: Ends
     def __init__(self, site: Site) -> None: ...
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def data_received(self, data: bytes) -> None: ...

@@ -707,6 +707,8 @@ cdef class Connection(Channel):
         from . import _peer
 
         client, server, self.tls = _peer.describe(self.transport)
+        if self.ends is not None:
+            client, server = self.ends
         self.trusted = self.site.proxy is not None and self.site.proxy.trusts_peer(client)
         self.common_scope = {
             TYPE: "http", ASGI: None, HTTP_VERSION: "1.1", SERVER: server, CLIENT: client,

@@ -301,6 +301,9 @@ class Config:
     proxy_headers: bool = _option(
         True, _HTTP, "believe trusted proxies about client and scheme", **_FLAG
     )
+    proxy_protocol: bool = _option(
+        False, _HTTP, "connections begin with the PROXY protocol, and are trusted proxies'", **_FLAG
+    )
     forwarded_allow_ips: str = _option(
         "127.0.0.1",
         _HTTP,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import os
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from . import importing, logs, sockets, tls
+from . import importing, logs, proxy_protocol, sockets, tls
 from .config import Config
 from .errors import StartError
 from .lifespan import Lifespan
@@ -148,16 +149,24 @@ class Server:
         self.started = True
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
-        options: dict[str, Any] = {"backlog": self.config.backlog, "ssl": self._context}
-        if self._context is not None and self.config.timeout_head:
-            options["ssl_handshake_timeout"] = self.config.timeout_head
+        options: dict[str, Any] = {"backlog": self.config.backlog}
+        factory: Callable[[], Any] = self.site.connection
+        if self.config.proxy_protocol:
+            trusted = TrustedProxies(self.config.forwarded_allow_ips)
+            factory = functools.partial(
+                proxy_protocol.Front, self.site, trusted, self._context, self.config.timeout_head
+            )
+        elif self._context is not None:
+            options["ssl"] = self._context
+            if self.config.timeout_head:
+                options["ssl_handshake_timeout"] = self.config.timeout_head
         try:
             if sock.family == socket.AF_UNIX:
                 # The file is for sockets.py to remove: another process may be listening still.
                 if "cleanup_socket" in inspect.signature(loop.create_unix_server).parameters:
                     options["cleanup_socket"] = False
-                return await loop.create_unix_server(self.site.connection, sock=sock, **options)
-            return await loop.create_server(self.site.connection, sock=sock, **options)
+                return await loop.create_unix_server(factory, sock=sock, **options)
+            return await loop.create_server(factory, sock=sock, **options)
         except OSError as exc:
             # Two may bind a port of which neither listens yet: only now one is refused.
             raise sockets.refusal(sockets.Listener([sock]).url(tls=False), exc) from exc

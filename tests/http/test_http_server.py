@@ -343,18 +343,6 @@ def authority():
     return certificates.authority()
 
 
-def write_certificate(folder, authority):
-    leaf = authority.issue_cert("localhost", "127.0.0.1")
-    (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
-    (folder / "key.pem").write_bytes(leaf.private_key_pem.bytes())
-
-
-def trusting(authority):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority.configure_trust(context)
-    return context
-
-
 TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 
 
@@ -369,15 +357,15 @@ def serial(url, context):
 
 
 def test_tls_with_certificates_anew_at_sighup(folder, authority):
-    write_certificate(folder, authority)
-    context = trusting(authority)
+    certificates.write(folder, authority)
+    context = certificates.trusting(authority)
     with Command("serve", "main:app", "--port", 0, *TLS, cwd=folder) as command:
         url = command.url()
         assert url.startswith("https://")
         assert get(url, context=context) == str(command.pid)
         first = serial(url, context)
 
-        write_certificate(folder, authority)
+        certificates.write(folder, authority)
         assert serial(url, context) == first
         command.send(signal.SIGHUP)
         command.wait_for("Certificates loaded again")
@@ -392,14 +380,14 @@ def test_tls_with_certificates_anew_at_sighup(folder, authority):
 
 
 def test_client_certificates(folder, authority):
-    write_certificate(folder, authority)
+    certificates.write(folder, authority)
     (folder / "ca.pem").write_bytes(certificate_of(authority))
     options = [*TLS, "--ssl-cert-reqs", 2, "--ssl-ca-certs", "ca.pem"]
     with Command("serve", "main:app", "--port", 0, *options, cwd=folder) as command:
         url = command.url()
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            get(url, context=trusting(authority))
-        context = trusting(authority)
+            get(url, context=certificates.trusting(authority))
+        context = certificates.trusting(authority)
         context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
         assert get(url, context=context) == str(command.pid)
         assert command.stop() == 0
@@ -420,13 +408,13 @@ def certificate_of(authority):
     ],
 )
 def test_tls_options_that_cannot_be(folder, authority, options, says):
-    write_certificate(folder, authority)
+    certificates.write(folder, authority)
     (line,) = fails("serve", "main:app", "--port", 0, *TLS, *options, cwd=folder, status=1)
     assert says in line
 
 
 def test_a_wrong_password_is_one_line_and_nobody_is_asked(folder, authority):
-    write_certificate(folder, authority)
+    certificates.write(folder, authority)
     key = folder / "key.pem"
     form = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 

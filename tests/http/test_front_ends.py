@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Behind real proxies: no bytes of a client's make proxy and server count requests differently.
+
+The proxies keep their connections to the server and use them for several clients. Were the bytes
+that the one takes for a body a request to the other, a later client would be given its answer. So
+each case is followed by requests of other clients, which must get their own answers.
+
+Skipped where a proxy is not installed.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+from commands import PATIENCE, Command, write_app
+
+APPLICATION = """
+import json
+
+seen = []
+
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    length = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        length += len(message["body"])
+        if not message["more_body"]:
+            break
+    seen.append(scope["path"])
+    told = {"path": scope["path"], "length": length, "client": scope["client"]}
+    if scope["path"] == "/seen":
+        told["seen"] = seen
+    body = json.dumps(told).encode()
+    await send({"type": "http.response.start", "status": 200,
+                "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+"""
+
+NGINX = """
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream server {{ server 127.0.0.1:{server}; keepalive 4; }}
+    server {{
+        listen 127.0.0.1:{front};
+        ignore_invalid_headers off;
+        underscores_in_headers on;
+        location / {{
+            proxy_pass http://server;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_request_buffering off;
+        }}
+    }}
+}}
+"""
+
+HAPROXY = """
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    option http-keep-alive
+    http-reuse always
+frontend front
+    bind 127.0.0.1:{front}
+    option accept-invalid-http-request
+    default_backend server
+backend server
+    server one 127.0.0.1:{server}
+"""
+
+FRONTS = {
+    "nginx": (NGINX, ["-c", "{file}", "-p", "{folder}"]),
+    "haproxy": (HAPROXY, ["-f", "{file}", "-db"]),
+}
+
+INNER = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+ZERO = "0\r\n\r\n"
+
+
+def post(*headers, body):
+    return "\r\n".join(["POST /first HTTP/1.1", "Host: a", *headers, "", ""]) + body
+
+
+#: What one side may take for the end of a request, and the other not.
+CASES = {
+    "CL.TE": post(
+        f"Content-Length: {len(ZERO + INNER)}", "Transfer-Encoding: chunked", body=ZERO + INNER
+    ),
+    "TE.CL": post(
+        "Transfer-Encoding: chunked",
+        "Content-Length: 4",
+        body=f"{len(INNER):x}\r\n{INNER}\r\n{ZERO}",
+    ),
+    "two lengths": post("Content-Length: 0", f"Content-Length: {len(INNER)}", body=INNER),
+    "a list of lengths": post(f"Content-Length: 0, {len(INNER)}", body=INNER),
+    "a length with a sign": post(f"Content-Length: +{len(INNER)}", body=INNER),
+    "a length in hexadecimal": post(f"Content-Length: 0x{len(INNER):x}", body=INNER),
+    "a length with a blank": post(f"Content-Length : {len(INNER)}", body=INNER),
+    "a length with zeros": post(f"Content-Length: 0{len(INNER)}", body=INNER),
+    "an underscore": post(f"Content_Length: {len(INNER)}", body=INNER),
+    "chunked in small letters": post("transfer-encoding: CHUNKED", body=ZERO + INNER),
+    "xchunked": post("Transfer-Encoding: xchunked", body=ZERO + INNER),
+    "chunked, identity": post("Transfer-Encoding: chunked, identity", body=ZERO + INNER),
+    "identity, chunked": post("Transfer-Encoding: identity, chunked", body=ZERO + INNER),
+    "two codings": post(
+        "Transfer-Encoding: chunked", "Transfer-Encoding: identity", body=ZERO + INNER
+    ),
+    "a coding and a blank": post("Transfer-Encoding : chunked", body=ZERO + INNER),
+    "a coding and a tab": post("Transfer-Encoding:\tchunked", body=ZERO + INNER),
+    "a coding and a form feed": post("Transfer-Encoding: \x0cchunked", body=ZERO + INNER),
+    "a coding and a NUL": post("Transfer-Encoding: chunked\0", body=ZERO + INNER),
+    "a coding in quotes": post('Transfer-Encoding: "chunked"', body=ZERO + INNER),
+    "a folded coding": post("Transfer-Encoding:\r\n chunked", body=ZERO + INNER),
+    "a coding behind LF": post("X: y\nTransfer-Encoding: chunked", body=ZERO + INNER),
+    "a coding behind CR": post("X: y\rTransfer-Encoding: chunked", body=ZERO + INNER),
+    "a coding in a line without a colon": post("Transfer-Encoding chunked", body=ZERO + INNER),
+    "a coding in HTTP/1.0": post("Transfer-Encoding: chunked", body=ZERO + INNER).replace(
+        "HTTP/1.1", "HTTP/1.0", 1
+    ),
+    "chunks by LF": post("Transfer-Encoding: chunked", body="0\n\n" + INNER),
+    "a chunk ended by LF": post("Transfer-Encoding: chunked", body=f"5\r\nhello\n0\r\n\r\n{INNER}"),
+    "a chunk's size and an extension": post(
+        "Transfer-Encoding: chunked", body=f'5;a="\r\nhello\r\n{ZERO}{INNER}'
+    ),
+    "an extension with LF": post(
+        "Transfer-Encoding: chunked",
+        body=f"5;\nxx\r\nhello\r\n{ZERO}{INNER}",
+    ),
+    "blanks in an extension": post(
+        "Transfer-Encoding: chunked", body=f"5 ; a = b\r\nhello\r\n{ZERO}{INNER}"
+    ),
+    "a chunk's size with a sign": post("Transfer-Encoding: chunked", body=f"+0\r\n\r\n{INNER}"),
+    "a chunk's size with 0x": post("Transfer-Encoding: chunked", body=f"0x0\r\n\r\n{INNER}"),
+    "a chunk's size beyond 64 bits": post(
+        "Transfer-Encoding: chunked",
+        body=f"1{0:016x}\r\n\r\n{INNER}",
+    ),
+    "a trailer that frames": post(
+        "Transfer-Encoding: chunked",
+        body=f"0\r\nContent-Length: {len(INNER)}\r\n\r\n{INNER}",
+    ),
+    "a body of a GET": post(f"Content-Length: {len(INNER)}", body=INNER).replace("POST", "GET", 1),
+    "a length and Upgrade": post(
+        f"Content-Length: {len(INNER)}", "Connection: Upgrade", "Upgrade: websocket", body=INNER
+    ),
+    "Expect": post(f"Content-Length: {len(INNER)}", "Expect: 100-continue", body=INNER),
+    "two requests": post(f"Content-Length: {len(INNER)}", body=INNER) + INNER,
+}
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@contextlib.contextmanager
+def front_end(name, folder, server):
+    """A proxy in front of the port `server`; its own port."""
+    program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    settings, arguments = FRONTS[name]
+    file = folder / f"{name}.conf"
+    # nginx's workers are another user's if root starts it.
+    folder.chmod(0o755)
+    for _ in range(5):  # another process may be faster with the port
+        front = free_port()
+        file.write_text(settings.format(folder=folder, server=server, front=front))
+        if name == "nginx" and os.geteuid() == 0:
+            file.write_text("user root;" + file.read_text())
+        process = subprocess.Popen(
+            [program, *(argument.format(file=file, folder=folder) for argument in arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            if listens(front, process):
+                yield front
+                return
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+    pytest.fail(f"{name} could not be started")
+
+
+def listens(port, process):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        with (
+            contextlib.suppress(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", port)),
+        ):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def exchange(port, data, patience):
+    """All that comes back until the other end closes, or is silent for `patience` seconds."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
+        sock.sendall(data.encode("latin-1"))
+        sock.settimeout(patience)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while piece := sock.recv(65536):
+                answer += piece
+    return answer
+
+
+def ask(port, path):
+    """What the application tells a client that behaves."""
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = exchange(port, request, PATIENCE)
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def front(request, tmp_path_factory):
+    """The port of a proxy, behind which is `mgloop serve`."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write_app(folder, APPLICATION)
+    arguments = ("serve", "main:app", "--port", 0, "--no-access-log", "--timeout-keep-alive", 60)
+    with Command(*arguments, cwd=folder) as command:
+        server = int(command.url().rpartition(":")[2])
+        with front_end(request.param, folder, server) as port:
+            yield port
+
+
+numbers = itertools.count()
+
+
+@pytest.mark.mgloop_only
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_desynchronises(front, case):
+    before = ask(front, "/seen")["seen"].count("/smuggled")
+    answer = exchange(front, CASES[case], 0.3)
+    for _ in range(4):
+        path = f"/probe{next(numbers)}"
+        assert ask(front, path)["path"] == path
+    # Where the proxy itself has taken it for a request, its sender has been given the answer.
+    smuggled = ask(front, "/seen")["seen"].count("/smuggled") - before
+    assert smuggled == answer.count(b'"/smuggled"')
+
+
+@pytest.mark.mgloop_only
+def test_the_proxy_keeps_its_connections(front):
+    """Or the cases above would show nothing."""
+    ends = {tuple(ask(front, "/")["client"]) for _ in range(4)}
+    assert len(ends) == 1

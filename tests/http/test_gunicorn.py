@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""gunicorn's processes with mgloop's worker class."""
+
+import contextlib
+import http.client
+import os
+import signal
+import time
+
+import certificates
+import pytest
+from commands import APPLICATION, PATIENCE, Command, connect, get, pending, write_app
+
+pytest.importorskip("gunicorn")
+pytestmark = pytest.mark.mgloop_only
+
+
+def gunicorn(folder, *arguments, app="main:app"):
+    return Command(
+        "-k", "mgloop.http.gunicorn.Worker", "-b", "127.0.0.1:0", *arguments, app,
+        module="gunicorn", cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_app(tmp_path, APPLICATION)
+    return tmp_path
+
+
+def listening(command):
+    return command.wait_for(r"Listening at: (https?://\S+)")[1]
+
+
+def test_requests_and_the_end(folder):
+    with gunicorn(folder, "-w", 2, "--access-logfile", "-") as command:
+        url = listening(command)
+        command.wait_for("Booting worker")
+        workers = {get(url) for _ in range(50)}
+        assert workers
+        assert str(command.pid) not in workers
+        command.wait_for('"GET / HTTP/1.1" 200')
+        command.send(signal.SIGTERM)
+        assert command.end() == 0
+        assert command.output.count("the application has shut down") == 2
+
+
+def test_a_request_is_finished_first(folder):
+    with gunicorn(folder) as command:
+        url = listening(command)
+        with pending(url, "/gate") as response:
+            command.wait_for("in the gate of")
+            worker = get(url)
+            os.kill(int(worker), signal.SIGTERM)
+            command.wait_for("Shutting down")
+            os.kill(int(worker), signal.SIGUSR1)
+            assert response() == (200, worker)
+        command.wait_for("Booting worker")
+        assert get(url) != worker
+
+
+def test_gunicorn_replaces_a_worker_at_its_limit(folder):
+    with gunicorn(folder, "--max-requests", 3) as command:
+        url = listening(command)
+        seen = set()
+        deadline = time.monotonic() + PATIENCE
+        while len(seen) < 3 and time.monotonic() < deadline:
+            try:
+                seen.add(get(url))
+            except (ConnectionError, http.client.HTTPException):
+                time.sleep(0.05)
+        assert len(seen) == 3
+
+
+def test_a_loop_that_is_stuck_is_replaced(folder):
+    with gunicorn(folder, "--timeout", 1) as command:
+        url = listening(command)
+        before = get(url)
+        command.wait_for("Booting worker")
+        with contextlib.closing(connect(url)) as connection:
+            connection.request("GET", "/stuck")
+            command.wait_for("WORKER TIMEOUT")
+        command.wait_for("Booting worker")
+        assert get(url) != before
+
+
+def test_options(folder):
+    """gunicorn's own, and those of a subclass."""
+    write_app(
+        folder,
+        """
+        from mgloop.http.gunicorn import Worker
+
+        class Named(Worker):
+            options = {"headers": [("X-Name", "one")], "server_header": False}
+        """,
+        "workers.py",
+    )
+    with gunicorn(folder, "-k", "workers.Named", "--limit-request-line", 100) as command:
+        with contextlib.closing(connect(listening(command))) as connection:
+            connection.request("GET", "/")
+            response = connection.getresponse()
+            assert response.getheader("X-Name") == "one"
+            assert response.getheader("Server") is None
+            response.read()
+            connection.request("GET", "/" + "x" * 200)
+            assert connection.getresponse().status == 414
+
+
+def test_tls(folder):
+    if not certificates.available:
+        pytest.skip(certificates.SKIPPED)
+    issuer = certificates.authority()
+    certificates.write(folder, issuer)
+    with gunicorn(folder, "--certfile", "cert.pem", "--keyfile", "key.pem") as command:
+        assert get(listening(command), context=certificates.trusting(issuer)).isdigit()
+
+
+def test_an_application_that_cannot_start(folder):
+    write_app(
+        folder,
+        """
+        async def app(scope, receive, send):
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": "no database"})
+        """,
+        "failing.py",
+    )
+    with gunicorn(folder, app="failing:app") as command:
+        command.wait_for("no database")
+        assert command.end() == 3

@@ -28,7 +28,7 @@ from mgloop.http._llhttp cimport (
 from mgloop.http._request cimport MGL_HELD, Channel, Request
 from mgloop.http._site cimport (
     MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, closing_response,
-    mgl_coarse_time, mgl_deadline_unset, mgl_is_method, mgl_lower, mgl_unquote,
+    mgl_coarse_time, mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
 )
 
 import logging
@@ -71,11 +71,10 @@ cdef dict HTTP_EXTENSIONS = {
 }
 cdef dict METHODS = {
     name.encode(): sys.intern(name)
-    for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")}
+    for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")}
 cdef str GET = "GET"
 cdef str POST = "POST"
 cdef str HEAD = "HEAD"
-cdef str CONNECT = "CONNECT"
 #: Of what a message can be coded in before it is chunked: the application is given it as it is.
 cdef frozenset CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress",
                                     b"identity"})
@@ -384,7 +383,8 @@ cdef class Connection(Channel):
         """The method and the space behind it.
 
         llhttp knows a list of methods, and only CONNECT makes a difference to it: so it is told
-        POST of all others, and every method gets to the application.
+        POST of all others, and every method gets to the application. Not CONNECT: the application
+        could not be a tunnel, and might seem to be one by answering 200.
         """
         cdef Py_ssize_t start, i = 0
         cdef bytes token
@@ -419,14 +419,14 @@ cdef class Connection(Channel):
             return 0
         used[0] = i + 1
         self.carry = None
+        if token == b"CONNECT":
+            self.refuse(501, "this is no proxy")
+            return 0
         method = METHODS.get(token)
         return self.begin_message(token.decode() if method is None else method)
 
     cdef int begin_message(self, str method) except -1:
-        if method is CONNECT:
-            llhttp_execute(&self.parser, b"CONNECT ", 8)
-        else:
-            llhttp_execute(&self.parser, b"POST ", 5)
+        llhttp_execute(&self.parser, b"POST ", 5)
         self.method = method
         self.offset = 0
         return 0
@@ -511,6 +511,8 @@ cdef class Connection(Channel):
         if n == 4:
             if name == b"host":
                 self.hosts += 1
+                if not mgl_is_host(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
+                    return self.fail(400, "a Host that is none")
         elif n == 6:
             if name == b"expect":
                 if value.lower() != b"100-continue":
@@ -655,11 +657,6 @@ cdef class Connection(Channel):
                 self.fail(400, "a character that a target cannot have")
                 return False
             at += 1
-        if self.method is CONNECT:
-            scope[PATH] = ""
-            scope[RAW_PATH] = url
-            scope[QUERY_STRING] = b""
-            return True
         if start == end or start[0] != b"/":
             start = self.path_of_absolute(start, end)
             if start is NULL:

@@ -25,6 +25,7 @@ cdef extern from "outgoing.h":
     int mgl_header_kind(const char *name, size_t len) noexcept
     bint mgl_is_token(const char *text, size_t len) noexcept
     bint mgl_is_method(const char *text, size_t len) noexcept
+    bint mgl_is_host(const char *text, size_t len) noexcept
     bint mgl_is_field_value(const char *text, size_t len) noexcept
     void mgl_lower(char *to, const char *source, size_t len) noexcept
     size_t mgl_unquote(char *to, const char *source, size_t len) noexcept

@@ -117,6 +117,34 @@ static inline bool mgl_is_field_value(const char *text, size_t len) {
     return true;
 }
 
+static inline bool mgl_is_digits(const char *text, size_t len) {
+    size_t i;
+    for (i = 0; i < len; i++)
+        if (text[i] < '0' || text[i] > '9') return false;
+    return true;
+}
+
+/* uri-host [":" port] of RFC 9110, 7.2: a name or address, and nothing of a URL's that is about it. */
+static inline bool mgl_is_host(const char *text, size_t len) {
+    static const char others[] = "-._~%!$&'()*+,;=";
+    size_t i = 0;
+    bool literal = len > 0 && text[0] == '[';
+    if (literal) i++;
+    for (; i < len; i++) {
+        char c = text[i];
+        if (c >= '0' && c <= '9') continue;
+        if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) continue;
+        if (c == ':' && literal) continue;
+        if (c == '\0' || strchr(others, c) == NULL) break;
+    }
+    if (literal) {
+        if (i < 2 || i == len || text[i] != ']') return false;
+        i++;
+    }
+    if (i == len) return i > 0;
+    return i > 0 && text[i] == ':' && mgl_is_digits(text + i + 1, len - i - 1);
+}
+
 /* Headers of a response that say something of its framing. */
 enum { MGL_OTHER_HEADER, MGL_CONTENT_LENGTH, MGL_TRANSFER_ENCODING, MGL_CONNECTION, MGL_DATE, MGL_SERVER };
 

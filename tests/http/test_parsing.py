@@ -89,6 +89,21 @@ async def test_valid(loop, case, bytewise):
     assert app.bodies == [body]
 
 
+@on_loop
+async def test_what_is_not_whole_is_waited_for(loop):
+    head = get("/hello", host="localhost")
+    async with Serving(loop, Recording()) as serving:
+        clients = []
+        for n in range(1, len(head)):
+            clients.append(await serving.connect())
+            await clients[-1].send(head[:n])
+        await asyncio.sleep(0.05)
+        for n, client in enumerate(clients, 1):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.reader.read(1), 0.001)
+            assert (await client.request(head[n:]))[0] == 200
+
+
 def post(*headers, body=""):
     return "\r\n".join(["POST / HTTP/1.1", "Host: a", *headers, "", body]).encode()
 
@@ -129,6 +144,10 @@ INVALID = {
     "Content-Length twice": post("Content-Length: 5", "Content-Length: 6", body="hello!"),
     "Content-Length in a list": post("Content-Length: 5, 5", body="hello"),
     "Content-Length with a sign": post("Content-Length: +5", body="hello"),
+    "a control character": get("/", "X: test\x07"),
+    "something before the method": b"Extra line" + get("/"),
+    "CR before a name": get("/", "\rX: y"),
+    "Content-Length beyond 64 bits": post("Content-Length: 123456789123456789123456789"),
     "Content-Length that is negative": post("Content-Length: -5", body="hello"),
     "Content-Length in hex": post("Content-Length: 0x5", body="hello"),
     "Content-Length without a number": post("Content-Length:", body="hello"),

@@ -147,7 +147,6 @@ INVALID = {
     "a control character": get("/", "X: test\x07"),
     "something before the method": b"Extra line" + get("/"),
     "CR before a name": get("/", "\rX: y"),
-    "Content-Length beyond 64 bits": post("Content-Length: 123456789123456789123456789"),
     "Content-Length that is negative": post("Content-Length: -5", body="hello"),
     "Content-Length in hex": post("Content-Length: 0x5", body="hello"),
     "Content-Length without a number": post("Content-Length:", body="hello"),

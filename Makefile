@@ -72,8 +72,10 @@ types: build $(VENV)/.group-types
 # A file's tests stay in one process. More processes than this would measure how patient the tests are.
 PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
-# Tests of the tools around the loop, which the memory checks have nothing to say about.
-ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults
+# Tests of the tools around the loop, and of what is Python in processes that start one another: the memory checks have
+# nothing to say about these.
+ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults \
+	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py)
 
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
 # or the sanitizer would see Python's arenas instead of the objects in them. The libraries are preloaded because the

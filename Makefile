@@ -78,11 +78,12 @@ ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/fau
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py)
 
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
-# or the sanitizer would see Python's arenas instead of the objects in them. The libraries are preloaded because the
-# interpreter itself is not built with them.
+# or the sanitizer would see Python's arenas instead of the objects in them; a free-threaded Python has no choice of it.
+# The libraries are preloaded because the interpreter itself is not built with them.
 ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
-	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONMALLOC=malloc
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $$($(VENV)-asan/bin/python -c 'import sysconfig; \
+	print("" if sysconfig.get_config_var("Py_GIL_DISABLED") else "PYTHONMALLOC=malloc")')
 asan:
 	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"

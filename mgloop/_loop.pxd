@@ -137,7 +137,7 @@ cdef class LoopCore:
     cdef int post(self, PostedHandle handle) except -1
     # Put what was posted into the queue.
     cdef int collect_posted(self) except -1
-    cdef int queue_letters(self, mgl_letter *oldest) except -1
+    cdef int queue_letters(self, mgl_letter *newest) except -1
     # Debug mode: RuntimeError if the loop is running in another thread.
     cdef int check_thread(self) except -1
 

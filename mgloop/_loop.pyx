@@ -83,7 +83,7 @@ cdef extern from "inbox.h":
     bint mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) noexcept
     mgl_letter *mgl_inbox_newest(mgl_inbox *box) noexcept
     mgl_letter *mgl_inbox_take(mgl_inbox *box) noexcept
-    void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *oldest) noexcept
+    void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *newest) noexcept
     mgl_letter *mgl_inbox_close(mgl_inbox *box) noexcept
 
 
@@ -91,6 +91,8 @@ cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
     int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
     void mgl_ring_put(mgl_ring *r, PyObject *o)
+    void mgl_ring_unput(mgl_ring *r, size_t n)
+    void mgl_ring_turn(mgl_ring *r, size_t n)
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
@@ -785,22 +787,21 @@ cdef class LoopCore:
             raise RuntimeError("Event loop is closed")
         return 0
 
-    cdef int queue_letters(self, mgl_letter *oldest) except -1:
+    cdef int queue_letters(self, mgl_letter *newest) except -1:
         """Put what was in the inbox into the queue."""
-        cdef mgl_letter *letter = oldest
+        cdef mgl_letter *letter = newest
         cdef size_t n = 0
-        while letter is not NULL:
-            n += 1
-            letter = letter.before
         try:
-            mgl_ring_reserve(&self.ready, n)
+            while letter is not NULL:
+                mgl_ring_reserve(&self.ready, 1)
+                mgl_ring_put(&self.ready, letter.handle)
+                letter = letter.before
+                n += 1
         except MemoryError:
-            mgl_inbox_put_back(self.inbox, oldest)
+            mgl_ring_unput(&self.ready, n)
+            mgl_inbox_put_back(self.inbox, newest)
             raise
-        while oldest is not NULL:
-            letter = oldest
-            oldest = letter.before
-            mgl_ring_put(&self.ready, letter.handle)
+        mgl_ring_turn(&self.ready, n)
         return 0
 
     cdef int collect_posted(self) except -1:

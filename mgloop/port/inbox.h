@@ -5,8 +5,8 @@
  * Many may post at a time, one takes: the loop's thread. A letter lies inside the handle that it
  * brings, so that posting allocates nothing and cannot fail but for a closed loop. `newest` is the
  * head of a list, each letter pointing to the one before; the loop takes the whole list by one
- * exchange and turns it round. So the letters of one thread stay in their order, and those of
- * several threads are in the order of their exchanges.
+ * exchange and turns it round in its queue. So the letters of one thread stay in their order, and
+ * those of several threads are in the order of their exchanges.
  *
  * No wake-up is lost. All of these are sequentially consistent, that is in one order for everybody:
  *
@@ -151,35 +151,18 @@ static inline mgl_letter *mgl_inbox_newest(mgl_inbox *box) {
     return newest == mgl_no_more ? NULL : newest;
 }
 
-static inline mgl_letter *mgl_inbox_turned(mgl_letter *newest) {
-    mgl_letter *oldest = NULL;
-    while (newest != NULL && newest != mgl_no_more) {
-        mgl_letter *before = newest->before;
-        newest->before = oldest; /* from now on: the one after */
-        oldest = newest;
-        newest = before;
-    }
-    return oldest;
-}
-
-/* Everything that has been posted, oldest first and linked by `before`. The caller owns the
- * references, and must read a letter's link before it lets go of the handle. */
+/* Everything that has been posted, newest first and linked by `before`: who looks at each of many
+ * handles waits for memory, so it is done once. The caller owns the references, and must read a
+ * letter's link before it lets go of the handle. */
 static inline mgl_letter *mgl_inbox_take(mgl_inbox *box) {
     mgl_letter *newest = atomic_load_explicit(&box->newest, memory_order_relaxed);
     /* One that is closed stays so: nobody but the loop's thread closes it. */
     if (newest == NULL || newest == mgl_no_more) return NULL;
-    return mgl_inbox_turned(atomic_exchange(&box->newest, NULL));
+    return atomic_exchange(&box->newest, NULL);
 }
 
 /* What was taken goes back, before what has been posted since: there was no memory for it. */
-static inline void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *oldest) {
-    mgl_letter *newest = NULL;
-    while (oldest != NULL) {
-        mgl_letter *after = oldest->before;
-        oldest->before = newest;
-        newest = oldest;
-        oldest = after;
-    }
+static inline void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *newest) {
     mgl_letter *nothing = NULL;
     if (newest == NULL || atomic_compare_exchange_strong(&box->newest, &nothing, newest)) return;
     /* Something has: into the list behind it, which nobody but this thread follows or takes. */
@@ -190,7 +173,8 @@ static inline void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *oldest) {
 
 /* As mgl_inbox_take(), and the last time: from now on posting fails. */
 static inline mgl_letter *mgl_inbox_close(mgl_inbox *box) {
-    return mgl_inbox_turned(atomic_exchange(&box->newest, mgl_no_more));
+    mgl_letter *newest = atomic_exchange(&box->newest, mgl_no_more);
+    return newest == mgl_no_more ? NULL : newest;
 }
 
 #endif

@@ -46,6 +46,20 @@ static inline int mgl_ring_reserve(mgl_ring *r, size_t n) {
 /* Takes over the caller's reference. There must be room. */
 static inline void mgl_ring_put(mgl_ring *r, PyObject *o) { r->items[r->tail++ & r->mask] = o; }
 
+/* Takes the n newest out again: they are the caller's as before. */
+static inline void mgl_ring_unput(mgl_ring *r, size_t n) { r->tail -= n; }
+
+/* Turns the n newest round. */
+static inline void mgl_ring_turn(mgl_ring *r, size_t n) {
+    size_t first = r->tail - n;
+    for (size_t i = 0; i < n / 2; i++) {
+        PyObject **early = &r->items[(first + i) & r->mask], **late = &r->items[(r->tail - 1 - i) & r->mask];
+        PyObject *o = *early;
+        *early = *late;
+        *late = o;
+    }
+}
+
 /* Takes a new reference of its own. */
 static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
     if (r->items == NULL || mgl_ring_len(r) > r->mask)

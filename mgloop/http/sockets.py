@@ -24,13 +24,18 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .config import Config
 from .errors import ConfigError, StartError
 
 _FIRST_SYSTEMD_FD = 3
+# So often the kernel is asked for a port that is free on every address of a name.
+_ATTEMPTS = 10
+
+_Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 _ADVICE = {
     errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
@@ -142,21 +147,28 @@ def _tcp(host: str, port: int, slots: int) -> list[Listener]:
     except (OSError, UnicodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not a host name"
         raise StartError(f"cannot listen on {host!r}: {reason}; choose another host") from None
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _tcp_addresses(addresses, slots)
+        except StartError as exc:
+            # The port that the first address was given may be another's on the second.
+            if port != 0 or _errno(exc) != errno.EADDRINUSE:
+                raise
+    return _tcp_addresses(addresses, slots)
+
+
+def _tcp_addresses(addresses: Sequence[_Address], slots: int) -> list[Listener]:
     listeners: list[Listener] = []
     refused: StartError | None = None
-    for family, _, _, _, address in dict.fromkeys(found):
+    for family, (host, port, *more) in addresses:
         if port == 0 and listeners:
             # A name with several addresses: the same port on all of them.
             port = listeners[0].sockets[0].getsockname()[1]
         try:
-            listeners.append(_tcp_address(family, (address[0], port, *address[2:]), slots))
+            listeners.append(_tcp_address(family, (host, port, *more), slots))
         except StartError as exc:
-            cause = exc.__cause__
-            missing = isinstance(cause, OSError) and cause.errno in (
-                errno.EADDRNOTAVAIL,
-                errno.EAFNOSUPPORT,
-            )
-            if not missing:
+            if _errno(exc) not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 for listener in listeners:
                     for sock in listener.sockets:
                         sock.close()
@@ -167,6 +179,11 @@ def _tcp(host: str, port: int, slots: int) -> list[Listener]:
         assert refused is not None
         raise refused
     return listeners
+
+
+def _errno(refused: StartError) -> int | None:
+    cause = refused.__cause__
+    return cause.errno if isinstance(cause, OSError) else None
 
 
 def _tcp_address(family: int, address: tuple[object, ...], slots: int) -> Listener:

@@ -39,8 +39,8 @@ def in_threads(run, count):
     listening = threading.Semaphore(0)
 
     def main(number):
-        pin(number, count)
         try:
+            pin(number, count)
             run(listening.release)
         except BaseException:
             traceback.print_exc()
@@ -58,8 +58,8 @@ def in_processes(run, count):
     for number in range(count):
         if os.fork() == 0:
             status = 1
-            pin(number, count)
             try:
+                pin(number, count)
                 run(lambda: os.write(writing, b"."))
                 status = 0
             except BaseException:

@@ -5,7 +5,7 @@
 cdef class Awaitable:
     # One step: what the task is to wait for, or (returned) the result.
     cdef object step(self, bint *returned)
-    # It ends without a result: let go of what is held, and be ready to be asked again.
+    # It ends without a result: let go of what is held. May be called again.
     cdef int finish(self) except -1
 
 

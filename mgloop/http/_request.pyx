@@ -22,7 +22,7 @@ from mgloop.http._ready cimport READY, Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     STATUS_LINES, Site, Writer,
-    mgl_coarse_time, mgl_decimal, mgl_header_kind, mgl_is_field_value, mgl_is_token, mgl_out_add,
+    check_header, check_value, mgl_coarse_time, mgl_decimal, mgl_header_kind, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
 
@@ -373,10 +373,7 @@ cdef class Request(Writer):
             nlen = PyBytes_GET_SIZE(name)
             v = PyBytes_AS_STRING(value)
             vlen = PyBytes_GET_SIZE(value)
-            if not mgl_is_token(n, nlen):
-                raise RuntimeError("Invalid HTTP header name.")
-            if not mgl_is_field_value(v, vlen):
-                raise RuntimeError("Invalid HTTP header value.")
+            check_header(name, value)
             kind = mgl_header_kind(n, nlen)
             if kind != MGL_OTHER_HEADER and self.note_header(kind, value, trailing):
                 continue
@@ -526,8 +523,7 @@ cdef class Request(Writer):
             return 0
         links = [bytes(link) for link in message.get("links", ())]
         for link in links:
-            if not mgl_is_field_value(PyBytes_AS_STRING(link), PyBytes_GET_SIZE(link)):
-                raise RuntimeError("Invalid HTTP header value.")
+            check_value(link)
         out = self.channel.site.claim(self)
         mgl_out_add(out, b"HTTP/1.1 103 Early Hints\r\n", 26)
         for link in links:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Contract of mgloop.http._site; _site.pyx says what it is."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+
 cdef extern from "outgoing.h":
     ctypedef struct mgl_outgoing:
         char *data
@@ -56,13 +59,26 @@ cdef extern from "deadlines.h":
     double mgl_coarse_time() noexcept
 
 
+# RuntimeError for what would be more than one line of a head, or none.
+cdef inline int check_header(bytes name, bytes value) except -1:
+    if not mgl_is_token(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
+        raise RuntimeError("Invalid HTTP header name.")
+    return check_value(value)
+
+
+cdef inline int check_value(bytes value) except -1:
+    if not mgl_is_field_value(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
+        raise RuntimeError("Invalid HTTP header value.")
+    return 0
+
+
 # The first line of a response, by its status.
 cdef tuple STATUS_LINES
 
 # A response of the server's own, the last of its connection; `common`: Site.headers_now().
 cdef bytes closing_response(int status, bytes text, bytes common)
 
-# A line of a head; RuntimeError if it would be more than that.
+# A line of a head, checked.
 cdef bytes header_line(bytes name, bytes value)
 
 

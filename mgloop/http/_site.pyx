@@ -7,7 +7,6 @@ there when the server is to end.  Native because each request passes through it.
 loop's thread; several loops of a process have a site each.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
 from libc.time cimport time, time_t
 
@@ -45,10 +44,7 @@ cdef bytes closing_response(int status, bytes text, bytes common):
 
 
 cdef bytes header_line(bytes name, bytes value):
-    if not mgl_is_token(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
-        raise RuntimeError("Invalid HTTP header name.")
-    if not mgl_is_field_value(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
-        raise RuntimeError("Invalid HTTP header value.")
+    check_header(name, value)
     return b"%b: %b\r\n" % (name, value)
 
 

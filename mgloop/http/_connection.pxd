@@ -98,6 +98,7 @@ cdef class Connection(Channel):
     cdef Py_ssize_t discarded
 
     # Of the peer, for the scopes.
+    cdef public object handshake        # _site's Handshake until it is over, or None
     cdef public object ends             # (client, server) as a proxy has told, or None
     cdef dict tls                       # ASGI's extension, or None
     cdef dict common_scope              # what each scope has, all keys in it, or None

@@ -202,6 +202,7 @@ cdef class Connection(Channel):
         self.write = transport.write
         self.over_tls = transport.get_extra_info("sslcontext") is not None
         site.attach(self)
+        self.handshake = None
         if 0 < site.limit_connections < len(site.members):
             self.refuse(503, "too many connections")
         else:

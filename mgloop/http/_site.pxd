@@ -97,6 +97,11 @@ cdef class Member:
     cdef int timed_out(self, int kind) except -1
 
 
+# A TLS handshake that goes on: counted for as long as the connection that it is for holds this.
+cdef class Handshake:
+    cdef Site site
+
+
 cdef class Site:
     cdef readonly object loop
     cdef readonly object app
@@ -112,6 +117,8 @@ cdef class Site:
     cdef object idle                    # future of wait_drained(), or None
     cdef public object on_limit         # called once when limit_max_requests is reached
     cdef object factory                 # of connections
+    cdef long handshakes                # of TLS, that go on
+    cdef double handshakes_end          # the time-out of the last of them
     cdef dict task_options
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer

@@ -7,6 +7,7 @@ there when the server is to end.  Native because each request passes through it.
 loop's thread; several loops of a process have a site each.
 """
 
+cimport cython
 from cpython.mem cimport PyMem_Free
 from libc.time cimport time, time_t
 
@@ -48,6 +49,10 @@ cdef bytes header_line(bytes name, bytes value):
     return b"%b: %b\r\n" % (name, value)
 
 
+# asyncio's own time-out of a handshake, in seconds, where the configuration sets none.
+cdef double HANDSHAKE = 60.0
+
+
 cdef class Writer:
     """Whose unsent bytes are in the site's buffer."""
 
@@ -83,6 +88,16 @@ cdef class Member:
 
     def cancel(self):
         """End at once."""
+
+
+@cython.no_gc   # not cleared before it is deallocated; the site does not refer to it
+cdef class Handshake:
+    def __cinit__(self, Site site not None):
+        self.site = site
+        site.handshakes += 1
+
+    def __dealloc__(self):
+        self.site.handshakes -= 1
 
 
 cdef class Site:
@@ -134,6 +149,18 @@ cdef class Site:
     def connection(self):
         """A new connection: the protocol factory of a listening socket."""
         return self.factory(self)
+
+    def connection_over_tls(self):
+        """The same where the connection is made only after a handshake."""
+        connection = self.factory(self)
+        connection.handshake = Handshake(self)
+        self.handshakes_end = mgl_coarse_time() + (self.config.timeout_head or HANDSHAKE)
+        return connection
+
+    @property
+    def shaking_hands(self):
+        """Whether somebody has been accepted and is not a connection yet."""
+        return self.handshakes > 0 and mgl_coarse_time() < self.handshakes_end
 
     # ------------------------------------------------------------------ responses ----
 

@@ -42,6 +42,8 @@ logger = logging.getLogger("mgloop.http")
 _CLEAN_UP = 5.0
 # Seconds for the request of a connection that was accepted, or kept alive, just before the end.
 _ON_ITS_WAY = 0.25
+# How often a server that ends looks whether the handshakes that go on have ended, in seconds.
+_HANDSHAKE_INTERVAL = 0.02
 # How often a process looks at its memory, in seconds.
 _MEMORY_INTERVAL = 1.0
 
@@ -157,6 +159,7 @@ class Server:
                 proxy_protocol.Front, self.site, trusted, self._context, self.config.timeout_head
             )
         elif self._context is not None:
+            factory = self.site.connection_over_tls
             options["ssl"] = self._context
             if self.config.timeout_head:
                 options["ssl_handshake_timeout"] = self.config.timeout_head
@@ -221,6 +224,9 @@ class Server:
         for _ in range(3):
             await asyncio.sleep(0)
         await self.site.wait_drained()
+        while self.site.shaking_hands:
+            await asyncio.sleep(_HANDSHAKE_INTERVAL)
+            await self.site.wait_drained()
 
     async def _unless_now(self, coroutine: Any) -> None:
         """Run `coroutine`, but do not wait for it when all is to end at once."""

@@ -399,6 +399,71 @@ def certificate_of(authority):
     return (authority.folder / "ca.pem").read_bytes()
 
 
+def over_tls(folder, authority):
+    certificates.write(folder, authority)
+    return {"ssl_certfile": folder / "cert.pem", "ssl_keyfile": folder / "key.pem"}
+
+
+def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, authority):
+    """As of a client that was accepted just before a worker's replacement."""
+    options = over_tls(tmp_path, authority)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = Server(Config(app=hello, port=0, **options))
+        await server.start()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = certificates.trusting(authority).wrap_bio(
+            incoming, outgoing, server_hostname="localhost"
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+
+        async def through(call, *arguments):
+            while True:
+                try:
+                    return call(*arguments)
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(1 << 16))
+
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        writer.write(outgoing.read())
+        incoming.write(await reader.read(1 << 16))  # it has been accepted
+        closing = loop.create_task(server.close())
+        await asyncio.sleep(0.5)  # longer than an idle connection is waited for
+        assert not closing.done()
+        await through(tls.do_handshake)
+        tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        writer.write(outgoing.read())
+        answer = await through(tls.read, 1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer
+        writer.close()
+        await closing
+
+    run(main())
+
+
+def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authority):
+    options = over_tls(tmp_path, authority)
+
+    async def main():
+        server = Server(Config(app=hello, port=0, timeout_head=0.3, **options))
+        await server.start()
+        address = server.sockets[0].getsockname()[:2]
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b""):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(data)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()  # until it is refused, or its time is over
+            writer.close()
+        await server.close()
+        assert not server.site.shaking_hands
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -505,7 +505,8 @@ cdef class FrameWriter:
         """One frame with all of `data` (str, or any buffer): what is to be written, in order."""
         cdef Py_buffer view
         cdef unsigned char header[10]
-        cdef int length
+        cdef Py_ssize_t length
+        cdef bytes deflated
         cdef int first = 0x80 | WS_BINARY
         if isinstance(data, str):
             first = 0x80 | WS_TEXT
@@ -513,9 +514,13 @@ cdef class FrameWriter:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             if self.window_bits and view.len >= WORTH_COMPRESSING:
-                data = self.deflate(data)
-                return [put_frame(first | RSV1, PyBytes_AS_STRING(data),
-                                  PyBytes_GET_SIZE(data) - 4)]
+                deflated = self.deflate(data)
+                length = PyBytes_GET_SIZE(deflated) - 4
+                if length < view.len or view.len < <Py_ssize_t>1 << self.window_bits:
+                    return [put_frame(first | RSV1, PyBytes_AS_STRING(deflated), length)]
+                # It grew, perhaps beyond what the peer takes. Nothing is lost with the compressor:
+                # of what may be referred to, a whole window is this message.
+                self.compressor = None
             if view.len <= LARGE:
                 return [put_frame(first, view.buf, view.len)]
             length = put_header(header, first, view.len)

@@ -5,6 +5,7 @@ The framing that they are compared with is upgrading.frame(), Python's own decod
 """
 
 import itertools
+import os
 import tracemalloc
 import zlib
 
@@ -345,6 +346,21 @@ def test_what_a_server_sends_is_understood(messages, bits, takeover):
             decompressor = zlib.decompressobj(wbits=-(bits or 15))
         kind, payload = plain_of(writer.message(message), decompressor)
         assert (payload.decode() if kind == TEXT else payload) == message
+
+
+@pytest.mark.parametrize("takeover", [True, False])
+@pytest.mark.parametrize("bits", [9, 12])
+def test_what_does_not_shrink_is_sent_as_it_is(bits, takeover):
+    """A client may take no more than it has sent; and what comes next is understood again."""
+    writer = FrameWriter(bits, takeover)
+    decompressor = zlib.decompressobj(wbits=-bits)
+    noise = os.urandom(1024 * 1024)
+    for message in (b"text " * 1000, noise, b"text " * 1000, noise[:5000], b"text " * 1000):
+        frames = writer.message(message)
+        assert sum(map(len, frames)) < len(message) + 11
+        if not takeover:
+            decompressor = zlib.decompressobj(wbits=-bits)
+        assert plain_of(frames, decompressor) == (BINARY, message)
 
 
 @pytest.mark.parametrize("size", [10, 100, 100_000])

@@ -282,13 +282,16 @@ cdef class Request(Writer):
         return 0
 
     cdef int say_continue(self) except -1:
-        cdef mgl_outgoing *out
+        """Also when the application has begun to answer, as long as its head is only held."""
         self.expects_continue = False
-        if self.received or self.state != MGL_UNSTARTED or self.disconnected:
+        if self.received or self.state > MGL_HELD or self.disconnected:
             return 0
-        out = self.channel.site.claim(self)
-        mgl_out_add(out, b"HTTP/1.1 100 Continue\r\n\r\n", 25)
-        self.flush()
+        try:
+            # Not by way of the buffer, which may have the head.
+            self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        except Exception as exc:
+            self.channel.write_failed(exc)
+            return 0
         return self.channel.set_deadline(MGL_BODY)
 
     # ---------------------------------------------------------------------- send() ----

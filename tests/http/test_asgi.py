@@ -379,6 +379,28 @@ async def test_expect_continue(loop, receives):
 
 
 @on_loop
+async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
+    """As long as the head has not been written, which is when the application waits."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]})
+        while (message := await receive())["more_body"]:
+            await send({**message, "type": "http.response.body"})
+        await send({**message, "type": "http.response.body"})
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            await client.send(
+                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert await client.head() == (100, {})
+            status, headers, got = await client.request(b"hi")
+            assert (status, headers["a"], got) == (200, "1", b"hi")
+            assert "connection" not in headers
+
+
+@on_loop
 async def test_who_waits_for_continue_is_not_timed(loop):
     async def app(scope, receive, send):
         await asyncio.sleep(0.5)

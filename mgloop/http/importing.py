@@ -130,7 +130,7 @@ def _from_asgi2(app: Any) -> App:
 
 def _from_wsgi(app: Any, name: str) -> App:
     try:
-        from a2wsgi import WSGIMiddleware  # type: ignore[import-not-found,unused-ignore]
+        from .wsgi import from_wsgi
     except ImportError:
         raise StartError(f"{name} is a WSGI application: pip install a2wsgi") from None
-    return WSGIMiddleware(app)  # type: ignore[no-any-return,unused-ignore]
+    return from_wsgi(app)

@@ -29,7 +29,7 @@ from loops import new_loop as new_loop
 from loops import turn as turn
 
 #: Seconds after which a helper stops waiting for what should take milliseconds.
-PATIENCE = 15.0
+PATIENCE = 30.0
 
 #: More than the socket buffers of both ends hold: TCP's for sending grows to 4 MiB.
 BIG = 8 * 1024 * 1024

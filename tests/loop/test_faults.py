@@ -25,7 +25,7 @@ import contextlib, ctypes, errno, faulthandler, gc
 faulty = ctypes.CDLL(os.environ["FAULTY_LIBC"])
 faulty.faulty_plan.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int] + [ctypes.c_long] * 3
 faulty.faulty_seen.restype = faulty.faulty_failed.restype = ctypes.c_long
-faulthandler.dump_traceback_later(12, exit=True)
+faulthandler.dump_traceback_later(25, exit=True)  # before support.PATIENCE is over
 
 # Imports are done, and what happens once has happened.
 new_loop().close()

@@ -33,7 +33,11 @@ PROGRAMS = {
     "threads": nullcontext,
     "many_loops": nullcontext,
     "multiprocessing": nullcontext,
+    "frameworks": nullcontext,
 }
+
+#: Programs with requirements of their own.
+REQUIREMENTS = {"frameworks": "frameworks"}
 
 #: Of a program. The longest is kosoku, a quarter of an hour on two cores that do other things too.
 TIME_LIMIT = 1800
@@ -41,7 +45,7 @@ TIME_LIMIT = 1800
 
 def run_program(name: str, environments: Environments) -> tuple[bool, dict]:
     """Run one program over its server; its output is printed as it comes."""
-    python = environments.python("programs")
+    python = environments.python(REQUIREMENTS.get(name, "programs"))
     with PROGRAMS[name]() as variables:
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith("PYTHON")

@@ -36,6 +36,8 @@ class Suite(NamedTuple):
     expected: tuple[expectations.Expected, ...]
     #: Whether ``overlays/`` has files to lay over the sources.
     overlay: bool = False
+    #: Whose sources and requirements they are, where the target has another name.
+    project: str | None = None
 
 
 #: What a run of a suite may take over one loop.
@@ -102,6 +104,14 @@ SUITES = {
         "starlette",
         ("-p", "no:cacheprovider", "--timeout=60", "-k", "not trio", "tests"),
         expectations.STARLETTE,
+    ),
+    # The same tests through a server: uvicorn over asyncio's loop, mgloop's own over mgloop.
+    "starlette-sockets": Suite(
+        "starlette",
+        ("-p", "no:cacheprovider", "-p", "ecosystem_starlette", "--timeout=120", "-k", "not trio",
+         "tests"),
+        expectations.STARLETTE_SOCKETS,
+        project="starlette",
     ),
     # Left out are the style of uvloop's sources, and what only uvloop has: its C interface, the
     # pointer to libuv's loop, and its watcher of file systems. Half a minute is enough: tests of a
@@ -258,7 +268,7 @@ def _last_line(text: str) -> str:
 def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bool, dict]:
     """Run the suite of *name* over both loops; True when nothing is worse over ours."""
     suite = SUITES[name]
-    project = name.removesuffix("-suite")
+    project = suite.project or name.removesuffix("-suite")
     python = environments.python(project)
     source = environments.source(project, suite.leave_out, suite.overlay)
     control, control_class = _run(python, source, suite, "asyncio", extra)

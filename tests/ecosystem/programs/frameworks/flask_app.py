@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A Flask application, which speaks WSGI; see ../frameworks_program.py for what each path has to
+do.
+"""
+
+from flask import (
+    Flask,
+    jsonify,
+    make_response,
+    redirect,
+    render_template,
+    request,
+    send_file,
+    session,
+    url_for,
+)
+from shared import (
+    DATA,
+    FOLDER,
+    ORIGIN,
+    PIECE,
+    SECRET,
+    STATIC,
+    TeapotError,
+    described,
+    ledger,
+    noted,
+)
+
+app = Flask(
+    __name__,
+    static_folder=STATIC,
+    static_url_path="/static",
+    template_folder=FOLDER / "templates",
+)
+app.secret_key = SECRET
+
+
+@app.after_request
+def served_by(response):
+    response.headers["x-served-by"] = "flask"
+    if request.headers.get("origin") == ORIGIN:
+        response.headers["access-control-allow-origin"] = ORIGIN
+        if request.method == "OPTIONS":
+            response.headers["access-control-allow-methods"] = "GET, PUT"
+    return response
+
+
+@app.errorhandler(TeapotError)
+def handle_teapot(exc):
+    return {"error": "teapot"}, 418
+
+
+@app.get("/items/<int:number>")
+def item(number):
+    return {"id": number, "q": request.args.get("q"), "tags": request.args.getlist("tag")}
+
+
+@app.post("/validated")
+def validated():
+    body = request.get_json()
+    try:
+        return {"name": str(body["name"]), "price": float(body["price"])}, 201
+    except (ValueError, KeyError) as exc:
+        return {"error": type(exc).__name__}, 400
+
+
+@app.post("/form")
+def form():
+    return request.form.to_dict()
+
+
+@app.post("/upload")
+def upload():
+    file = request.files["file"]
+    return described(request.form["note"], file.filename, file.read())
+
+
+@app.get("/stream")
+def stream():
+    def body():
+        for number in range(16):
+            yield bytes([number]) + PIECE[1:]
+
+    return body(), 200, {"content-type": "application/octet-stream"}
+
+
+@app.get("/endless")
+def endless_stream():
+    def body():
+        ledger["endless begun"] += 1
+        try:
+            while True:
+                yield PIECE
+        finally:
+            ledger["endless ended"] += 1
+
+    return body(), 200, {"content-type": "application/octet-stream"}
+
+
+@app.get("/file")
+def file():
+    return send_file(DATA, conditional=True, as_attachment=True)
+
+
+@app.get("/page")
+def page():
+    return render_template("page.html", name="<mgloop>")
+
+
+@app.get("/cookies/set")
+def set_cookies():
+    response = make_response("", 204)
+    response.set_cookie("one", "1", httponly=True)
+    response.set_cookie("two", "zwei", path="/", max_age=600)
+    return response
+
+
+@app.get("/cookies")
+def cookies():
+    return dict(request.cookies)
+
+
+@app.post("/count")
+def count():
+    session["count"] = session.get("count", 0) + 1
+    return {"count": session["count"]}
+
+
+@app.get("/redirect")
+def redirected():
+    return redirect(url_for("item", number=1))
+
+
+@app.get("/error")
+def error():
+    raise RuntimeError("on purpose")
+
+
+@app.get("/teapot")
+def teapot():
+    raise TeapotError
+
+
+@app.get("/environ/<path:rest>")
+def environ(rest):
+    names = ("REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING", "SERVER_PROTOCOL")
+    kept = {name: request.environ.get(name) for name in (*names, "REMOTE_ADDR", "wsgi.url_scheme")}
+    return kept | {name: v for name, v in request.environ.items() if name.startswith("HTTP_X_")}
+
+
+@app.get("/ledger")
+def show_ledger():
+    return jsonify(noted())
+
+
+@app.get("/empty")
+def empty():
+    return "", 204

@@ -101,7 +101,8 @@ cdef class Connection(Channel):
     cdef public object handshake        # _site's Handshake until it is over, or None
     cdef public object ends             # (client, server) as a proxy has told, or None
     cdef dict tls                       # ASGI's extension, or None
-    cdef dict common_scope              # what each scope has, all keys in it, or None
+    cdef object client                  # as scopes have it
+    cdef dict common_scope              # what else each has, all keys in it, or None: the site's
     cdef bint trusted                   # a proxy that may say who the client is
     cdef bint forwarded                 # the head has a word on that
 

@@ -599,6 +599,7 @@ cdef class Connection(Channel):
         self.enter(MGL_ON_END)
         self.head_len = 0
         self.method = None
+        self.url = self.headers = None      # not for an idle connection to keep
         self.blank = 0
         if self.request is not None:
             self.request.body_ended()
@@ -624,6 +625,7 @@ cdef class Connection(Channel):
         if self.common_scope is None:
             self.look_at_peer()
         scope = self.common_scope.copy()    # a third of the price of putting all in one by one
+        scope[CLIENT] = self.client
         scope[ASGI] = VERSIONS.copy()
         if self.parser.http_minor == 0:
             scope[HTTP_VERSION] = "1.0"
@@ -704,18 +706,24 @@ cdef class Connection(Channel):
         """Who is at the other end; the same for all requests of the connection."""
         from . import _peer
 
-        client, server, self.tls = _peer.describe(self.transport)
+        cdef Site site = self.site
+        cdef str scheme = "https" if self.over_tls else "http"
+        self.client, server, self.tls = _peer.describe(self.transport)
         if self.ends is not None:
-            client, server = self.ends
-        self.trusted = self.site.proxy is not None and self.site.proxy.trusts_peer(client)
-        self.common_scope = {
-            TYPE: "http", ASGI: None, HTTP_VERSION: "1.1", SERVER: server, CLIENT: client,
-            SCHEME: "https" if self.over_tls else "http", METHOD: None, ROOT_PATH: self.site.root,
-            PATH: None, RAW_PATH: None, QUERY_STRING: None, HEADERS: None,
-        }
-        if self.site.state is not None:
-            self.common_scope[STATE] = None
-        self.common_scope[EXTENSIONS_KEY] = None
+            self.client, server = self.ends
+        self.trusted = site.proxy is not None and site.proxy.trusts_peer(self.client)
+        self.common_scope = site.common_scope
+        if self.common_scope is None or self.common_scope[SERVER] != server \
+                or self.common_scope[SCHEME] != scheme:
+            self.common_scope = {
+                TYPE: "http", ASGI: None, HTTP_VERSION: "1.1", SERVER: server, CLIENT: None,
+                SCHEME: scheme, METHOD: None, ROOT_PATH: site.root, PATH: None, RAW_PATH: None,
+                QUERY_STRING: None, HEADERS: None,
+            }
+            if site.state is not None:
+                self.common_scope[STATE] = None
+            self.common_scope[EXTENSIONS_KEY] = None
+            site.common_scope = self.common_scope
         return 0
 
     # ------------------------------------------------------------------- requests ----

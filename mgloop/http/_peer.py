@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from typing import Any
 
@@ -16,20 +15,18 @@ _TLS_VERSIONS = {"TLSv1": 0x0301, "TLSv1.1": 0x0302, "TLSv1.2": 0x0303, "TLSv1.3
 
 def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[str, Any] | None]:
     """The scope's `client` and `server`, and the extension `tls`, None without TLS."""
-    family = getattr(transport.get_extra_info("socket"), "family", None)
-    server: Address
-    if family == socket.AF_UNIX:
-        path = transport.get_extra_info("sockname")
-        client, server = None, (path, None) if isinstance(path, str) and path else None
-    else:
-        client = _host_and_port(transport.get_extra_info("peername"))
-        server = _host_and_port(transport.get_extra_info("sockname"))
+    # Not by the socket's family: a transport makes a Python socket when it is asked for that.
+    client = _host_and_port(transport.get_extra_info("peername"))
+    sockname = transport.get_extra_info("sockname")
+    server: Address = _host_and_port(sockname)
+    if isinstance(sockname, str) and sockname:
+        server = (sockname, None)
     return client, server, _tls(transport.get_extra_info("ssl_object"))
 
 
 def _host_and_port(address: Any) -> Address:
     if isinstance(address, tuple) and len(address) >= 2:
-        return str(address[0]), int(address[1])
+        return address if len(address) == 2 else address[:2]
     return None
 
 

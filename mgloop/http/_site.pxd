@@ -126,6 +126,7 @@ cdef class Site:
     cdef long long limit_requests
     cdef bytes root_path
     cdef str root
+    cdef dict common_scope              # the last that a connection has made, for others like it
 
     cdef bytes head_end                 # server, date and the configured headers
     cdef long long made_at              # in seconds of time.time()

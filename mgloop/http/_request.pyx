@@ -571,6 +571,17 @@ cdef class Request(Writer):
             self.has_length = self.has_length and self.length != 0
             self.write_piece(b"", False)
 
+    def client_left(self):
+        """For files.send(): the client is gone, or takes nothing; what send() raises then."""
+        self.channel.transport.abort()
+        self.disconnect()
+        return ClientDisconnected("the client has disconnected")
+
+    @property
+    def write_timeout(self):
+        """Seconds for the client to take something, or None."""
+        return self.channel.site.config.timeout_write or None
+
     @property
     def transport(self):
         """The connection's."""

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Files as bodies of responses: ASGI's extensions pathsend and zerocopysend.
 
-The loop's sendfile() does the work, so the bytes do not pass through the process.
+The loop's sendfile() does the work, so the bytes do not pass through the process. It has no
+time-out and says nothing until all is sent, so it is given pieces: each has the time that a client
+may take nothing. A piece is as long as the client is fast, for the least that it must take is one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Coroutine
 from typing import Any, BinaryIO
+
+_LEAST, _MOST = 64 << 10, 1 << 20
+# A piece that takes longer is followed by a shorter one, and the other way round.
+_SLOW, _FAST = 5.0, 0.5
 
 
 def whole(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
@@ -43,11 +50,33 @@ async def _send(
 ) -> None:
     try:
         if request.begin_file(count, more):
-            loop = request.loop
-            sent = await loop.sendfile(request.transport, file, offset, count)
-            if sent != count:
-                raise RuntimeError(f"the file ended {count - sent} bytes early")
+            await _send_pieces(request, file, offset, count)
         request.end_file(count, more)
     finally:
         if close:
             file.close()
+
+
+async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) -> None:
+    loop, transport, limit = request.loop, request.transport, request.write_timeout
+    end, size = offset + count, _LEAST
+    began = loop.time()
+    try:
+        async with asyncio.timeout(limit) as patience:
+            while offset < end:
+                if transport.is_closing():
+                    raise ConnectionError
+                sent = await loop.sendfile(transport, file, offset, min(size, end - offset))
+                if sent == 0:
+                    raise RuntimeError(f"the file ended {end - offset} bytes early")
+                offset += sent
+                now = loop.time()
+                if now - began < _FAST:
+                    size = min(size * 2, _MOST)
+                elif now - began > _SLOW:
+                    size = max(size // 2, _LEAST)
+                began = now
+                if limit and offset < end:
+                    patience.reschedule(now + limit)
+    except (ConnectionError, TimeoutError) as exc:
+        raise request.client_left() from exc

@@ -617,6 +617,31 @@ async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
     assert "FileNotFoundError" in caplog.text
 
 
+@pytest.mark.parametrize("goes", [True, False], ids=["goes", "stays but reads nothing"])
+@on_loop
+async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(20_000_000))
+    ended = loop.create_future()
+
+    async def app(scope, receive, send):
+        await send(START)
+        try:
+            await send({"type": "http.response.pathsend", "path": str(path)})
+        except OSError as exc:
+            ended.set_result((type(exc).__name__, (await receive())["type"]))
+            raise
+
+    async with Serving(loop, app, timeout_write=0 if goes else 0.3) as serving:
+        client = await serving.connect(limit=1)
+        await client.send(get())
+        if goes:
+            await client.reader.readexactly(1000)
+            client.writer.transport.abort()
+        assert await asyncio.wait_for(ended, 20) == ("ClientDisconnected", "http.disconnect")
+    assert logged(caplog) == []
+
+
 @on_loop
 async def test_zerocopysend_in_pieces(loop, tmp_path):
     path = tmp_path / "file"

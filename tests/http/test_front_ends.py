@@ -75,6 +75,8 @@ http {{
 """
 
 HAPROXY = """
+global
+    nbthread 1
 defaults
     mode http
     timeout connect 5s

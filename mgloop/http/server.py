@@ -46,6 +46,10 @@ _ON_ITS_WAY = 0.25
 _HANDSHAKE_INTERVAL = 0.02
 # How often a process looks at its memory, in seconds.
 _MEMORY_INTERVAL = 1.0
+# What the kernel takes of a response, and has not sent yet. Without a bound it takes megabytes, in
+# buffers as small as the window of a client that reads slowly on purpose: 5 ms of the loop's time,
+# and of the kernel's memory several times as much, for each MiB.
+_UNSENT = 128 << 10
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 
@@ -163,6 +167,9 @@ class Server:
             options["ssl"] = self._context
             if self.config.timeout_head:
                 options["ssl_handshake_timeout"] = self.config.timeout_head
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            # Connections inherit it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         try:
             if sock.family == socket.AF_UNIX:
                 # The file is for sockets.py to remove: another process may be listening still.

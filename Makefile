@@ -12,6 +12,7 @@
 # make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
 # make ecosystem    other projects' suites and programs over mgloop
 # make threads      a million calls from 8 threads into 8 loops, counted; also while these are being closed
+# make serve-soak   `mgloop serve` under slow clients, while workers go, after a million requests, among clients of every kind
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
@@ -42,7 +43,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	bench bench-compare clean build
+	serve-soak bench bench-compare clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -118,6 +119,10 @@ conformance: build $(VENV)/.group-test
 
 ecosystem: build $(VENV)/.group-test
 	$(RUN) python -m tests.ecosystem $(ARGS)
+
+# Half an hour. ARGS="slow --quick", say, is a part, and a little of it.
+serve-soak: build $(VENV)/.group-test
+	$(BIN)/python tests/http/soaks $(ARGS)
 
 faults: build $(VENV)/.group-test
 	$(RUN) python -m tests.faults $(ARGS)

@@ -62,10 +62,10 @@ class Client:
             body = await self.reader.readexactly(int(headers["content-length"]))
         elif headers.get("transfer-encoding") == "chunked":
             body = b""
-            while size := int(await self.reader.readline(), 16):
+            while size := int(await self.reader.readuntil(b"\n"), 16):
                 body += await self.reader.readexactly(size)
                 assert await self.reader.readexactly(2) == b"\r\n"
-            assert await self.reader.readline() == b"\r\n"
+            assert await self.reader.readuntil(b"\n") == b"\r\n"
         else:
             body = await self.reader.read()
         return status, headers, body

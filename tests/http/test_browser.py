@@ -276,7 +276,12 @@ def browsing(url, folder, *options):
                 url,
             ],
             cwd=folder,
-            env={**os.environ, "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)},
+            # A sanitizer that is preloaded for Python is not for it.
+            env={
+                **{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+                "HOME": str(folder),
+                "XDG_RUNTIME_DIR": str(folder),
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -13,7 +13,6 @@ warm-up.  tests/programs/test_soak.py runs it for a few seconds.
 
 import argparse
 import asyncio
-import collections
 import contextlib
 import gc
 import hashlib
@@ -25,16 +24,12 @@ import struct
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from typing import ClassVar
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import support
-
-WORKERS = 24
-WARM_UP = 0.3  # of the time
-GROWTH = 12 * 2**20  # bytes of resident memory: a leak of 1 KiB per connection exceeds it in 180 s
+from soaking import GROWTH, Mix, resident
 
 #: What a connection may end with when its other end misbehaves on purpose.
 ROUGH = (ConnectionError, asyncio.IncompleteReadError)
@@ -100,12 +95,11 @@ class BufferedServer(Server, asyncio.BufferedProtocol):
 MESSAGE = support.pattern(1_000_000)
 
 
-class Soak:
+class Soak(Mix):
     def __init__(self, loop, directory):
+        super().__init__()
         self.loop = loop
         self.directory = directory
-        self.random = random.Random(20_261_121)
-        self.counts = collections.Counter()
         self.reported = []
         self.thread_calls = 0
         self.tls_server, self.tls_client = tls_contexts()
@@ -267,8 +261,8 @@ class Soak:
 
     # --- the run ---
 
-    async def work(self, deadline):
-        scenarios = [
+    def scenarios(self):
+        return [
             self.echo,
             self.half_close,
             self.one_byte_at_a_time,
@@ -282,27 +276,11 @@ class Soak:
             self.thread_calls_in,
             self.timers,
         ]
-        while time.monotonic() < deadline:
-            scenario = self.random.choice(scenarios)
-            await asyncio.wait_for(scenario(), 60)
-            self.counts[scenario.__name__] += 1
-
-    async def round(self, seconds):
-        deadline = time.monotonic() + seconds
-        async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
-                group.create_task(self.work(deadline))
 
     async def run(self, seconds):
         """The resident memory after the warm-up and at the end, in bytes."""
         await self.start()
-        await self.round(seconds * WARM_UP)
-        before = resident()
-        await self.round(seconds * (1 - WARM_UP))
-        if resident() - before > GROWTH:
-            # A short warm-up may have been too short; a leak goes on.
-            before = resident()
-            await self.round(seconds * (1 - WARM_UP))
+        before = await self.soak(seconds)
         for server in self.servers:
             server.close()
         for server in self.servers:
@@ -318,12 +296,6 @@ def tls_contexts():
     import certificates
 
     return certificates.contexts() if certificates.available else (None, None)
-
-
-def resident():
-    gc.collect()
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main():
@@ -362,8 +334,8 @@ def main():
         failures.append(f"descriptors left: {left}")
     if after - before > GROWTH:
         failures.append(f"memory grew by {(after - before) / 2**20:.1f} MiB")
-    if not all(soak.counts.values()):
-        failures.append("some scenario was never run")
+    if soak.never_run():
+        failures.append(f"never run: {soak.never_run()}")
     for failure in failures:
         print(f"FAILED: {failure}")
     sys.exit(bool(failures))

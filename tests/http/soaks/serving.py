@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A server that is soaked: its process, what it holds, and the account of it when it ends."""
+
+import contextlib
+import os
+import pathlib
+import queue
+import re
+import socket
+import time
+from urllib.parse import urlsplit
+
+from commands import Command
+from soaking import resident
+
+HERE = pathlib.Path(__file__).parent
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+#: What no client should be able to make a server say.
+OWN_FAULTS = re.compile(
+    r"Exception in callback|never retrieved|was destroyed|ignored|MemoryError|rror on transport"
+)
+
+
+class SoakError(Exception):
+    """What is to hold does not."""
+
+
+def check(holds, *words):
+    if not holds:
+        raise SoakError(" ".join(map(str, words)))
+
+
+def mib(size):
+    return f"{size / 2**20:.1f} MiB"
+
+
+class Server(Command):
+    """`mgloop serve` with the application of this folder."""
+
+    def __init__(self, *options):
+        arguments = ["serve", "application:app", "--port", 0, "--no-access-log", *options]
+        super().__init__(*arguments, cwd=HERE)
+        try:
+            self.address = self.url()
+            self.port = urlsplit(self.address).port
+            self.listen_only = self.descriptors()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def memory(self):
+        return resident(self.pid)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def said(self):
+        """Its lines until now, without waiting for more."""
+        with contextlib.suppress(queue.Empty):
+            while (line := self._queue.get_nowait()) is not None:
+                self.lines.append(line)
+        return self.lines
+
+    def let_go(self, patience=60.0):
+        """Wait until it has no connection any more."""
+        deadline = time.monotonic() + patience
+        while (left := self.descriptors() - self.listen_only) > 0:
+            check(time.monotonic() < deadline, left, "descriptors are left over")
+            time.sleep(0.1)
+
+    def finish(self):
+        """End it in order; it must not have complained about itself."""
+        status = self.stop()
+        check(status == 0, "exit status", status, self.lines[-5:])
+        for number, line in enumerate(self.lines):
+            check(not OWN_FAULTS.search(line), "in the log:", self.lines[number : number + 40])
+        # What else has raised than the application's, with all that came before.
+        for number, line in enumerate(self.lines):
+            if line.startswith("Traceback (most recent call last)"):
+                rest = self.lines[number + 1 :]
+                named = next((line for line in rest if not line.startswith(" ")), "nothing")
+                check(named == "application.DeliberateError", "in the log:", rest[:40])
+
+    def connect(self, number=0):
+        return self.connect_to(self.port, number)
+
+    @staticmethod
+    def connect_to(port, number=0):
+        """A blocking socket, from one of many addresses."""
+        sock = socket.socket()
+        try:
+            sock.settimeout(60)
+            # 28,000 ports for each.
+            sock.bind((f"127.0.0.{number % 200 + 1}", 0))
+            sock.connect(("127.0.0.1", port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def response_size(self):
+        """How long the response to GET is, which is the same each time."""
+        with self.connect() as sock:
+            sock.sendall(GET)
+            size = len(sock.recv(65536))
+            with contextlib.suppress(TimeoutError):
+                sock.settimeout(0.2)
+                check(not sock.recv(1), "a response in two pieces")
+        return size

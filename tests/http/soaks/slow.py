@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""slowhttptest's attacks, while others are served.
+
+All but the one by ranges, which gives up where a server knows none, as this one does.
+"""
+
+import asyncio
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+
+from clients import Ordinary
+from serving import Server, check, mib
+
+TOOL = shutil.which("slowhttptest")
+
+#: Of others' requests.
+P99 = 50.0  # ms
+
+#: What the server may need for each of an attack's connections, at most, and for the first ones.
+PER_CONNECTION = 16 << 10
+ONCE = 4 << 20
+
+
+#: As many connections as others have at most, in use and free, and slowhttptest's own probe.
+OTHERS = 2 * Ordinary.AT_A_TIME + 1
+
+
+@dataclass
+class Attack:
+    name: str
+    options: str
+    path: str = "/"
+    # Whether the time-outs end it; else it lasts as long as it likes.
+    cut: bool = True
+
+
+#: {0} and {1}: seconds between two pieces, few enough for the connection and too many for a body.
+ATTACKS = (
+    Attack("slow heads", "-H -i {0:.0f} -x 24"),
+    Attack("slow bodies, a piece every 5 s", "-B -i 5 -x 10 -s 8192", "/echo", cut=False),
+    Attack("slow bodies", "-B -i {1:.0f} -x 10 -s 8192", "/echo"),
+    Attack("slow reading, 1 MiB in one piece", "-X -w 512 -y 1024 -n 5 -z 32", "/big"),
+    Attack("slow reading, 1 MiB in pieces", "-X -w 512 -y 1024 -n 5 -z 32", "/stream"),
+)
+
+
+@dataclass
+class Manner:
+    """How it is attacked, and what must hold."""
+
+    connections: int = 1000
+    attacks: tuple[Attack, ...] = ATTACKS
+    options: tuple = ()  # of the server
+    pauses: tuple[float, float] = (3, 40)  # for heads, for bodies
+    p99: float = P99
+    patience: float = 150.0  # until an attack must have been cut
+    endless: float = 20.0  # for one that need not be
+    settled: float = 3.0  # without any of its connections
+
+    async def run(self):
+        """Each of the attacks on a new server."""
+        if TOOL is None:
+            print("  skipped: there is no slowhttptest here")
+            return
+        alone = await self.alone()
+        for attack in self.attacks:
+            await self.one(attack, alone)
+
+    async def alone(self):
+        """The p99 of who is served without an attack: that much the machine is busy with others."""
+        with Server(*self.options) as server:
+            async with Ordinary.elsewhere(server.port) as ordinary:
+                await asyncio.sleep(self.settled * 2)
+            print(f"  no attack: {ordinary}")
+            server.finish()
+        return ordinary.within(0.99)
+
+    async def one(self, attack, alone):
+        with Server(*self.options) as server, tempfile.TemporaryFile() as log:
+            memory = server.memory()
+            count, url = f"{self.connections}", server.address + attack.path
+            async with Ordinary.elsewhere(server.port) as ordinary:
+                began = time.monotonic()
+                process = subprocess.Popen(
+                    [
+                        # One on another machine would not take the server's processor.
+                        *[
+                            "nice",
+                            "-n",
+                            "19",
+                            TOOL,
+                            *attack.options.format(*self.pauses).split(),
+                            "-u",
+                            url,
+                        ],
+                        *["-c", count, "-r", count, "-l", f"{self.patience:.0f}"],
+                        *["-p", "10", "-v", "1"],
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+                try:
+                    watched = await self.watch(server, attack.cut)
+                finally:
+                    process.kill()
+                    process.wait()
+            log.seek(0)
+            said = log.read().decode(errors="replace")
+            end = f"cut after {watched.cut - began:.0f} s" if watched.cut else "not cut"
+            print(
+                f"  {attack.name}: {watched.most} connections at a time, {end}; {ordinary}; "
+                f"memory {mib(memory)}, at most {mib(watched.memory)}"
+            )
+            check(watched.most > self.connections // 4, "no attack:", said[-1000:])
+            limit = self.p99 + alone
+            check(ordinary.within(0.99) < limit, "p99 is to be less than", limit, "ms")
+            grown = watched.memory - memory
+            check(grown < ONCE + self.connections * PER_CONNECTION, "memory grew by", mib(grown))
+            check(watched.cut or not attack.cut, "the time-outs have not ended it")
+            # What its own probe says.
+            check("Connection refused" not in said, said[-1000:])
+            check(not re.search(r"available:\W+(?:\x1b\[[\d;]*m)?\s*NO", said), said[-1000:])
+            await asyncio.to_thread(server.let_go)
+            server.finish()
+
+    async def watch(self, server, cut):
+        """Look on until the attack has no connection left, or for so long."""
+        watched = Watched()
+        deadline = time.monotonic() + (self.patience if cut else self.endless)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+            theirs = server.descriptors() - server.listen_only - OTHERS
+            watched.most = max(watched.most, theirs)
+            watched.memory = max(watched.memory, server.memory())
+            if theirs > 0 or not watched.most:
+                watched.cut = None
+            elif watched.cut is None:
+                watched.cut = time.monotonic()
+            elif time.monotonic() - watched.cut > self.settled:
+                break
+        return watched
+
+
+@dataclass
+class Watched:
+    most: int = 0  # connections of the attack at a time
+    memory: int = 0
+    cut: float | None = None  # when it had none any more
+
+
+#: Of some seconds, and on any machine.
+QUICK = Manner(
+    connections=50,
+    attacks=(ATTACKS[0], ATTACKS[2], ATTACKS[4]),
+    options=("--timeout-head", 1, "--timeout-body", 1, "--timeout-write", 1),
+    pauses=(1, 3),
+    p99=2000.0,
+    patience=60.0,
+    settled=0.5,
+)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What soaks have in common: scenarios at random by many workers at once, and memory that stays.
+
+tests/programs/soak.py is one of a loop in its own process, tests/http/soaks one of servers in
+others.
+"""
+
+import asyncio
+import collections
+import gc
+import os
+import random
+import time
+
+WORKERS = 24
+WARM_UP = 0.3  # of the time
+GROWTH = 12 * 2**20  # bytes of resident memory: a leak of 1 KiB per connection exceeds it in 180 s
+
+
+def resident(pid="self"):
+    """The resident memory of a process, in bytes."""
+    if pid == "self":
+        gc.collect()
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Mix:
+    """Runs scenarios; `random` is for these as well, `counts` how often each has been run."""
+
+    #: Of one scenario, in seconds.
+    PATIENCE = 60
+
+    def __init__(self):
+        self.random = random.Random(20_261_121)
+        self.counts = collections.Counter()
+
+    def scenarios(self):
+        """Coroutine functions; one that is there twice is run twice as often."""
+        raise NotImplementedError
+
+    def memory(self):
+        """Bytes that should not grow."""
+        return resident()
+
+    async def work(self, deadline, first):
+        scenarios = self.scenarios()
+        while time.monotonic() < deadline:
+            scenario = first.pop() if first else self.random.choice(scenarios)
+            try:
+                await asyncio.wait_for(scenario(), self.PATIENCE)
+            except Exception as exc:
+                exc.add_note(f"in {scenario.__name__}()")
+                raise
+            self.counts[scenario.__name__] += 1
+
+    async def round(self, seconds):
+        """Each at least once, if there is the time, and then at random."""
+        deadline = time.monotonic() + seconds
+        first = self.scenarios()
+        for scenario in first:
+            self.counts[scenario.__name__] += 0
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self.work(deadline, first))
+
+    async def soak(self, seconds):
+        """The memory after the warm-up; what is in use now is for the caller to look at."""
+        await self.round(seconds * WARM_UP)
+        before = self.memory()
+        await self.round(seconds * (1 - WARM_UP))
+        if self.memory() - before > GROWTH:
+            # A short warm-up may have been too short; a leak goes on.
+            before = self.memory()
+            await self.round(seconds * (1 - WARM_UP))
+        return before
+
+    def never_run(self):
+        """The names of scenarios for which there was no time."""
+        return [name for name, count in self.counts.items() if not count]

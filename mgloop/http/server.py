@@ -168,8 +168,9 @@ class Server:
             if self.config.timeout_head:
                 options["ssl_handshake_timeout"] = self.config.timeout_head
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            # Connections inherit it.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+            # Connections inherit it. An inherited socket may be of a protocol that has it not.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         try:
             if sock.family == socket.AF_UNIX:
                 # The file is for sockets.py to remove: another process may be listening still.

@@ -16,6 +16,7 @@ from typing import Any as _Any
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
 from ._loop import MONGOOSE_VERSION
 from .loop import Loop
+from .stats import LoopStats
 
 if _TYPE_CHECKING:
     from .http import serve
@@ -24,6 +25,7 @@ __all__ = [
     "MONGOOSE_VERSION",
     "EventLoopPolicy",
     "Loop",
+    "LoopStats",
     "install",
     "new_event_loop",
     "run",

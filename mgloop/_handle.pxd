@@ -12,6 +12,7 @@ cdef extern from "timerheap.h":
     ctypedef struct mgl_heap:
         mgl_timer *items
         Py_ssize_t len
+        unsigned long long sequence     # timers until now
 
     int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ssize_t *index) except -1
     PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i)

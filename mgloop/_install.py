@@ -31,12 +31,13 @@ class EventLoopPolicy(_DefaultPolicy):  # type: ignore[misc]
     _loop_factory = Loop
 
 
-def new_event_loop(*, enable_wakeup: bool = True) -> Loop:
+def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) -> Loop:
     """A new event loop; for asyncio.run(loop_factory=) and asyncio.Runner(loop_factory=).
 
-    enable_wakeup: whether other threads may wake the loop; see Loop.
+    enable_wakeup: whether other threads may wake the loop; timing: whether stats() tells where the
+    time goes. See Loop.
     """
-    return Loop(enable_wakeup=enable_wakeup)
+    return Loop(enable_wakeup=enable_wakeup, timing=timing)
 
 
 def install() -> None:

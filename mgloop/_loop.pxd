@@ -18,11 +18,78 @@ cdef extern from "inbox.h":
         PyObject *handle
 
     ctypedef struct mgl_inbox:
-        pass
+        int64_t wakeups
 
     bint mgl_inbox_any(mgl_inbox *box) noexcept
     bint mgl_inbox_here(mgl_inbox *box) noexcept
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
+
+
+cdef extern from "counters.h":
+    enum:
+        MGL_TCP
+        MGL_UNIX
+        MGL_DATAGRAM
+        MGL_PIPE
+        MGL_TLS
+        MGL_OTHER
+        MGL_CONNECTION_KINDS
+
+    ctypedef struct mgl_connections:
+        int64_t accepted
+        int64_t opened
+        int64_t closed
+
+    ctypedef struct mgl_counters:
+        int64_t iterations
+        int64_t polls
+        int64_t events
+        int64_t most_events
+        int64_t callbacks
+        int64_t timers
+        int64_t ready
+        int64_t timers_pending
+        int64_t timers_made
+        int64_t most_ready
+        int64_t threadsafe_calls
+        int64_t bytes_received
+        int64_t bytes_sent
+        int64_t reads
+        int64_t writes
+        int64_t reads_blocked
+        int64_t writes_blocked
+        int64_t deferred_writes
+        int64_t deferred_sends
+        int64_t pauses
+        int64_t handshakes
+        int64_t handshakes_failed
+        int64_t executor_jobs
+        int64_t children
+        mgl_connections connections[MGL_CONNECTION_KINDS]
+
+    int64_t mgl_counted(const int64_t *counter) noexcept
+    void mgl_count(int64_t *counter, int64_t n) noexcept
+    void mgl_count_most(int64_t *counter, int64_t n) noexcept
+    void mgl_note(int64_t *level, int64_t n) noexcept
+    void mgl_count_read(mgl_counters *counters, ssize_t n) noexcept
+    void mgl_count_write(mgl_counters *counters, ssize_t n) noexcept
+
+
+cdef extern from "timing.h":
+    enum:
+        MGL_BUCKETS
+
+    ctypedef struct mgl_histogram:
+        int64_t counts[MGL_BUCKETS]
+        int64_t nanoseconds
+
+    ctypedef struct mgl_timing:
+        mgl_histogram lag
+        mgl_histogram duration
+        int64_t ran
+        int64_t entered
+        int64_t waited
+        int64_t waits
 
 
 cdef extern from "ring.h":
@@ -86,6 +153,10 @@ cdef enum:
 cdef class LoopCore:
     cdef mgl_poll *poll
     cdef mgl_inbox *inbox       # what other threads have given us to run
+    cdef mgl_counters count     # what the loop has done: see stats()
+    cdef mgl_timing *timing     # where its time goes, or NULL: it was not asked to measure that
+    cdef int64_t made_at        # in nanoseconds of its clock
+    cdef int native_thread      # that runs it, as the kernel calls it; 0 = none
     # Used between a system call and the copy after it. There as long as the loop object.
     cdef char *scratch
     cdef Py_ssize_t sock_hint   # what the last sock_recv()s brought, see _sock
@@ -146,6 +217,8 @@ cdef class LoopCore:
     cdef int run_batch(self, size_t n) except -1
     cdef void drop_snapshot(self) noexcept
     cdef int run_batch_slowly(self, size_t n, object patched) except -1
+    cdef int poll_timed(self, int64_t deadline) noexcept
+    cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept
     cdef int caught(self, object item, uint32_t events, object exc) except -1
     cdef int64_t first_deadline(self) except -1
     cdef int collect_timers(self, bint ask_clock) except -1

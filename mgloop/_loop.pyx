@@ -50,7 +50,7 @@ from . import _stdlib
 cdef extern from "poll.h":
     ctypedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events) noexcept
     mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox,
-                           bint enable_wakeup) except NULL
+                           mgl_counters *count, bint enable_wakeup) except NULL
     void mgl_poll_free(mgl_poll *poll)
     const int64_t MGL_NEVER
     int mgl_poll_run(mgl_poll *poll, int64_t deadline)
@@ -87,6 +87,14 @@ cdef extern from "inbox.h":
     mgl_letter *mgl_inbox_close(mgl_inbox *box) noexcept
 
 
+cdef extern from "timing.h":
+    mgl_timing *mgl_timing_new()
+    void mgl_timing_free(mgl_timing *timing)
+    void mgl_histogram_add(mgl_histogram *histogram, int64_t ns) noexcept
+    void mgl_timing_mark(mgl_timing *timing, size_t length, int64_t now) noexcept
+    int64_t mgl_timing_take(mgl_timing *timing, int64_t now) noexcept
+
+
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
     int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
@@ -96,6 +104,10 @@ cdef extern from "ring.h":
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
+
+
+cdef extern from "<unistd.h>":
+    int gettid()
 
 
 cdef extern from "Python.h":
@@ -275,20 +287,29 @@ cdef int show_references(Handle h, visitproc visit, void *arg) noexcept:
 cdef class LoopCore:
     """Scheduling, polling and interest in descriptors; base class of mgloop.Loop."""
 
-    def __cinit__(self, *args, bint enable_wakeup=True, **kwargs):
+    def __cinit__(self, *args, bint enable_wakeup=True, timing=None, **kwargs):
         self._closed = True     # should this raise, there is nothing to close
         self.wakeup_enabled = enable_wakeup
         self.inbox = mgl_inbox_new()
         self.scratch = <char *>PyMem_RawMalloc(SCRATCH)
         if self.scratch is NULL:
             raise MemoryError
-        self.poll = mgl_poll_new(<PyObject *>self, record, self.inbox, enable_wakeup)
+        self.poll = mgl_poll_new(
+            <PyObject *>self, record, self.inbox, &self.count, enable_wakeup)
+        self.made_at = mgl_clock_ns()
+        if timing is None:
+            timing = os.environ.get("MGLOOP_TIMING", "0") not in ("", "0")
+        if timing:
+            self.timing = mgl_timing_new()
+            if self.timing is NULL:
+                raise MemoryError
         self._closed = False
         self.time_patched = type(self).time is not LoopCore.time
 
     def __dealloc__(self):
         self.dispose()
         mgl_inbox_free(self.inbox)
+        mgl_timing_free(self.timing)
         PyMem_RawFree(self.scratch)
 
     def __setattr__(self, name, value):
@@ -340,6 +361,8 @@ cdef class LoopCore:
         if self.poll is NULL:
             raise RuntimeError("Event loop is closed")
         self.iterating = True
+        if self.timing is not NULL:
+            self.timing.entered = mgl_clock_ns()
         try:
             if self._thread_id is None:
                 self.iterate()      # called by itself, not by run_forever()
@@ -350,6 +373,9 @@ cdef class LoopCore:
                 self.flush()
             finally:
                 self.iterating = False
+                if self.timing is not NULL:
+                    self.timing.ran += mgl_clock_ns() - self.timing.entered
+                    self.timing.entered = 0
 
     cdef int check_open(self) except -1:
         if self._closed or self.poll is NULL:
@@ -388,8 +414,10 @@ cdef class LoopCore:
         except BaseException:
             mgl_inbox_leave(self.inbox)
             raise
+        self.native_thread = gettid()
 
     def _leave(self):
+        self.native_thread = 0
         mgl_inbox_leave(self.inbox)
 
     def _begin_close(self):
@@ -445,7 +473,10 @@ cdef class LoopCore:
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
                 deadline = 0    # by a time() of the user's
         mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
-        n = mgl_poll_run(self.poll, deadline)
+        if self.timing is NULL:
+            n = mgl_poll_run(self.poll, deadline)
+        else:
+            n = self.poll_timed(deadline)
         if n < 0 and n != -EINTR:
             raise_errno(-n)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
@@ -454,6 +485,11 @@ cdef class LoopCore:
             self.collect_posted()
         self.collect_timers(False)
         count = mgl_ring_len(&self.ready)
+        mgl_count(&self.count.iterations, 1)
+        mgl_count(&self.count.events, n if n > 0 else 0)
+        mgl_count_most(&self.count.most_events, n)
+        mgl_count_most(&self.count.most_ready, count)
+        note_levels(self)
         self.busy = count >= DEFER_READY
         self.run_batch(count)
         # A look that brings nothing costs a third of a short iteration. Where nothing of a user or
@@ -481,10 +517,11 @@ cdef class LoopCore:
     cdef int run_batch(self, size_t n) except -1:
         cdef PyObject *item = NULL
         cdef uint32_t events = 0
+        cdef int64_t ran = 0
         cdef object patched = patched_run()
         # The last of those who share it needs no copy then; and it keeps values alive.
         self.drop_snapshot()
-        if self._debug or patched is not None:
+        if self._debug or patched is not None or self.timing is not NULL:
             return self.run_batch_slowly(n, patched)
         # The net is round the whole batch: to put one up takes time. The queue is looked at, too,
         # since a callback may itself have run what was counted, by calling _run_once().
@@ -494,7 +531,7 @@ cdef class LoopCore:
                     n -= 1
                     item = mgl_ring_pop(&self.ready)
                     if is_handle(item):
-                        (<Handle>item).run(False)
+                        ran += (<Handle>item).run(False)
                     else:
                         events = (<Watcher>item).ready
                         (<Watcher>item).queued = False
@@ -505,24 +542,33 @@ cdef class LoopCore:
             except BaseException as exc:
                 held = <object>item
                 Py_DECREF(held)
+                mgl_count(&self.count.callbacks, ran + is_handle(item))
+                ran = 0
                 self.caught(held, events, exc)
+        mgl_count(&self.count.callbacks, ran)
         return 0
 
     cdef int run_batch_slowly(self, size_t n, object patched) except -1:
-        """As run_batch(), in debug mode, which measures each callback, or while somebody has put a
-        function of theirs in the place of asyncio's Handle._run(): then that runs each callback."""
+        """As run_batch(), in debug mode or with timing, which measure each callback, or while
+        somebody has put a function of theirs in the place of asyncio's Handle._run(): then that
+        runs each callback."""
         cdef object item
         cdef PyObject *popped
         cdef uint32_t events
-        cdef int64_t start
-        cdef double took
-        cdef bint debug, ran
+        cdef mgl_timing *timing = self.timing
+        cdef int64_t start = mgl_clock_ns(), end
+        cdef bint debug, measured, ran
+        if timing is not NULL:
+            mgl_timing_mark(timing, mgl_ring_len(&self.ready), start)
         while n > 0 and mgl_ring_len(&self.ready) > 0:
             n -= 1
             popped = mgl_ring_pop(&self.ready)
             item = <object>popped
             Py_DECREF(item)
+            if timing is not NULL:
+                mgl_histogram_add(&timing.lag, start - self.ready_since(popped, start))
             debug = self._debug
+            measured = debug or timing is not NULL
             events = 0
             ran = False
             if patched is not None and not is_handle(popped):
@@ -530,7 +576,6 @@ cdef class LoopCore:
             try:
                 if debug:
                     self._current_handle = item
-                start = mgl_clock_ns()
                 if not is_handle(<PyObject *>item):
                     events = (<Watcher>item).ready
                     (<Watcher>item).queued = False
@@ -538,20 +583,45 @@ cdef class LoopCore:
                     if events:
                         (<Watcher>item).on_ready(events)
                 elif patched is not None:
-                    ran = (<Handle>item).run_by(patched, debug)
+                    ran = (<Handle>item).run_by(patched, measured)
                 else:
-                    ran = (<Handle>item).run(debug)
-                took = (mgl_clock_ns() - start) * 1e-9
-                if debug and took >= self.slow_callback_duration:
-                    logger.warning("Executing %s took %.3f seconds",
-                                   _stdlib.format_handle(item), took)
+                    ran = (<Handle>item).run(measured)
+                mgl_count(&self.count.callbacks, ran)
+                if measured and (mgl_clock_ns() - start) * 1e-9 >= self.slow_callback_duration:
+                    logger.warning("Executing %s took %.3f seconds", _stdlib.format_handle(item),
+                                   (mgl_clock_ns() - start) * 1e-9)
             except BaseException as exc:
                 self.caught(item, events, exc)
             finally:
                 self._current_handle = None
-            if debug and ran and not (<Handle>item).lasting:
+                end = mgl_clock_ns()
+                if timing is not NULL:
+                    mgl_histogram_add(&timing.duration, end - start)
+                    mgl_timing_mark(timing, mgl_ring_len(&self.ready), end)
+                start = end
+            if measured and ran and not (<Handle>item).lasting:
                 (<Handle>item).finish()
         return 0
+
+    cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept:
+        """What has just been taken out of the queue; a timer since it was due."""
+        cdef int64_t since = mgl_timing_take(self.timing, now)
+        if Py_TYPE(item) == TimerHandleType and not self.time_patched:
+            return <int64_t>((<TimerHandle>item).deadline * 1e9)
+        return since
+
+    cdef int poll_timed(self, int64_t deadline) noexcept:
+        cdef mgl_timing *timing = self.timing
+        cdef int64_t now = mgl_clock_ns()
+        cdef int n
+        mgl_timing_mark(timing, mgl_ring_len(&self.ready), now)
+        timing.waits = now
+        n = mgl_poll_run(self.poll, deadline)
+        now = mgl_clock_ns()
+        timing.waited += now - timing.waits
+        timing.waits = 0
+        mgl_timing_mark(timing, mgl_ring_len(&self.ready), now)
+        return n
 
     cdef int caught(self, object item, uint32_t events, object exc) except -1:
         """The net: see the module's opening. A handle lets through only what has to leave."""
@@ -597,6 +667,7 @@ cdef class LoopCore:
         now = self.read_clock()
         while self.timers.len > 0 and self.timers.items[0].when <= now:
             timer = mgl_heap_remove(&self.timers, 0)
+            mgl_count(&self.count.timers, 1)
             mgl_ring_push(&self.ready, timer)
             Py_DECREF(<object>timer)
         return 0
@@ -608,6 +679,76 @@ cdef class LoopCore:
     def get_debug(self):
         """True in debug mode."""
         return self._debug
+
+    # -------------------------------------------------------------- statistics ----
+
+    def _counted(self):
+        """What stats() is made of; from any thread."""
+        cdef mgl_counters *c = &self.count
+        cdef list connections = []
+        cdef int64_t timers = mgl_counted(&c.timers), pending
+        cdef int i
+        if not mgl_inbox_elsewhere(self.inbox):
+            note_levels(self)
+        pending = mgl_counted(&c.timers_pending)
+        for i in range(MGL_CONNECTION_KINDS):
+            connections.append((
+                mgl_counted(&c.connections[i].accepted), mgl_counted(&c.connections[i].opened),
+                mgl_counted(&c.connections[i].closed)))
+        return {
+            "timing": self._timed(),
+            "native_thread": self.native_thread,
+            "seconds": (mgl_clock_ns() - self.made_at) * 1e-9,
+            "iterations": mgl_counted(&c.iterations),
+            "polls": mgl_counted(&c.polls),
+            "events": mgl_counted(&c.events),
+            "most_events": mgl_counted(&c.most_events),
+            "callbacks": mgl_counted(&c.callbacks),
+            "timers": timers,
+            "timers_cancelled": max(mgl_counted(&c.timers_made) - timers - pending, 0),
+            "timers_pending": pending,
+            "ready": mgl_counted(&c.ready),
+            "most_ready": mgl_counted(&c.most_ready),
+            "threadsafe_calls": mgl_counted(&c.threadsafe_calls),
+            "wakeups": mgl_counted(&self.inbox.wakeups),
+            "connections": connections,
+            "bytes_received": mgl_counted(&c.bytes_received),
+            "bytes_sent": mgl_counted(&c.bytes_sent),
+            "reads": mgl_counted(&c.reads),
+            "reads_blocked": mgl_counted(&c.reads_blocked),
+            "writes": mgl_counted(&c.writes),
+            "writes_blocked": mgl_counted(&c.writes_blocked),
+            "deferred_writes": mgl_counted(&c.deferred_writes),
+            "deferred_sends": mgl_counted(&c.deferred_sends),
+            "pauses": mgl_counted(&c.pauses),
+            "handshakes": mgl_counted(&c.handshakes),
+            "handshakes_failed": mgl_counted(&c.handshakes_failed),
+            "executor_jobs": mgl_counted(&c.executor_jobs),
+            "children": mgl_counted(&c.children),
+        }
+
+    def _timed(self):
+        """(seconds run, seconds waited, lag, duration), or None."""
+        cdef mgl_timing *timing = self.timing
+        cdef int64_t now = mgl_clock_ns(), entered, waits
+        if timing is NULL:
+            return None
+        entered = mgl_counted(&timing.entered)
+        waits = mgl_counted(&timing.waits)
+        return (
+            (mgl_counted(&timing.ran) + (now - entered if entered else 0)) * 1e-9,
+            (mgl_counted(&timing.waited) + (now - waits if waits else 0)) * 1e-9,
+            histogram(&timing.lag), histogram(&timing.duration))
+
+    def _count_executor_job(self):
+        mgl_count(&self.count.executor_jobs, 1)
+
+    def _count_child(self):
+        mgl_count(&self.count.children, 1)
+
+    def _count_sent(self, int64_t n):
+        """Bytes that left by other ways than a transport's own."""
+        mgl_count(&self.count.bytes_sent, n)
 
     # -------------------------------------------------------------- deferred writes ----
 
@@ -802,6 +943,7 @@ cdef class LoopCore:
             mgl_inbox_put_back(self.inbox, newest)
             raise
         mgl_ring_turn(&self.ready, n)
+        mgl_count(&self.count.threadsafe_calls, n)
         return 0
 
     cdef int collect_posted(self) except -1:
@@ -833,6 +975,21 @@ cdef class LoopCore:
     def _dispose(self):
         """Let go of every callback, timer and registration, and of Mongoose."""
         self.dispose()
+
+
+cdef inline void note_levels(LoopCore loop) noexcept:
+    """For stats() in other threads, which may not look at the queue and the timers."""
+    mgl_note(&loop.count.ready, mgl_ring_len(&loop.ready))
+    mgl_note(&loop.count.timers_pending, loop.timers.len)
+    mgl_note(&loop.count.timers_made, loop.timers.sequence)
+
+
+cdef object histogram(const mgl_histogram *h):
+    """(counts, seconds)"""
+    cdef int i
+    return (
+        tuple([mgl_counted(&h.counts[i]) for i in range(MGL_BUCKETS)]),
+        mgl_counted(&h.nanoseconds) * 1e-9)
 
 
 cdef inline uint32_t all_events(Watcher owner) noexcept:

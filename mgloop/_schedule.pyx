@@ -22,7 +22,7 @@ from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, mgl_inbox_here, queue,
+    LoopCore, PyTypeObject, mgl_count, mgl_inbox_here, queue,
 )
 
 from asyncio import BaseEventLoop, tasks
@@ -136,6 +136,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     if here:
+        mgl_count(&loop.count.threadsafe_calls, 1)
         queue(loop, <PyObject *>h)
     else:
         loop.post(<PostedHandle>h)

@@ -22,7 +22,7 @@ from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EBADF, EINTR
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
-from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, os_error
+from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, mgl_count_read, mgl_count_write, os_error
 
 import socket
 import warnings
@@ -120,6 +120,7 @@ cdef class SockCall(Waiter):
             while True:
                 n = send(self.fd, start + self.done, self.view.len - self.done,
                          MSG_NOSIGNAL | MSG_DONTWAIT)
+                mgl_count_write(&self.loop.count, n)
                 if n < 0:
                     break
                 self.done += n
@@ -136,6 +137,7 @@ cdef class SockCall(Waiter):
                 self.sock.recv_into(self.argument)      # raises the socket module's own error
                 raise
             n = recv(self.fd, target.buf, target.len, MSG_DONTWAIT)
+            mgl_count_read(&self.loop.count, n)
             error = c_errno.errno
             PyBuffer_Release(&target)
             if n >= 0:
@@ -147,12 +149,14 @@ cdef class SockCall(Waiter):
             # as long as the last reads, over all sockets, have brought little.
             if size <= SMALL or (size <= SCRATCH and self.loop.sock_hint <= SMALL):
                 n = recv(self.fd, self.loop.scratch, size, MSG_DONTWAIT)
+                mgl_count_read(&self.loop.count, n)
                 if n >= 0:
                     self.loop.sock_hint = n
                     return PyBytes_FromStringAndSize(self.loop.scratch, n)
             else:
                 data = PyBytes_New(NULL, size)
                 n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
+                mgl_count_read(&self.loop.count, n)
                 if n >= 0:
                     self.loop.sock_hint = n
                     if n < size:

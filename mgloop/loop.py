@@ -14,12 +14,13 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import _stdlib
+from . import _stdlib, stats
 from ._sock import SockCore
 from .mixins.executor import ExecutorMixin
 from .mixins.process import ProcessMixin
 from .mixins.resolve import ResolveMixin
 from .mixins.signals import SignalsMixin
+from .stats import LoopStats
 from .tls.mixin import TlsMixin
 from .transports._datagram import Datagram
 from .transports._pipe import ReadPipe, WritePipe
@@ -46,6 +47,9 @@ class Loop(
 
     enable_wakeup: whether other threads may wake the loop (call_soon_threadsafe(), executors).
     Without it those raise RuntimeError, and the loop holds two descriptors less.
+
+    timing: whether stats() also tells where the time goes, for which the clock is read with each
+    callback; None: what the environment's MGLOOP_TIMING says, by default not.
     """
 
     _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
@@ -66,7 +70,7 @@ class Loop(
     _sock_connect_cb = _stdlib.SelectorLoop._sock_connect_cb
     _sock_accept = _stdlib.SelectorLoop._sock_accept
 
-    def __init__(self, *, enable_wakeup: bool = True) -> None:
+    def __init__(self, *, enable_wakeup: bool = True, timing: bool | None = None) -> None:
         try:
             super().__init__()
         except BaseException:
@@ -97,6 +101,14 @@ class Loop(
         finally:
             super().close()
             self._dispose()
+
+    def stats(self) -> LoopStats:
+        """What the loop has done since it was made; LoopStats says what its numbers are.
+
+        From any thread, of a closed loop too. Two of them make an account of the time between:
+        later.delta(earlier).
+        """
+        return stats.make(self._counted())
 
     # ------------------------------------------------------------ transports ----
 
@@ -131,7 +143,9 @@ class Loop(
         await transp._make_empty_waiter()
         sock = transp._lend()
         try:
-            return await self.sock_sendfile(sock, file, offset, count, fallback=False)
+            sent = await self.sock_sendfile(sock, file, offset, count, fallback=False)
+            self._count_sent(sent)
+            return sent
         finally:
             transp._take_back()
             transp._reset_empty_waiter()

@@ -38,6 +38,7 @@ class ExecutorMixin:
                 "run_in_executor() needs a loop that can be woken from other threads; this one "
                 "was made with enable_wakeup=False: make it with mgloop.new_event_loop()"
             )
+        loop._count_executor_job()
         if executor is None and not loop._executor_shutdown_called:
             executor = loop._default_executor
         if executor is None or loop._debug or loop._closed:

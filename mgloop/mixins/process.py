@@ -83,6 +83,7 @@ class ProcessMixin:
     def _watch_child(self, transport: Any) -> None:
         """Have transport._process_exited() called once the child has ended."""
         loop: Any = self
+        loop._count_child()
         pid = transport.get_pid()
         pidfd = -1
         try:

@@ -31,6 +31,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,7 @@ typedef struct mgl_inbox {
     atomic_bool woken;                         /* a wake-up is on its way */
     pthread_mutex_t lock;
     struct mgl_poll *poll; /* NULL = cannot be woken */
+    int64_t wakeups;       /* sent */
     unsigned fork_count;   /* as the port's: whose process it is */
     atomic_ulong thread;   /* that runs the loop, 0 = none */
     atomic_bool closing;   /* a thread is at it, or has been */

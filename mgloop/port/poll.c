@@ -73,6 +73,7 @@ struct mgl_poll {
     int score; /* of the GIL-held probe: +1 hit, -2 miss */
     int unprobed;
     mgl_inbox *inbox; /* borrowed: the loop's */
+    mgl_counters *count; /* likewise */
     registration *table; /* by descriptor */
     int limit;
     int watched; /* registrations that the kernel knows */
@@ -149,22 +150,25 @@ static bool make_alarm(mgl_poll *poll) {
            epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, poll->alarm_fd, &event) == 0;
 }
 
+static int look(mgl_poll *poll, int ms) {
+    mgl_count(&poll->count->polls, 1);
+    return epoll_wait(poll->mgr.epoll_fd, poll->events, poll->pool_size, ms);
+}
+
 /* Releasing and taking the GIL costs 0.4 us. A zero time-out never pays it, but for fairness to
  * other threads once in a while. Before a blocking wait a look with the GIL held is cheaper where
  * the next event is usually there already; the score learns whether it is. */
 static int wait_for_events(mgl_poll *poll) {
-    int epoll_fd = poll->mgr.epoll_fd;
-    struct epoll_event *events = poll->events;
     int ms = time_out(poll);
     PyThreadState *state;
     int n;
 
     poll->waited = ms != 0;
     if (ms == 0 && ++poll->zero_polls < MGL_FAIRNESS)
-        return epoll_wait(epoll_fd, events, poll->pool_size, 0);
+        return look(poll, 0);
     if (ms != 0 && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
         poll->unprobed = 0;
-        n = epoll_wait(epoll_fd, events, poll->pool_size, 0);
+        n = look(poll, 0);
         if (n != 0) {
             if (poll->score < MGL_SCORE_MAX) poll->score++;
             if (++poll->zero_polls >= MGL_FAIRNESS) {
@@ -184,7 +188,7 @@ static int wait_for_events(mgl_poll *poll) {
     atomic_store(&poll->inbox->waiting, true);
     if (mgl_inbox_any(poll->inbox)) ms = 0;
     state = PyEval_SaveThread();
-    n = epoll_wait(epoll_fd, events, poll->pool_size, ms);
+    n = look(poll, ms);
     int error = errno;
     PyEval_RestoreThread(state);
     atomic_store(&poll->inbox->waiting, false);
@@ -434,6 +438,7 @@ void mgl_poll_wakeup(mgl_inbox *inbox) {
     pthread_mutex_lock(&inbox->lock);
     mgl_poll *poll = inbox->poll;
     if (poll != NULL) {
+        mgl_count(&inbox->wakeups, 1);
         errno = 0; /* mg_wakeup() does not tell whether its send() has failed */
         if (poll->base == NULL || !mg_wakeup(&poll->mgr, poll->base->id, "", 0) || errno != 0) {
             /* The alarm ends a wait as well: it rings at once. */
@@ -462,7 +467,8 @@ static void begin_inbox(mgl_inbox *inbox) {
     inbox->fork_count = fork_count;
 }
 
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, bool enable_wakeup) {
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, mgl_counters *count,
+                       bool enable_wakeup) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
 
@@ -484,6 +490,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, b
     poll->loop = loop;
     poll->record = record;
     poll->inbox = inbox;
+    poll->count = count;
     poll->fork_count = fork_count;
     begin_inbox(inbox);
     if (!make_alarm(poll)) {

@@ -38,6 +38,7 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
+#include "counters.h"
 #include "inbox.h"
 
 typedef struct mgl_poll mgl_poll;
@@ -45,9 +46,10 @@ typedef struct mgl_poll mgl_poll;
 /* Called once per ready registration, inside mg_mgr_poll(): must only record. */
 typedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events);
 
-/* enable_wakeup: set up mg_wakeup(). Returns NULL with a Python exception set. `loop` and `inbox` are
- * borrowed; a wait does not begin while something is in the inbox. */
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, bool enable_wakeup);
+/* enable_wakeup: set up mg_wakeup(). Returns NULL with a Python exception set. `loop`, `inbox` and `count`
+ * are borrowed; a wait does not begin while something is in the inbox. */
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, mgl_counters *count,
+                       bool enable_wakeup);
 void mgl_poll_free(mgl_poll *poll);
 
 #define MGL_NEVER INT64_MAX

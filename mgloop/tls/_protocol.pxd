@@ -39,6 +39,7 @@ cdef class SSLProtocol(Reading):
     cdef int react(self, int event) except -1
     cdef int do_handshake(self) except -1
     cdef int on_handshake_complete(self, object error) except -1
+    cdef int handshake_counted(self, bint done) except -1
     cdef int do_flush(self) except -1
     cdef int do_shutdown(self) except -1
     cdef int on_shutdown_complete(self, object error) except -1

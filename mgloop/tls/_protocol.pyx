@@ -18,7 +18,7 @@ protocol, the protocol both transports; connection_lost() cuts all of these.
 
 cimport cython
 
-from mgloop._loop cimport LoopCore
+from mgloop._loop cimport LoopCore, MGL_TLS, mgl_connections, mgl_count
 from mgloop.tls._buffers cimport ARRIVAL_SIZE, buffers_for
 from mgloop.tls._engine cimport Engine
 from mgloop.tls._reading cimport Reading
@@ -146,6 +146,7 @@ cdef class SSLProtocol(Reading):
             logger.debug('%r starts SSL handshake', self)
             self.handshake_started = self._loop.time()
         self.set_state(DO_HANDSHAKE)
+        self.handshaking = True
         self.handshake_timer = self._loop.call_later(
             self.handshake_timeout, self._check_handshake_timeout)
         self.tls.recount()
@@ -158,6 +159,10 @@ cdef class SSLProtocol(Reading):
         app_protocol = self._app_protocol
         tell = self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF)
         self.drop_writes()
+        self.handshake_counted(False)
+        if self.counted:
+            self.counted = False
+            mgl_count(&self.core.count.connections[MGL_TLS].closed, 1)
         self._conn_lost += 1
         if app_transport is not None:
             app_transport._closed = True
@@ -316,6 +321,7 @@ cdef class SSLProtocol(Reading):
             self.set_state(WRAPPED)
             peercert = sslobj.getpeercert()
         except Exception as exc:
+            self.handshake_counted(False)
             self.set_state(UNWRAPPED)
             if isinstance(exc, CertificateError):
                 message = 'SSL handshake failed on verifying the certificate'
@@ -324,6 +330,7 @@ cdef class SSLProtocol(Reading):
             self.fatal_error(exc, message)
             self.wakeup_waiter(exc)
             return 0
+        self.handshake_counted(True)
         if self.handshake_started is not None and self._loop.get_debug():
             took = self._loop.time() - self.handshake_started
             logger.debug('%r: SSL handshake took %.1f ms', self, took * 1e3)
@@ -340,6 +347,22 @@ cdef class SSLProtocol(Reading):
         # Application data may have come with the last record of the handshake, and writes may
         # have been waiting for its end.
         self.do_read()
+        return 0
+
+    cdef int handshake_counted(self, bint done) except -1:
+        """Once per handshake, in the loop's statistics."""
+        cdef mgl_connections *connections
+        if not self.handshaking or self.core is None:
+            return 0
+        self.handshaking = False
+        if not done:
+            mgl_count(&self.core.count.handshakes_failed, 1)
+            return 0
+        mgl_count(&self.core.count.handshakes, 1)
+        connections = &self.core.count.connections[MGL_TLS]
+        mgl_count(&connections.accepted, self._server_side)
+        mgl_count(&connections.opened, 1)
+        self.counted = True
         return 0
 
     # Shutdown.

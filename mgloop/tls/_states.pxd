@@ -144,6 +144,8 @@ cdef class Connection:
     cdef Engine tls
     cdef LoopBuffers buffers
     cdef LoopCore core              # the loop, if it is mgloop's, else None
+    cdef bint counted               # among its open connections
+    cdef bint handshaking           # and that has not been counted
 
     cdef int set_state(self, int new_state) except -1
     cdef int hold_no_more(self, int reason) except -1

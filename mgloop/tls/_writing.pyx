@@ -31,6 +31,7 @@ from cpython.bytes cimport (
 )
 from libc.string cimport memcpy
 
+from mgloop._loop cimport mgl_count
 from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX, known_buffers
 from mgloop.tls._states cimport (
     Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
@@ -333,6 +334,8 @@ cdef class Writing(Connection):
         # More than 0, unlike asyncio.sslproto, where a high limit of 0 pauses an empty buffer.
         if not self._app_writing_paused and size >= self._outgoing_high_water and size > 0:
             self._app_writing_paused = True
+            if self.core is not None:
+                mgl_count(&self.core.count.pauses, 1)
             call, name = self._app_protocol.pause_writing, 'pause_writing'
         elif self._app_writing_paused and size <= self._outgoing_low_water:
             self._app_writing_paused = False

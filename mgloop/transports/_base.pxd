@@ -4,7 +4,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport EPOLLMSG, LoopCore, Watcher
+from mgloop._loop cimport EPOLLMSG, LoopCore, Watcher, mgl_connections
 
 
 cdef extern from "<netinet/in.h>":
@@ -78,12 +78,14 @@ cdef class SocketTransport(Watcher):
     cdef bint exposed           # somebody has the bare descriptor: nothing is deferred any more
     cdef bint room_on_demand    # EPOLLOUT is asked for while something waits, not always
     cdef bint awaits_room       # ... and is now
+    cdef bint counted           # among the open connections
 
     # For the kinds of transport to fill in.
     cdef Py_ssize_t pending(self) noexcept          # bytes not taken by the kernel
     cdef int settle(self) except -1                 # send what was deferred
     cdef void drop_queue(self) noexcept
     cdef int connection_ended(self) except -1       # after connection_lost()
+    cdef mgl_connections *counters(self) noexcept   # of its kind of connection
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
@@ -111,4 +113,6 @@ cdef class SocketTransport(Watcher):
 
 
 cdef object new_context(object given)
+# Of a stream socket, among mgl_counters.connections.
+cdef int kind_of(int family) noexcept
 cdef object address_tuple(Address *address)

@@ -33,7 +33,8 @@ from cpython.object cimport PyObject
 from libc.errno cimport EBADF
 
 from mgloop._loop cimport (
-    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, Watcher, os_error, own_thread,
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, MGL_OTHER, MGL_TCP, MGL_UNIX,
+    Watcher, mgl_connections, mgl_count, os_error, own_thread,
 )
 
 import contextvars
@@ -80,6 +81,12 @@ cdef enum:
     INTEREST = EPOLLIN | EPOLLRDHUP | EPOLLET
 
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
+
+
+cdef int kind_of(int family) noexcept:
+    if family in (AF_INET, AF_INET6):
+        return MGL_TCP
+    return MGL_UNIX if family == AF_UNIX else MGL_OTHER
 
 
 cdef object new_context(object given):
@@ -237,6 +244,8 @@ cdef class SocketTransport(Watcher):
 
     cdef int start(self, object connection_made) except -1:
         """connection_made(), and only then the first read. Runs in the transport's context."""
+        self.counted = True
+        mgl_count(&self.counters().opened, 1)
         try:
             connection_made(self)
         except (SystemExit, KeyboardInterrupt):
@@ -365,6 +374,7 @@ cdef class SocketTransport(Watcher):
 
     cdef int pause_protocol(self) except -1:
         if has_exceeded(&self.limits, self.pending()):
+            mgl_count(&self.loop.count.pauses, 1)
             control_flow("pause_writing", self.loop, self, self.protocol, self.context)
         return 0
 
@@ -465,8 +475,15 @@ cdef class SocketTransport(Watcher):
             finally:
                 self.let_go()
 
+    cdef mgl_connections *counters(self) noexcept:
+        """Those of its kind."""
+        return &self.loop.count.connections[kind_of(self.family)]
+
     cdef int let_go(self) except -1:
         """Of the descriptor, the protocol, the context and the server."""
+        if self.counted:
+            self.counted = False
+            mgl_count(&self.counters().closed, 1)
         try:
             self.close_descriptor()
         finally:

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport uint32_t
 
+from mgloop._loop cimport mgl_connections
 from mgloop.transports._base cimport SocketTransport
 
 
@@ -21,6 +22,7 @@ cdef class Datagram(SocketTransport):
     cdef bint nameless_peer     # connected, to one without an address: socketpair()
     cdef bint by_address        # IPv4 or IPv6: addresses go through the cache
 
+    cdef mgl_connections *counters(self) noexcept
     cdef int read_batch(self, uint32_t events) except -1
     cdef int read_one(self, uint32_t events) except -1
     cdef int deliver(self, list batch) except -1

@@ -27,7 +27,8 @@ from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, os_error, own_thread,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, MGL_DATAGRAM, mgl_connections, mgl_count,
+    mgl_count_read, mgl_count_write, os_error, own_thread,
 )
 from mgloop.transports._base cimport (
     SECOND_LOOK, Address, SocketTransport, address_tuple, sockaddr,
@@ -155,6 +156,17 @@ cdef Room room_of(LoopCore loop):
     return loop.datagram_room
 
 
+cdef inline ssize_t total_of(const mmsghdr *messages, int n) noexcept:
+    """Bytes in the first n; n if it is none."""
+    cdef ssize_t total = 0
+    cdef int i
+    if n < 0:
+        return n
+    for i in range(n):
+        total += messages[i].msg_len
+    return total
+
+
 cdef inline int slot_of(Address *name, socklen_t size) noexcept:
     cdef uint8_t *p = <uint8_t *>name
     cdef uint32_t h = 2166136261u
@@ -190,6 +202,9 @@ cdef class Datagram(SocketTransport):
     cdef void drop_queue(self) noexcept:
         self.queue.clear()
         self.queued_bytes = 0
+
+    cdef mgl_connections *counters(self) noexcept:
+        return &self.loop.count.connections[MGL_DATAGRAM]
 
     # -------------------------------------------------------------- receiving ----
 
@@ -233,6 +248,7 @@ cdef class Datagram(SocketTransport):
             room.messages[i].msg_hdr.msg_iov = &room.vectors[i]
             room.messages[i].msg_hdr.msg_iovlen = 1
         n = recvmmsg(self.fd, room.messages, BATCH, MSG_DONTWAIT, NULL)
+        mgl_count_read(&self.loop.count, total_of(room.messages, n))
         if n < 0:
             error = errno
             if error == EAGAIN:
@@ -265,9 +281,14 @@ cdef class Datagram(SocketTransport):
 
     cdef int read_one(self, uint32_t events) except -1:
         """Other families: one datagram at a time, with the socket module's idea of an address."""
+        mgl_count(&self.loop.count.reads, 1)
         try:
             item = self.sock.recvfrom(LONGEST)
-        except (BlockingIOError, InterruptedError):
+            mgl_count(&self.loop.count.bytes_received, len(item[0]))
+        except BlockingIOError:
+            mgl_count(&self.loop.count.reads_blocked, 1)
+            return 0
+        except InterruptedError:
             return 0
         except OSError as exc:
             self.on_read_error(exc)
@@ -376,6 +397,7 @@ cdef class Datagram(SocketTransport):
                               &known.name.any, known.size)
             else:
                 return self.send_cold(start, n, address)
+        mgl_count_write(&self.loop.count, sent)
         if sent >= 0:
             return 1
         if errno == EAGAIN or errno == EINTR:
@@ -385,9 +407,14 @@ cdef class Datagram(SocketTransport):
 
     cdef int send_cold(self, const char *start, Py_ssize_t n, object address) except -1:
         """By the socket module, which knows every form of address."""
+        mgl_count(&self.loop.count.writes, 1)
         try:
             self.sock.sendto(PyBytes_FromStringAndSize(start, n), address)
-        except (BlockingIOError, InterruptedError):
+            mgl_count(&self.loop.count.bytes_sent, n)
+        except BlockingIOError:
+            mgl_count(&self.loop.count.writes_blocked, 1)
+            return 0
+        except InterruptedError:
             return 0
         except OSError as exc:
             self.on_error(exc)

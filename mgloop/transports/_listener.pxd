@@ -22,6 +22,7 @@ cdef class Listener(Watcher):
     cdef int accept(self, int fd, Address *peer) except -1
     cdef int accept_cold(self, object conn, object peername) except -1
     cdef int accept_any_family(self) except -1
+    cdef int count_accepted(self) noexcept
     cdef int accept_failed(self, int error) except -1
     cdef int out_of_resources(self, int error) except -1
     cdef report(self, str message, exc)

@@ -17,8 +17,8 @@ from libc.errno cimport (
 )
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport EPOLLIN, LoopCore, Watcher, os_error
-from mgloop.transports._base cimport Address, address_tuple, new_context, sockaddr
+from mgloop._loop cimport EPOLLIN, LoopCore, Watcher, mgl_count, os_error
+from mgloop.transports._base cimport Address, address_tuple, kind_of, new_context, sockaddr
 from mgloop.transports._stream cimport Stream, set_nodelay
 
 import socket
@@ -116,6 +116,7 @@ cdef class Listener(Watcher):
             fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
                 return self.accept_failed(errno)
+            self.count_accepted()
             if self.sslcontext is None and not self.loop._debug:
                 self.accept(fd, &peer)
                 continue
@@ -142,8 +143,13 @@ cdef class Listener(Watcher):
         except OSError as exc:
             return self.accept_failed(exc.errno)
         conn.setblocking(False)
+        self.count_accepted()
         self.accept_cold(conn, peername)
         return 1
+
+    cdef int count_accepted(self) noexcept:
+        mgl_count(&self.loop.count.connections[kind_of(self.family)].accepted, 1)
+        return 0
 
     cdef int accept(self, int fd, Address *peer) except -1:
         """Make a transport and a protocol of an accepted descriptor."""

@@ -36,7 +36,9 @@ from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
 from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport LoopCore, SCRATCH, os_error, own_thread
+from mgloop._loop cimport (
+    LoopCore, MGL_PIPE, SCRATCH, mgl_count, mgl_count_read, mgl_count_write, os_error, own_thread,
+)
 from mgloop.transports._base cimport control_flow, has_drained, has_exceeded, set_limits
 
 import os
@@ -130,6 +132,7 @@ cdef class Pipe:
         return 0
 
     def _call_connection_lost(self, exc):
+        mgl_count(&self.loop.count.connections[MGL_PIPE].closed, 1)
         try:
             self.protocol.connection_lost(exc)
         finally:
@@ -219,6 +222,7 @@ cdef class ReadPipe(Pipe):
     def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
         self.adopt(loop, pipe, protocol, extra, "Pipe transport is for pipes/sockets only.")
         loop.call_soon(protocol.connection_made, self)
+        mgl_count(&loop.count.connections[MGL_PIPE].opened, 1)
         loop.call_soon(self._start)
         if waiter is not None:
             loop.call_soon(set_result_unless_cancelled, waiter, None)
@@ -296,6 +300,7 @@ cdef class ReadPipe(Pipe):
                     n = read(fd, start, MAX_READ)
             else:
                 n = read(fd, start, MAX_READ)
+        mgl_count_read(&self.loop.count, n)
         if n < 0:
             error = errno
             if data is not NULL:
@@ -345,6 +350,7 @@ cdef class WritePipe(Pipe):
                    "Pipe transport is only for pipes, sockets and character devices")
         set_limits(&self.limits, None, None)
         loop.call_soon(protocol.connection_made, self)
+        mgl_count(&loop.count.connections[MGL_PIPE].opened, 1)
         if not self.device:
             # When the reading end is closed, the writing end is reported as readable.
             loop.call_soon(self._start)
@@ -436,10 +442,12 @@ cdef class WritePipe(Pipe):
     cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2:
         cdef ssize_t sent
         cdef int fd = self.fd
-        if not self.device:
-            return write(fd, start, n)
-        with nogil:
+        if self.device:
+            with nogil:
+                sent = write(fd, start, n)
+        else:
             sent = write(fd, start, n)
+        mgl_count_write(&self.loop.count, sent)
         return sent
 
     cdef ssize_t write_queued(self) except -2:
@@ -447,10 +455,12 @@ cdef class WritePipe(Pipe):
         cdef ssize_t sent
         cdef int fd = self.fd
         cdef int count = mgl_queue_iov(&self.queue, iov, MAX_IOV)
-        if not self.device:
-            return writev(fd, iov, count)
-        with nogil:
+        if self.device:
+            with nogil:
+                sent = writev(fd, iov, count)
+        else:
             sent = writev(fd, iov, count)
+        mgl_count_write(&self.loop.count, sent)
         return sent
 
     cdef int send_queue(self) except -1:
@@ -557,6 +567,7 @@ cdef class WritePipe(Pipe):
 
     cdef int pause_protocol(self) except -1:
         if has_exceeded(&self.limits, self.queue.size):
+            mgl_count(&self.loop.count.pauses, 1)
             control_flow("pause_writing", self.loop, self, self.protocol, None)
         return 0
 

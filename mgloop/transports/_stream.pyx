@@ -40,7 +40,8 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, SCRATCH, os_error, own_thread,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, SCRATCH, mgl_count,
+    mgl_count_read, mgl_count_write, os_error, own_thread,
 )
 from mgloop.tls._protocol cimport SSLProtocol
 from mgloop.transports._base cimport SECOND_LOOK, SocketTransport
@@ -241,6 +242,7 @@ cdef class Stream(SocketTransport):
                     size *= 2
             data = PyBytes_New(NULL, size)
             n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
+        mgl_count_read(&self.loop.count, n)
         asked[0] = size
         if n < 0:
             error = errno
@@ -284,6 +286,7 @@ cdef class Stream(SocketTransport):
                 "Fatal read error on socket transport")
             return -1
         n = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
+        mgl_count_read(&self.loop.count, n)
         error = errno
         asked[0] = view.len
         PyBuffer_Release(&view)
@@ -304,6 +307,7 @@ cdef class Stream(SocketTransport):
             try:
                 room = tls.read_buffer(asked)
                 n = recv(self.fd, room, asked[0], MSG_DONTWAIT)
+                mgl_count_read(&self.loop.count, n)
                 error = errno
                 if n > 0:
                     tls.data_arrived(n)
@@ -385,6 +389,7 @@ cdef class Stream(SocketTransport):
             if data is None:
                 data = PyBytes_FromStringAndSize(start, n)
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
+            mgl_count(&self.loop.count.deferred_writes, 1)
             self.loop.deferred += n
             self.loop.defer_flush(self)
             if <Py_ssize_t>self.queue.size > self.limits.high:
@@ -392,6 +397,7 @@ cdef class Stream(SocketTransport):
             return 0
         if self.queue.size == 0:
             sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
+            mgl_count_write(&self.loop.count, sent)
             if sent == n:
                 return 0
             if sent < 0:
@@ -438,6 +444,7 @@ cdef class Stream(SocketTransport):
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
         if not self.blocked:
             if total <= DEFER_MAX and not self.exposed and self.loop.can_defer(total):
+                mgl_count(&self.loop.count.deferred_writes, 1)
                 self.loop.deferred += total
                 self.loop.defer_flush(self)
                 if <Py_ssize_t>self.queue.size > self.limits.high:
@@ -466,6 +473,7 @@ cdef class Stream(SocketTransport):
                 sent = send(self.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
             else:
                 sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            mgl_count_write(&self.loop.count, sent)
             if sent < 0:
                 if errno == EINTR:
                     self.send_later()
@@ -519,6 +527,7 @@ cdef class Stream(SocketTransport):
     cdef int settle(self) except -1:
         """Send what was deferred; then the transport is as if nothing ever were."""
         if self.queue.size > 0 and not self.blocked and not self.conn_lost:
+            mgl_count(&self.loop.count.deferred_sends, 1)
             self.send_queue()
             if self.queue.size > 0:
                 self.pause_protocol()

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * What a loop has done since it was made.
+ *
+ * Native because it is counted per callback and per packet. The loop's thread counts, others may
+ * read meanwhile: each number is whole then, but they are not of one moment. That is why they are
+ * stored and loaded as atomics, in the order that costs nothing. */
+#ifndef MGLOOP_COUNTERS_H
+#define MGLOOP_COUNTERS_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+enum { MGL_TCP, MGL_UNIX, MGL_DATAGRAM, MGL_PIPE, MGL_TLS, MGL_OTHER, MGL_CONNECTION_KINDS };
+
+typedef struct {
+    int64_t accepted; /* by a listener, or by a handshake of a server's */
+    int64_t opened;   /* connection_made() */
+    int64_t closed;   /* connection_lost() */
+} mgl_connections;
+
+typedef struct {
+    int64_t iterations;
+    int64_t polls; /* epoll_wait()s */
+    int64_t events;
+    int64_t most_events; /* in one poll */
+    int64_t callbacks;
+    int64_t timers; /* that were due */
+    /* As they were in the last iteration, for other threads. */
+    int64_t ready, timers_pending, timers_made;
+    int64_t most_ready;
+    int64_t threadsafe_calls;
+    int64_t bytes_received, bytes_sent;
+    int64_t reads, writes; /* system calls */
+    int64_t reads_blocked, writes_blocked; /* those that met EAGAIN */
+    int64_t deferred_writes; /* write()s that waited for the end of the iteration */
+    int64_t deferred_sends;  /* what became of them */
+    int64_t pauses;          /* pause_writing() */
+    int64_t handshakes, handshakes_failed;
+    int64_t executor_jobs, children;
+    mgl_connections connections[MGL_CONNECTION_KINDS];
+} mgl_counters;
+
+static inline int64_t mgl_counted(const int64_t *counter) {
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+/* For one thread at a time. */
+static inline void mgl_count(int64_t *counter, int64_t n) {
+    __atomic_store_n(counter, mgl_counted(counter) + n, __ATOMIC_RELAXED);
+}
+
+static inline void mgl_note(int64_t *level, int64_t n) { __atomic_store_n(level, n, __ATOMIC_RELAXED); }
+
+static inline void mgl_count_most(int64_t *counter, int64_t n) {
+    if (n > mgl_counted(counter)) __atomic_store_n(counter, n, __ATOMIC_RELAXED);
+}
+
+/* A system call that has read, or sent, n bytes; negative: errno says why not, and still does. */
+static inline void mgl_count_read(mgl_counters *c, ssize_t n) {
+    mgl_count(&c->reads, 1);
+    if (n >= 0)
+        mgl_count(&c->bytes_received, n);
+    else if (errno == EAGAIN)
+        mgl_count(&c->reads_blocked, 1);
+}
+
+static inline void mgl_count_write(mgl_counters *c, ssize_t n) {
+    mgl_count(&c->writes, 1);
+    if (n >= 0)
+        mgl_count(&c->bytes_sent, n);
+    else if (errno == EAGAIN)
+        mgl_count(&c->writes_blocked, 1);
+}
+
+#endif

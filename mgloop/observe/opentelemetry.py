@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Loops' stats() for OpenTelemetry, by its API (mgloop[opentelemetry]).
+
+    from mgloop.observe.opentelemetry import observe
+
+    observe(asyncio.get_running_loop())
+
+registers observable instruments, whose numbers are read whenever a reader of the SDK collects, in
+its thread. OpenTelemetry has no observable histogram: those of a loop with timing are counters of
+their buckets, with the bound as the attribute `le`, as Prometheus has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+
+from ..loop import Loop
+from ..stats import BOUNDS
+from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated
+
+Callback = Callable[[CallbackOptions], Iterable[Observation]]
+
+
+def observe(
+    loops: Loop | Mapping[str, Loop], *, meter_provider: MeterProvider | None = None
+) -> None:
+    """Have the loops' numbers collected, under names that begin with "mgloop.", for as long as
+    they are open.
+
+    loops: a loop, or loops by name, which is the attribute `loop` ("main" for one). TypeError for
+    what is no loop of mgloop's. meter_provider: None = the global one.
+    """
+    watched = Loops(loops)
+    meter = get_meter("mgloop", meter_provider=meter_provider)
+    for instrument in INSTRUMENTS:
+        make = (
+            meter.create_observable_gauge if instrument.level else meter.create_observable_counter
+        )
+        make(
+            f"mgloop.{instrument.name}",
+            [_numbers(watched, instrument)],
+            instrument.unit,
+            instrument.description,
+        )
+    for field, description in HISTOGRAMS:
+        meter.create_observable_counter(
+            f"mgloop.{field}.bucket", [_buckets(watched, field)], "1", description
+        )
+        meter.create_observable_counter(
+            f"mgloop.{field}.sum", [_sums(watched, field)], "s", description
+        )
+
+
+def _numbers(loops: Loops, instrument: Instrument) -> Callback:
+    def callback(options: CallbackOptions) -> Iterable[Observation]:
+        for name, stats in loops.stats():
+            for attributes, value in instrument.samples(stats):
+                named = dict(zip(instrument.attributes, attributes, strict=True))
+                yield Observation(value, {"loop": name, **named})
+
+    return callback
+
+
+def _buckets(loops: Loops, field: str) -> Callback:
+    def callback(options: CallbackOptions) -> Iterable[Observation]:
+        for name, stats in loops.stats():
+            measured = getattr(stats, field)
+            if measured is not None:
+                for bound, count in zip(BOUNDS, cumulated(measured), strict=True):
+                    yield Observation(count, {"loop": name, "le": str(bound)})
+
+    return callback
+
+
+def _sums(loops: Loops, field: str) -> Callback:
+    def callback(options: CallbackOptions) -> Iterable[Observation]:
+        for name, stats in loops.stats():
+            measured = getattr(stats, field)
+            if measured is not None:
+                yield Observation(measured.seconds, {"loop": name})
+
+    return callback

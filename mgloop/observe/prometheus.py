@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Loops' stats() for Prometheus, by prometheus_client (mgloop[prometheus]).
+
+    from mgloop.observe.prometheus import LoopCollector
+
+    with LoopCollector(asyncio.get_running_loop()):
+        ...     # prometheus_client.start_http_server(), generate_latest() and their like
+
+Every number is read when Prometheus asks, in whatever thread answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
+
+from ..loop import Loop
+from ..stats import BOUNDS, LoopStats
+from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated
+
+_BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
+_SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": ""}
+
+
+def _name(instrument: Instrument) -> str:
+    return "mgloop_" + instrument.name.replace(".", "_") + _SUFFIXES[instrument.unit]
+
+
+class LoopCollector(Collector):
+    """Registers itself; collects until close(), or the end of the `with`.
+
+    loops: a loop, or loops by name, which is the label `loop` ("main" for one). TypeError for
+    what is no loop of mgloop's. registry: None = prometheus_client's own.
+    """
+
+    def __init__(
+        self, loops: Loop | Mapping[str, Loop], *, registry: CollectorRegistry | None = None
+    ) -> None:
+        self._loops = Loops(loops)
+        self._registry = REGISTRY if registry is None else registry
+        self._registry.register(self)
+        self._registered = True
+
+    def close(self) -> None:
+        """Collect no more. May be called again."""
+        if self._registered:
+            self._registered = False
+            self._registry.unregister(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def describe(self) -> Iterable[Metric]:
+        """What may be collected, for the registry to find names that are taken."""
+        return self._families([])
+
+    def collect(self) -> Iterable[Metric]:
+        """What Prometheus is told."""
+        return (family for family in self._families(list(self._loops.stats())) if family.samples)
+
+    def _families(self, accounts: list[tuple[str, LoopStats]]) -> Iterable[Metric]:
+        for instrument in INSTRUMENTS:
+            make = GaugeMetricFamily if instrument.level else CounterMetricFamily
+            labels = ["loop", *instrument.attributes]
+            family = make(_name(instrument), instrument.description, labels=labels)
+            for name, stats in accounts:
+                for attributes, value in instrument.samples(stats):
+                    family.add_metric([name, *attributes], value)
+            yield family
+        for field, description in HISTOGRAMS:
+            histogram = HistogramMetricFamily(
+                f"mgloop_{field}_seconds", description, labels=["loop"]
+            )
+            for name, stats in accounts:
+                measured = getattr(stats, field)
+                if measured is not None:
+                    counts = map(float, cumulated(measured))
+                    buckets = list(zip(_BOUNDS, counts, strict=True))
+                    histogram.add_metric([name], buckets, measured.seconds)
+            yield histogram

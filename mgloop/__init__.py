@@ -20,6 +20,7 @@ from .stats import LoopStats
 
 if _TYPE_CHECKING:
     from .http import serve
+    from .observe.watchdog import Watchdog as watchdog  # noqa: N813
 
 __all__ = [
     "MONGOOSE_VERSION",
@@ -31,15 +32,20 @@ __all__ = [
     "run",
     "serve",
     "uninstall",
+    "watchdog",
 ]
 
 __version__ = _version("mgloop")
 
 
 def __getattr__(name: str) -> _Any:
-    # The server is a package of its own: a loop alone does not load it.
+    # Packages of their own: a loop alone does not load them.
     if name == "serve":
         from .http import serve
 
         return serve
+    if name == "watchdog":
+        from .observe.watchdog import Watchdog
+
+        return Watchdog
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

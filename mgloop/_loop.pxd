@@ -65,6 +65,7 @@ cdef extern from "counters.h":
         int64_t handshakes_failed
         int64_t executor_jobs
         int64_t children
+        int64_t stalls
         mgl_connections connections[MGL_CONNECTION_KINDS]
 
     int64_t mgl_counted(const int64_t *counter) noexcept

@@ -16,6 +16,7 @@ class LoopCore:
     _stopping: bool
     _closed: bool
     _thread_id: int | None
+    _current_handle: asyncio.Handle | None
     def __new__(
         cls, *args: Any, enable_wakeup: bool = True, timing: bool | None = None, **kwargs: Any
     ) -> Self: ...

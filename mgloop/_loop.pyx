@@ -106,6 +106,10 @@ cdef extern from "ring.h":
     void mgl_ring_clear(mgl_ring *r)
 
 
+cdef extern from "pulse.h":
+    void mgl_inbox_stirs(mgl_inbox *box) noexcept
+
+
 cdef extern from "<unistd.h>":
     int gettid()
 
@@ -415,6 +419,7 @@ cdef class LoopCore:
             mgl_inbox_leave(self.inbox)
             raise
         self.native_thread = gettid()
+        mgl_inbox_stirs(self.inbox)
 
     def _leave(self):
         self.native_thread = 0
@@ -574,7 +579,7 @@ cdef class LoopCore:
             if patched is not None and not is_handle(popped):
                 item = self.make_handle((<Watcher>item)._on_ready, (), None)
             try:
-                if debug:
+                if measured:
                     self._current_handle = item
                 if not is_handle(<PyObject *>item):
                     events = (<Watcher>item).ready
@@ -725,6 +730,7 @@ cdef class LoopCore:
             "handshakes_failed": mgl_counted(&c.handshakes_failed),
             "executor_jobs": mgl_counted(&c.executor_jobs),
             "children": mgl_counted(&c.children),
+            "stalls": mgl_counted(&c.stalls),
         }
 
     def _timed(self):

@@ -9,6 +9,7 @@ its subclasses: so each CPython's own semantics come with it. This module holds 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import warnings
 import weakref
@@ -79,6 +80,19 @@ class Loop(
             raise
         # asyncio's own transports, which serve datagrams and pipes, register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def run_forever(self) -> None:
+        """Run until stop() is called; as asyncio.loop.run_forever."""
+        watchdog = None
+        if os.environ.get("MGLOOP_WATCHDOG"):
+            from .observe.watchdog import of_environment
+
+            watchdog = of_environment()
+        if watchdog is None:
+            super().run_forever()
+            return
+        with watchdog.watching(self):
+            super().run_forever()
 
     def close(self) -> None:
         """Close the loop; as asyncio.loop.close. It must not be running."""

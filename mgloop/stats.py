@@ -134,6 +134,9 @@ class LoopStats(_Account):
     handshakes_failed: Annotated[int, "of TLS, that did not"]
     executor_jobs: Annotated[int, "run_in_executor() calls, those of getaddrinfo() among them"]
     children: Annotated[int, "processes started"]
+    stalls: Annotated[
+        int, "times that a callback held up the loop for longer than a watchdog allows"
+    ]
     # Where the time goes: None but for a loop that was made with timing.
     seconds_running: Annotated[float | None, "inside run_forever(), but for polls"]
     seconds_waiting: Annotated[float | None, "spent in polls"]

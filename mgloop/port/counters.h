@@ -40,6 +40,7 @@ typedef struct {
     int64_t pauses;          /* pause_writing() */
     int64_t handshakes, handshakes_failed;
     int64_t executor_jobs, children;
+    int64_t stalls; /* that a watchdog has seen; counted by its thread */
     mgl_connections connections[MGL_CONNECTION_KINDS];
 } mgl_counters;
 

@@ -47,6 +47,7 @@ typedef struct mgl_letter {
 } mgl_letter;
 
 struct mgl_poll;
+struct mgl_watcher;
 
 typedef struct mgl_inbox {
     _Alignas(64) _Atomic(mgl_letter *) newest; /* or mgl_no_more */
@@ -55,6 +56,7 @@ typedef struct mgl_inbox {
     pthread_mutex_t lock;
     struct mgl_poll *poll; /* NULL = cannot be woken */
     int64_t wakeups;       /* sent */
+    _Atomic(struct mgl_watcher *) watcher; /* who looks whether the loop goes on (pulse.h), or NULL */
     unsigned fork_count;   /* as the port's: whose process it is */
     atomic_ulong thread;   /* that runs the loop, 0 = none */
     atomic_bool closing;   /* a thread is at it, or has been */

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "poll.h"
 
+#include "pulse.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -192,6 +194,7 @@ static int wait_for_events(mgl_poll *poll) {
     int error = errno;
     PyEval_RestoreThread(state);
     atomic_store(&poll->inbox->waiting, false);
+    mgl_inbox_stirs(poll->inbox);
     errno = error;
     return n;
 }

@@ -31,7 +31,7 @@ static int mgl_ring_grow(mgl_ring *r) {
     PyMem_RawFree(r->items);
     r->items = items;
     r->mask = size - 1;
-    r->head = 0;
+    __atomic_store_n(&r->head, 0, __ATOMIC_RELAXED);
     r->tail = n;
     return 0;
 }
@@ -70,7 +70,11 @@ static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
 }
 
 /* The caller owns the reference. The ring must not be empty. */
-static inline PyObject *mgl_ring_pop(mgl_ring *r) { return r->items[r->head++ & r->mask]; }
+static inline PyObject *mgl_ring_pop(mgl_ring *r) {
+    PyObject *o = r->items[r->head & r->mask];
+    __atomic_store_n(&r->head, r->head + 1, __ATOMIC_RELAXED); /* pulse.h looks at it, from elsewhere */
+    return o;
+}
 
 /* The i-th oldest, borrowed. */
 static inline PyObject *mgl_ring_at(const mgl_ring *r, size_t i) {
@@ -82,7 +86,8 @@ static inline void mgl_ring_clear(mgl_ring *r) {
     while (mgl_ring_len(r) > 0) Py_DECREF(mgl_ring_pop(r));
     PyMem_RawFree(r->items);
     r->items = NULL;
-    r->mask = r->head = r->tail = 0;
+    __atomic_store_n(&r->head, 0, __ATOMIC_RELAXED);
+    r->mask = r->tail = 0;
 }
 
 #endif

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Pulse: the native half of a watchdog, which waits for a loop to stand still.
+
+Native because it must neither cost the loops anything nor want the GIL, which a callback that holds
+up its loop may have.  port/pulse.h says how it is done; what is made of it is in watchdog.py.
+"""
+
+from libc.stdint cimport int64_t
+
+from mgloop._loop cimport LoopCore, mgl_count, mgl_counters, mgl_inbox, mgl_ring
+
+
+cdef extern from "pulse.h":
+    ctypedef struct mgl_watcher:
+        pass
+    ctypedef enum mgl_pulse:
+        MGL_STOPPED, MGL_STALLS, MGL_GOES_ON
+    ctypedef enum mgl_watching:
+        MGL_IS_WATCHED, MGL_WAS_WATCHED, MGL_TOO_MANY
+    mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period)
+    void mgl_watcher_give_back(mgl_watcher *w)
+    void mgl_watcher_stop(mgl_watcher *w)
+    mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, const mgl_ring *ready,
+                                 mgl_counters *count)
+    void mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
+    bint mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox)
+    mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) nogil
+    int64_t mgl_pulse_now() nogil
+
+
+cdef class Pulse:
+    """Of the loops that were added; wait() is for one thread, the rest for any."""
+
+    cdef mgl_watcher *watcher
+    cdef dict loops         # by the address of its inbox, which lives as long as the loop
+
+    def __cinit__(self, double threshold, double period):
+        self.loops = {}
+        self.watcher = mgl_watcher_new(<int64_t>(threshold * 1e9), <int64_t>(period * 1e9))
+        if self.watcher is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.watcher is not NULL:
+            mgl_watcher_give_back(self.watcher)
+
+    def add(self, LoopCore loop not None):
+        """Watch it as well. RuntimeError if somebody does already."""
+        cdef mgl_watching done = mgl_watcher_add(
+            self.watcher, loop.inbox, &loop.ready, &loop.count)
+        if done == MGL_WAS_WATCHED:
+            raise RuntimeError(f"{loop!r} has a watchdog already")
+        if done == MGL_TOO_MANY:
+            raise RuntimeError("a watchdog has no more than 256 loops: make another")
+        self.loops[<size_t>loop.inbox] = loop
+
+    def remove(self, LoopCore loop not None):
+        """Watch it no longer."""
+        if self.loops.pop(<size_t>loop.inbox, None) is not None:
+            mgl_watcher_remove(self.watcher, loop.inbox)
+
+    def remove_all(self):
+        """Watch none any longer."""
+        for loop in list(self.loops.values()):
+            self.remove(loop)
+
+    def wait(self):
+        """(loop, whether it stands still, seconds of that, seconds until this was told), when there
+        is something to tell; None after stop(). The last is what the GIL had to be waited for."""
+        cdef mgl_inbox *which = NULL
+        cdef int64_t lasted = 0, seen
+        cdef mgl_pulse what
+        cdef LoopCore loop
+        while True:
+            with nogil:
+                what = mgl_watcher_wait(self.watcher, &which, &lasted)
+                seen = mgl_pulse_now()
+            if what == MGL_STOPPED:
+                return None
+            loop = self.loops.get(<size_t>which)
+            if loop is None:
+                continue    # removed just now
+            if what == MGL_GOES_ON:
+                mgl_count(&loop.count.stalls, 1)
+            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_pulse_now() - seen) * 1e-9
+
+    def stands(self, LoopCore loop not None):
+        """Whether it still is where it was."""
+        return mgl_watcher_stands(self.watcher, loop.inbox)
+
+    def stop(self):
+        """Have wait() return None, now and from now on."""
+        mgl_watcher_stop(self.watcher)

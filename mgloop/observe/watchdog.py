@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Who holds up a loop: a thread that looks while it happens.
+
+A callback that runs for longer than a threshold is found by the watchdog's thread, which then takes
+the stack of the loop's thread, and again each time that twice as long has passed. When the loop
+goes on there is one report of it. Neither debug mode nor timing is needed, and a loop that goes on
+pays nothing: port/pulse.h says how it is seen.
+
+What cannot be seen is said. Code that keeps the GIL, as a C extension or a regular expression
+may, keeps this thread from looking as well: if it has ended by the time that the GIL is to be had,
+there is no stack, and the report says for how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from ..loop import Loop
+from ._pulse import Pulse
+
+logger = logging.getLogger("mgloop.watchdog")
+
+#: Looks per threshold: what lasts for this much longer is seen for certain.
+_LOOKS = 4
+#: Longer than this for the GIL: somebody has kept it. (Python gives it up after 5 ms if asked to.)
+_KEPT = 0.05
+#: A loop that has stood still for so long may never go on: it is reported without waiting for that.
+_LONG = 10.0
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was seen while a loop stood still.
+
+    after: seconds that it had by then. stack: of the loop's thread, outermost call first, from the
+    callback on. task: its name and coroutine, if it was a task's step. handle: the callback, of a
+    loop with timing or in debug mode. doing: "Python code", "a system call", or "native code that
+    keeps the GIL".
+    """
+
+    after: float
+    stack: traceback.StackSummary
+    task: str | None
+    handle: str | None
+    doing: str
+
+    def seen_before(self, before: Sight) -> bool:
+        """Whether nothing has changed but the time."""
+        return dataclasses.replace(self, after=before.after) == before
+
+
+@dataclass
+class Stall:
+    """A loop that stood still. seconds: how long, or until now if it still does (not `over`).
+
+    gil: seconds that the watchdog waited for the GIL meanwhile. sights: nothing if it could not
+    look before it was over.
+    """
+
+    loop: Loop
+    seconds: float = 0.0
+    over: bool = False
+    gil: float = 0.0
+    sights: list[Sight] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        has = "was held up" if self.over else "has been held up until now,"
+        lines = [f"{self.loop!r} {has} for {self.seconds:.3f} s"]
+        if self.gil >= _KEPT:
+            lines[0] += f", of which native code kept the GIL for {self.gil:.3f} s"
+        if not self.sights:
+            lines.append("  (it was over before its stack could be seen)")
+        before = None
+        for sight in self.sights:
+            same, before = before is not None and sight.seen_before(before), sight
+            if same:
+                lines.append(f"  after {sight.after:.3f} s: the same")
+                continue
+            of = f" of {sight.task}" if sight.task else ""
+            lines.append(f"  after {sight.after:.3f} s, in {sight.doing}{of}:")
+            if sight.handle:
+                lines.append(f"    {sight.handle}")
+            lines += [f"  {line}" for line in "".join(sight.stack.format()).splitlines()]
+        return "\n".join(lines)
+
+
+class Watchdog:
+    """Reports what holds up a loop for longer than `threshold` seconds; a context manager.
+
+    loops: those to watch; None: the running one, when the context is entered. callback: called
+    with each Stall, in the watchdog's thread; None: it is logged, as a warning of
+    "mgloop.watchdog". ValueError for a threshold that is not a finite time above 0, RuntimeError
+    for a loop that has a watchdog already.
+    """
+
+    def __init__(
+        self,
+        threshold: float = 0.1,
+        *,
+        loops: Iterable[Loop] | None = None,
+        callback: Callable[[Stall], object] | None = None,
+    ) -> None:
+        if not (threshold > 0 and math.isfinite(threshold)):
+            raise ValueError(f"a threshold is a time in seconds above 0, not {threshold!r}")
+        self.threshold = threshold
+        self._given = None if loops is None else list(loops)
+        self._callback = _log if callback is None else callback
+        self._pulse = Pulse(threshold, threshold / _LOOKS)
+        self._thread: threading.Thread | None = None
+        self._stalls: dict[Loop, Stall] = {}
+        self._kept: weakref.WeakKeyDictionary[Loop, tuple[float, float]]
+        self._kept = weakref.WeakKeyDictionary()
+
+    def start(self) -> None:
+        """As `with`: see there."""
+        loops: list[Any] = self._given or []
+        if self._given is None:
+            loops = [asyncio.get_running_loop()]
+        for loop in loops:
+            if not isinstance(loop, Loop):
+                raise TypeError(f"{loop!r} is no loop of mgloop's")
+        if self._thread is not None:
+            raise RuntimeError("a watchdog is started once")
+        try:
+            for loop in loops:
+                self._pulse.add(loop)
+            thread = threading.Thread(target=self._run, name="mgloop watchdog", daemon=True)
+            thread.start()
+        except BaseException:
+            self._pulse.remove_all()
+            raise
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Watch no more; a report that is due comes first. May be called again."""
+        self._pulse.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._pulse.remove_all()
+
+    @contextlib.contextmanager
+    def watching(self, loop: Loop) -> Iterator[None]:
+        """Watch another loop meanwhile, unless somebody else does."""
+        with contextlib.suppress(RuntimeError):
+            self._pulse.add(loop)
+        try:
+            yield
+        finally:
+            self._pulse.remove(loop)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- in the watchdog's thread ------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (told := self._pulse.wait()) is not None:
+            loop, stands, seconds, until_told = told
+            assert isinstance(loop, Loop)
+            if stands:
+                self._look(loop, seconds, until_told)
+            else:
+                stall = self._stalls.pop(loop, None) or Stall(loop)
+                stall.seconds, stall.over = seconds, True
+                self._report(stall)
+                # While this thread waited to tell of one the next may have begun.
+                self._kept[loop] = time.monotonic(), until_told
+        for stall in self._stalls.values():
+            self._report(stall)
+        self._stalls.clear()
+
+    def _look(self, loop: Loop, seconds: float, until_told: float) -> None:
+        stall = self._stalls.get(loop)
+        if stall is None:
+            stall = self._stalls[loop] = Stall(loop)
+            until, kept = self._kept.pop(loop, (0.0, 0.0))
+            if kept >= _KEPT and time.monotonic() - until_told - seconds < until:
+                stall.gil = min(kept, seconds)
+        stall.seconds = seconds
+        if until_told >= _KEPT:
+            stall.gil += until_told
+        sight = _look(loop, seconds + until_told, kept=until_told >= _KEPT)
+        if sight is not None and self._pulse.stands(loop):
+            stall.sights.append(sight)
+        if seconds >= _LONG:
+            self._report(stall)
+
+    def _report(self, stall: Stall) -> None:
+        try:
+            self._callback(stall)
+        except Exception:
+            logger.exception("A watchdog's callback has failed")
+
+
+def _log(stall: Stall) -> None:
+    logger.warning("%s", stall)
+
+
+def _look(loop: Loop, after: float, *, kept: bool) -> Sight | None:
+    """What the loop's thread does now; None if it has ended."""
+    thread: Any = loop._thread_id
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return None
+    task = asyncio.current_task(loop)
+    handle = loop._current_handle
+    doing = "native code that keeps the GIL" if kept else _doing(loop)
+    return Sight(
+        after,
+        traceback.StackSummary.extract(_from_callback(frame)),
+        None if task is None else f"task {task.get_name()!r} ({_name_of(task.get_coro())})",
+        None if handle is None else repr(handle),
+        doing,
+    )
+
+
+def _from_callback(frame: FrameType | None) -> Iterable[tuple[FrameType, int]]:
+    """The frames below run_forever(), outermost first."""
+    frames = list(itertools.takewhile(_is_the_callbacks, _callers(frame)))
+    return [(frame, frame.f_lineno) for frame in reversed(frames)]
+
+
+def _callers(frame: FrameType | None) -> Iterable[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_the_callbacks(frame: FrameType) -> bool:
+    return frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__
+
+
+def _name_of(coroutine: Any) -> str:
+    return getattr(coroutine, "__qualname__", None) or type(coroutine).__qualname__
+
+
+def _doing(loop: Loop) -> str:
+    """By the kernel's word on the thread: whether it runs, or waits in a system call."""
+    native = loop._counted()["native_thread"]
+    try:
+        with open(f"/proc/self/task/{native}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return "Python code"
+    # It may also be this thread that it waits for, which has the GIL now.
+    return "a system call" if state in (b"S", b"D") and not _wants_gil(native) else "Python code"
+
+
+def _wants_gil(native: int) -> bool:
+    """Whether the thread waits for a lock of this process's (futex)."""
+    try:
+        with open(f"/proc/self/task/{native}/wchan", "rb") as file:
+            return b"futex" in file.read()
+    except OSError:
+        return False
+
+
+# --- unchanged programs --------------------------------------------------------------------------
+
+
+_lock = threading.Lock()
+_made: list[Watchdog | None] = []
+
+
+def of_environment() -> Watchdog | None:
+    """The watchdog of all loops while MGLOOP_WATCHDOG has a threshold; a bad one is logged once."""
+    with _lock:
+        if not _made:
+            _made.append(_make())
+        return _made[0]
+
+
+def _make() -> Watchdog | None:
+    text = os.environ.get("MGLOOP_WATCHDOG", "")
+    if text in ("", "0"):
+        return None
+    try:
+        watchdog = Watchdog(float(text), loops=())
+    except ValueError:
+        logger.error("MGLOOP_WATCHDOG=%s is no time in seconds above 0: nothing is watched", text)
+        return None
+    watchdog.start()
+    return watchdog
+
+
+def _forget() -> None:
+    """In the child of a fork, where the watchdog's thread is not."""
+    global _lock
+    _lock = threading.Lock()
+    _made.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

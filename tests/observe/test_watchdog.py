@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The watchdog: what holds up a loop is named, and a loop that goes on is left alone."""
+
+import asyncio
+import logging
+import math
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import support
+
+import mgloop
+from mgloop.observe.watchdog import Watchdog
+
+pytestmark = pytest.mark.mgloop_only
+
+THRESHOLD = 0.1
+
+
+class Stalls(list):
+    """A callback that keeps what it is told."""
+
+    def __call__(self, stall):
+        self.append(stall)
+
+
+@pytest.fixture
+def stalls():
+    return Stalls()
+
+
+def watched(stalls, main, **options):
+    """Run main() with a watchdog; what it has reported."""
+
+    async def outer():
+        with mgloop.watchdog(THRESHOLD, callback=stalls, **options):
+            await main()
+            await asyncio.sleep(THRESHOLD)  # the report comes when the loop goes on
+        return asyncio.get_running_loop().stats()
+
+    return mgloop.run(outer())
+
+
+async def handler(seconds):
+    time.sleep(seconds)
+
+
+def test_a_callback_that_blocks_is_named_once(stalls):
+    async def main():
+        await asyncio.sleep(0)
+        await handler(0.5)
+
+    stats = watched(stalls, main)
+    (stall,) = stalls
+    assert stall.over
+    assert stall.seconds > 0.35
+    assert stats.stalls == 1
+    sight = stall.sights[0]
+    assert sight.after >= THRESHOLD
+    assert [frame.name for frame in sight.stack][-2:] == ["main", "handler"]
+    assert re.fullmatch(r"task 'Task-\d+' \(watched\.<locals>\.outer\)", sight.task)
+    assert sight.doing == "a system call"
+    text = str(stall)
+    assert re.search(r"was held up for 0\.\d+ s\n  after 0\.\d+ s, in a system call of task", text)
+    assert "time.sleep(seconds)" in text
+
+
+def test_python_code_that_runs(stalls):
+    async def main():
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            sum(range(100))
+
+    watched(stalls, main)
+    (stall,) = stalls
+    assert stall.sights
+    assert stall.sights[0].stack[-1].name == "main"
+
+
+def test_a_callback_and_its_handle(stalls):
+    loop = mgloop.new_event_loop(timing=True)
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        loop.call_soon(time.sleep, 0.4)
+        loop.call_later(0.6, loop.stop)
+        loop.run_forever()
+    loop.close()
+    (stall,) = stalls
+    assert stall.sights[0].task is None
+    assert re.match(r"<Handle sleep\(0\.4\)>", stall.sights[0].handle)
+
+
+def test_many_short_callbacks_are_no_stall(stalls):
+    async def main():
+        with Watchdog(1, callback=stalls):
+            for _ in range(300):
+                asyncio.get_running_loop().call_soon(time.sleep, 0.005)
+            await asyncio.sleep(0)
+
+    mgloop.run(main())
+    assert stalls == []
+
+
+def test_a_loop_that_waits_is_no_stall(stalls):
+    async def main():
+        await asyncio.sleep(5 * THRESHOLD)
+
+    watched(stalls, main)
+    assert stalls == []
+
+
+def test_native_code_that_keeps_the_gil(stalls):
+    async def main():
+        # Twice as long for each more.
+        for count in range(18, 40):
+            began = time.monotonic()
+            re.match(r"(a+)+$", "a" * count + "b")
+            if time.monotonic() - began > 0.5:
+                return
+            await asyncio.sleep(0)
+
+    watched(stalls, main)
+    stall = max(stalls, key=lambda stall: stall.seconds)
+    assert "native code kept the GIL" in str(stall)
+
+
+def test_a_lock_of_sqlites(stalls, tmp_path):
+    path = tmp_path / "base"
+    with sqlite3.connect(path, isolation_level=None) as holder:
+        holder.execute("create table t (x)")
+        holder.execute("begin exclusive")
+        waiter = sqlite3.connect(path, timeout=0.5)
+
+        async def main():
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                waiter.execute("insert into t values (1)")
+
+        watched(stalls, main)
+        waiter.close()
+        holder.execute("rollback")
+    holder.close()
+    (stall,) = stalls
+    assert "insert into t" in stall.sights[0].stack[-1].line
+
+
+def test_it_is_logged(caplog):
+    async def main():
+        with mgloop.watchdog(THRESHOLD):
+            await handler(0.3)
+            await asyncio.sleep(THRESHOLD)
+
+    mgloop.run(main())
+    (record,) = caplog.records
+    assert record.name == "mgloop.watchdog"
+    assert record.levelno == logging.WARNING
+    assert "in handler" in record.getMessage()
+
+
+def test_a_callback_of_the_watchdogs_that_fails(caplog):
+    def fail(stall):
+        raise ZeroDivisionError
+
+    async def main():
+        with mgloop.watchdog(THRESHOLD, callback=fail):
+            for _ in range(2):
+                await handler(0.3)
+                await asyncio.sleep(THRESHOLD)
+
+    mgloop.run(main())
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError] * 2
+
+
+def test_what_still_stands_when_the_watchdog_goes_is_reported(stalls):
+    loop = mgloop.new_event_loop()
+    entered, release = threading.Event(), threading.Event()
+    loop.call_soon(lambda: (entered.set(), release.wait(support.PATIENCE)))
+    loop.call_soon(loop.stop)
+    thread = threading.Thread(target=loop.run_forever)
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        thread.start()
+        entered.wait(support.PATIENCE)
+        time.sleep(4 * THRESHOLD)
+    release.set()
+    thread.join()
+    loop.close()
+    (stall,) = stalls
+    assert not stall.over
+    assert "has been held up until now" in str(stall)
+
+
+def test_several_loops_in_several_threads(stalls):
+    loops = [mgloop.new_event_loop() for _ in range(3)]
+    threads = [threading.Thread(target=loop.run_forever) for loop in loops]
+    with Watchdog(THRESHOLD, loops=loops, callback=stalls):
+        for thread in threads:
+            thread.start()
+        for loop in loops[:2]:
+            loop.call_soon_threadsafe(time.sleep, 0.4)
+        time.sleep(0.8)
+        for loop, thread in zip(loops, threads, strict=True):
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+    assert {stall.loop for stall in stalls} == set(loops[:2])
+    assert [loop.stats().stalls for loop in loops] == [1, 1, 0]
+    for loop in loops:
+        loop.close()
+
+
+def test_a_loop_that_is_closed_while_it_is_watched(stalls):
+    loop = mgloop.new_event_loop()
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop.close()
+        time.sleep(2 * THRESHOLD)
+    assert stalls == []
+
+
+def test_one_watchdog_for_a_loop(loop, stalls):
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        with pytest.raises(RuntimeError, match="has a watchdog already"):
+            Watchdog(THRESHOLD, loops=[loop]).start()
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        pass
+
+
+@pytest.mark.parametrize("threshold", [0, -1, math.nan, math.inf])
+def test_bad_thresholds(threshold):
+    with pytest.raises(ValueError, match="a time in seconds above 0"):
+        Watchdog(threshold)
+
+
+def test_only_loops_of_mgloops():
+    other = asyncio.SelectorEventLoop()
+    with pytest.raises(TypeError, match="no loop of mgloop's"):
+        Watchdog(loops=[other]).start()
+    other.close()
+
+
+def test_no_thread_is_left(loop):
+    before = threading.active_count()
+    watchdog = Watchdog(loops=[loop])
+    watchdog.start()
+    with pytest.raises(RuntimeError, match="started once"):
+        watchdog.start()
+    watchdog.stop()
+    watchdog.stop()
+    assert threading.active_count() == before
+
+
+PROGRAM = """
+import asyncio, logging, time
+import mgloop
+
+logging.basicConfig(format="%(name)s %(message)s")
+
+async def main():
+    await asyncio.sleep(0)
+    time.sleep(0.4)
+    await asyncio.sleep(0.2)
+
+mgloop.install()
+asyncio.run(main())
+print("done")
+"""
+
+
+def run_program(value):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM)],
+        env=os.environ | {"MGLOOP_WATCHDOG": value}, capture_output=True, text=True,
+        timeout=support.PATIENCE,
+    )  # fmt: skip
+
+
+def test_an_unchanged_program():
+    done = run_program("0.1")
+    assert done.stdout == "done\n"
+    assert re.search(r"mgloop\.watchdog .* was held up for 0\.\d+ s", done.stderr)
+    assert "time.sleep(0.4)" in done.stderr or "line 9, in main" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "soon"])
+def test_a_bad_threshold_in_the_environment_is_said_once(value):
+    done = run_program(value)
+    assert done.stdout == "done\n"
+    assert done.stderr == (
+        f"mgloop.watchdog MGLOOP_WATCHDOG={value} is no time in seconds above 0: "
+        "nothing is watched\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_an_idle_loop_stays_without_system_calls(tmp_path):
+    log = tmp_path / "strace.log"
+    program = """
+        import asyncio, os
+        import mgloop
+
+        def mark(name):
+            try:
+                os.stat(name)
+            except OSError:
+                pass
+
+        async def main():
+            with mgloop.watchdog(0.05):
+                await asyncio.sleep(0.5)
+                mark("/begin-mark")
+                await asyncio.sleep(3)
+                mark("/end-mark")
+
+        mgloop.run(main())
+    """
+    done = subprocess.run(
+        ["strace", "-f", "-o", str(log), sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    if "ptrace" in done.stderr or "PTRACE" in done.stderr:
+        pytest.skip("strace may not trace here")
+    assert done.returncode == 0, done.stderr
+    text = log.read_text()
+    window = text[text.index("/begin-mark") : text.index("/end-mark")].splitlines()[1:-1]
+    # The watchdog looks a few times more, until it sees that the loop waits.
+    assert len(window) < 12, window

@@ -97,7 +97,8 @@ cdef class Handshake:
         site.handshakes += 1
 
     def __dealloc__(self):
-        self.site.handshakes -= 1
+        if self.site is not None:   # as it is where __cinit__() was given none
+            self.site.handshakes -= 1
 
 
 cdef class Site:

@@ -49,6 +49,7 @@ cdef class WritePipe(Pipe):
     cdef unsigned int conn_lost  # writes that came too late
     cdef bint blocked           # the kernel's buffer is full: the poll loop will tell
 
+    cdef int count_write(self, ssize_t sent) noexcept
     cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2
     cdef ssize_t write_queued(self) except -2
     cdef int send_queue(self) except -1

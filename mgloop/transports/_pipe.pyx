@@ -132,7 +132,8 @@ cdef class Pipe:
         return 0
 
     def _call_connection_lost(self, exc):
-        mgl_count(&self.loop.count.connections[MGL_PIPE].closed, 1)
+        if self.loop is not None:
+            mgl_count(&self.loop.count.connections[MGL_PIPE].closed, 1)
         try:
             self.protocol.connection_lost(exc)
         finally:
@@ -300,7 +301,8 @@ cdef class ReadPipe(Pipe):
                     n = read(fd, start, MAX_READ)
             else:
                 n = read(fd, start, MAX_READ)
-        mgl_count_read(&self.loop.count, n)
+        if self.loop is not None:
+            mgl_count_read(&self.loop.count, n)
         if n < 0:
             error = errno
             if data is not NULL:
@@ -439,6 +441,11 @@ cdef class WritePipe(Pipe):
         self.conn_lost += 1
         return True
 
+    cdef int count_write(self, ssize_t sent) noexcept:
+        if self.loop is not None:
+            mgl_count_write(&self.loop.count, sent)
+        return 0
+
     cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2:
         cdef ssize_t sent
         cdef int fd = self.fd
@@ -447,7 +454,7 @@ cdef class WritePipe(Pipe):
                 sent = write(fd, start, n)
         else:
             sent = write(fd, start, n)
-        mgl_count_write(&self.loop.count, sent)
+        self.count_write(sent)
         return sent
 
     cdef ssize_t write_queued(self) except -2:
@@ -460,7 +467,7 @@ cdef class WritePipe(Pipe):
                 sent = writev(fd, iov, count)
         else:
             sent = writev(fd, iov, count)
-        mgl_count_write(&self.loop.count, sent)
+        self.count_write(sent)
         return sent
 
     cdef int send_queue(self) except -1:
@@ -567,7 +574,8 @@ cdef class WritePipe(Pipe):
 
     cdef int pause_protocol(self) except -1:
         if has_exceeded(&self.limits, self.queue.size):
-            mgl_count(&self.loop.count.pauses, 1)
+            if self.loop is not None:
+                mgl_count(&self.loop.count.pauses, 1)
             control_flow("pause_writing", self.loop, self, self.protocol, None)
         return 0
 

@@ -73,10 +73,11 @@ types: build $(VENV)/.group-types
 # A file's tests stay in one process. More processes than this would measure how patient the tests are.
 PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
-# Tests of the tools around the loop, and of what is Python in processes that start one another: the memory checks have
-# nothing to say about these.
+# Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
+# browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
 ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults \
-	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py)
+	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
+OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
 # or the sanitizer would see Python's arenas instead of the objects in them; a free-threaded Python has no choice of it.

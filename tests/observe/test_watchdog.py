@@ -116,6 +116,9 @@ def test_a_loop_that_waits_is_no_stall(stalls):
     assert stalls == []
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no GIL to keep"
+)
 def test_native_code_that_keeps_the_gil(stalls):
     async def main():
         # Twice as long for each more.

@@ -94,7 +94,7 @@ def test_a_callback_and_its_handle(stalls):
     loop.close()
     (stall,) = stalls
     assert stall.sights[0].task is None
-    assert re.match(r"<Handle sleep\(0\.4\)>", stall.sights[0].handle)
+    assert re.match(r"<Handle sleep\(", stall.sights[0].handle)
 
 
 def test_many_short_callbacks_are_no_stall(stalls):

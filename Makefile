@@ -16,6 +16,7 @@
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
+# make pictures     those of docs/observing.md, from real runs (needs prometheus and wrk)
 # make clean        delete what the above made
 #
 # Everything happens in a virtual environment, .venv, that each target makes and fills as far as it needs.
@@ -43,7 +44,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	serve-soak bench bench-compare clean build
+	serve-soak bench bench-compare pictures clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -75,7 +76,7 @@ PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
-ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults \
+ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults --ignore=tests/launch \
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
@@ -134,6 +135,9 @@ bench: build $(VENV)/.group-bench
 bench-compare: build $(VENV)/.group-bench
 	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main" >&2; exit 2; }
 	$(RUN) python -m bench.revisions $(BASE) $(ARGS)
+
+pictures: build $(VENV)/.group-test $(VENV)/.group-bench
+	$(RUN) python -m tests.observe.pictures $(ARGS)
 
 clean:
 	rm -rf .venv* build dist .pytest_cache .mypy_cache .ruff_cache

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--loops",
         default=",".join(loops.DEFAULT_LOOPS),
         metavar="A,B,...",
-        help="[label=]name or module:factory[@python] (default: %(default)s)",
+        help="[label=]name or module:factory[@python][?NAME=VALUE] (default: %(default)s)",
     )
     run.add_argument(
         "--servers",

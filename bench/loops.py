@@ -3,8 +3,9 @@
 
 A loop is ``module:factory``, with short names for the usual ones. An optional label in front and an
 optional interpreter behind, ``label=module:factory@/path/to/python``, let two builds of one loop
-take turns in a run. Importing happens in a child process: a loop that crashes on import is a
-sentence, not the end of the run, and what the parent imports cannot colour the measurement.
+take turns in a run; with ``?NAME=VALUE`` at the end it is one in another environment. Importing
+happens in a child process: a loop that crashes on import is a sentence, not the end of the run, and
+what the parent imports cannot colour the measurement.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ class Loop:
     python: str = sys.executable
     version: str = ""
     control_of: str | None = None
+    environment: str = ""
     count: int = 1
     shape: str = "threads"
 
     def command(self, config: dict) -> list[str]:
         """The command line of a child that runs on this loop."""
         together = {"loops": self.count, "shape": self.shape}
-        return child_command({**config, "loop": self.spec, "together": together}, self.python)
+        command = child_command({**config, "loop": self.spec, "together": together}, self.python)
+        return ["env", self.environment, *command] if self.environment else command
 
 
 def child_command(config: dict, python: str = sys.executable) -> list[str]:
@@ -78,10 +81,12 @@ def interpreter(name: str, purpose: str) -> str:
 
 
 def parse(text: str) -> Loop:
-    """A loop from ``[label=](short name | module:factory)[@python]``. BenchError if unknown."""
-    label, equals, rest = text.partition("=")
+    """A loop from ``[label=](short name | module:factory)[@python][?NAME=VALUE]``. BenchError if
+    unknown."""
+    named, _, environment = text.partition("?")
+    label, equals, rest = named.partition("=")
     if not equals:
-        label, rest = "", text
+        label, rest = "", named
     spec, _, python = rest.partition("@")
     if ":" not in spec:
         if spec not in KNOWN:
@@ -92,7 +97,7 @@ def parse(text: str) -> Loop:
     if python:
         python = interpreter(python, f"the loop {text!r}")
     short = next((name for name, known in KNOWN.items() if known == spec), spec)
-    return Loop(label or short, spec, python or sys.executable)
+    return Loop(label or short, spec, python or sys.executable, environment=environment)
 
 
 def probe(loop: Loop) -> tuple[Loop | None, str]:

@@ -27,6 +27,8 @@ from .machine import ROOT
 from .results import Results
 
 BASE, HEAD = "base", "head"
+# The working tree again, with what docs/observing.md describes switched on.
+OBSERVED = {"timing": "MGLOOP_TIMING=1", "watchdog": "MGLOOP_WATCHDOG=0.1"}
 
 
 def _run(command: Sequence[str], problem: str, **options) -> bytes:
@@ -138,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument(
+        "--observed", action="store_true", help="measure the working tree with timing, and with a"
+        " watchdog, too",
+    )  # fmt: skip
     parser.add_argument("--json", default="bench-compare.json", metavar="FILE")
     return parser
 
@@ -149,7 +155,11 @@ def _compare(args: argparse.Namespace) -> int:
         copy_tree(folder / "src" / HEAD)
         print(f"building {revision[:12]} and the working tree", file=sys.stderr)
         pythons = {n: build(folder / "src" / n, folder / n) for n in (BASE, HEAD)}
-        loops = ",".join(f"{n}=mgloop@{python}" for n, python in pythons.items())
+        loops = ",".join(
+            [f"{n}=mgloop@{python}" for n, python in pythons.items()]
+            + [f"{n}=mgloop@{pythons[HEAD]}?{setting}" for n, setting in OBSERVED.items()]
+            * args.observed
+        )
         status, worse = _measure(args, loops, args.only, args.json)
         if worse:
             # Among forty workloads one or two look slower by chance: what is real is so twice.

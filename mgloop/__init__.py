@@ -20,6 +20,7 @@ from .stats import LoopStats
 
 if _TYPE_CHECKING:
     from .http import serve
+    from .observe.monitor import Monitor as monitor  # noqa: N813
     from .observe.watchdog import Watchdog as watchdog  # noqa: N813
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Loop",
     "LoopStats",
     "install",
+    "monitor",
     "new_event_loop",
     "run",
     "serve",
@@ -44,6 +46,10 @@ def __getattr__(name: str) -> _Any:
         from .http import serve
 
         return serve
+    if name == "monitor":
+        from .observe.monitor import Monitor
+
+        return Monitor
     if name == "watchdog":
         from .observe.watchdog import Watchdog
 

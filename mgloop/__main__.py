@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m mgloop serve ...`, the same as the command `mgloop`."""
+"""`python -m mgloop`, the same as the command `mgloop`."""
 
 import sys
 
-from .http.cli import main
+from .cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

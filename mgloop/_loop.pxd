@@ -49,7 +49,7 @@ cdef extern from "counters.h":
         int64_t timers
         int64_t ready
         int64_t timers_pending
-        int64_t timers_made
+        int64_t timers_cancelled
         int64_t most_ready
         int64_t threadsafe_calls
         int64_t bytes_received
@@ -87,10 +87,8 @@ cdef extern from "timing.h":
     ctypedef struct mgl_timing:
         mgl_histogram lag
         mgl_histogram duration
-        int64_t ran
-        int64_t entered
-        int64_t waited
-        int64_t waits
+        int64_t run
+        int64_t wait
 
 
 cdef extern from "ring.h":
@@ -156,8 +154,9 @@ cdef class LoopCore:
     cdef mgl_inbox *inbox       # what other threads have given us to run
     cdef mgl_counters count     # what the loop has done: see stats()
     cdef mgl_timing *timing     # where its time goes, or NULL: it was not asked to measure that
+    cdef dict spent             # with timing, the Spending of each: see whose_turn()
     cdef int64_t made_at        # in nanoseconds of its clock
-    cdef int native_thread      # that runs it, as the kernel calls it; 0 = none
+    cdef int64_t native_thread  # that runs it, as the kernel calls it; 0 = none
     # Used between a system call and the copy after it. There as long as the loop object.
     cdef char *scratch
     cdef Py_ssize_t sock_hint   # what the last sock_recv()s brought, see _sock
@@ -199,6 +198,7 @@ cdef class LoopCore:
     cdef int defer_flush(self, Watcher watcher) except -1
     cdef bint can_defer(self, Py_ssize_t nbytes) noexcept
 
+    cdef void spend(self, object whose, int64_t ns) noexcept
     cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
     cdef Handle schedule(self, object callback, object context)

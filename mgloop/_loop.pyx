@@ -28,6 +28,7 @@ the queue at the beginning of an iteration and after the poll. docs/architecture
 piece of state is.
 """
 
+cimport cython
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
@@ -40,8 +41,10 @@ from mgloop._handle cimport (
     new_handle,
 )
 
+import functools
 import os
-from asyncio import events as asyncio_events, futures
+import types
+from asyncio import events as asyncio_events, futures, tasks as asyncio_tasks
 from asyncio.log import logger
 
 from . import _stdlib
@@ -68,6 +71,9 @@ cdef extern from "poll.h":
     bint mgl_inbox_forked(const mgl_inbox *inbox)
     int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
+
+
+cdef extern from "clock.h":
     int64_t mgl_clock_ns() noexcept
 
 
@@ -91,6 +97,9 @@ cdef extern from "timing.h":
     mgl_timing *mgl_timing_new()
     void mgl_timing_free(mgl_timing *timing)
     void mgl_histogram_add(mgl_histogram *histogram, int64_t ns) noexcept
+    void mgl_stopwatch_start(int64_t *watch, int64_t now) noexcept
+    void mgl_stopwatch_stop(int64_t *watch, int64_t now) noexcept
+    void mgl_timing_read(const mgl_timing *timing, int64_t *inside, int64_t *waiting) noexcept
     void mgl_timing_mark(mgl_timing *timing, size_t length, int64_t now) noexcept
     int64_t mgl_timing_take(mgl_timing *timing, int64_t now) noexcept
 
@@ -132,6 +141,11 @@ cdef enum:
     PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays
     DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
+    MAX_NAMES = 1000                # of callbacks whose time is told apart
+
+# What has a name that can be asked for without running anybody's code.
+cdef object NAMED = frozenset(
+    (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType))
 
 MONGOOSE_VERSION = mgl_mongoose_version().decode()
 
@@ -307,6 +321,7 @@ cdef class LoopCore:
             self.timing = mgl_timing_new()
             if self.timing is NULL:
                 raise MemoryError
+            self.spent = {}
         self._closed = False
         self.time_patched = type(self).time is not LoopCore.time
 
@@ -366,7 +381,7 @@ cdef class LoopCore:
             raise RuntimeError("Event loop is closed")
         self.iterating = True
         if self.timing is not NULL:
-            self.timing.entered = mgl_clock_ns()
+            mgl_stopwatch_start(&self.timing.run, mgl_clock_ns())
         try:
             if self._thread_id is None:
                 self.iterate()      # called by itself, not by run_forever()
@@ -378,8 +393,7 @@ cdef class LoopCore:
             finally:
                 self.iterating = False
                 if self.timing is not NULL:
-                    self.timing.ran += mgl_clock_ns() - self.timing.entered
-                    self.timing.entered = 0
+                    mgl_stopwatch_stop(&self.timing.run, mgl_clock_ns())
 
     cdef int check_open(self) except -1:
         if self._closed or self.poll is NULL:
@@ -418,11 +432,11 @@ cdef class LoopCore:
         except BaseException:
             mgl_inbox_leave(self.inbox)
             raise
-        self.native_thread = gettid()
+        mgl_note(&self.native_thread, gettid())
         mgl_inbox_stirs(self.inbox)
 
     def _leave(self):
-        self.native_thread = 0
+        mgl_note(&self.native_thread, 0)
         mgl_inbox_leave(self.inbox)
 
     def _begin_close(self):
@@ -557,7 +571,7 @@ cdef class LoopCore:
         """As run_batch(), in debug mode or with timing, which measure each callback, or while
         somebody has put a function of theirs in the place of asyncio's Handle._run(): then that
         runs each callback."""
-        cdef object item
+        cdef object item, whose = None
         cdef PyObject *popped
         cdef uint32_t events
         cdef mgl_timing *timing = self.timing
@@ -572,6 +586,7 @@ cdef class LoopCore:
             Py_DECREF(item)
             if timing is not NULL:
                 mgl_histogram_add(&timing.lag, start - self.ready_since(popped, start))
+                whose = whose_turn(item)
             debug = self._debug
             measured = debug or timing is not NULL
             events = 0
@@ -602,11 +617,21 @@ cdef class LoopCore:
                 end = mgl_clock_ns()
                 if timing is not NULL:
                     mgl_histogram_add(&timing.duration, end - start)
+                    self.spend(whose, end - start)
                     mgl_timing_mark(timing, mgl_ring_len(&self.ready), end)
                 start = end
             if measured and ran and not (<Handle>item).lasting:
                 (<Handle>item).finish()
         return 0
+
+    cdef void spend(self, object whose, int64_t ns) noexcept:
+        cdef Spending spending = <Spending>self.spent.get(whose)
+        if spending is None:
+            if len(self.spent) >= MAX_NAMES:
+                whose = "others"
+            spending = <Spending>self.spent.setdefault(whose, Spending())
+        mgl_count(&spending.times, 1)
+        mgl_count(&spending.ns, ns)
 
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept:
         """What has just been taken out of the queue; a timer since it was due."""
@@ -620,11 +645,10 @@ cdef class LoopCore:
         cdef int64_t now = mgl_clock_ns()
         cdef int n
         mgl_timing_mark(timing, mgl_ring_len(&self.ready), now)
-        timing.waits = now
+        mgl_stopwatch_start(&timing.wait, now)
         n = mgl_poll_run(self.poll, deadline)
         now = mgl_clock_ns()
-        timing.waited += now - timing.waits
-        timing.waits = 0
+        mgl_stopwatch_stop(&timing.wait, now)
         mgl_timing_mark(timing, mgl_ring_len(&self.ready), now)
         return n
 
@@ -687,31 +711,34 @@ cdef class LoopCore:
 
     # -------------------------------------------------------------- statistics ----
 
+    @property
+    def _native_thread(self):
+        """The thread that runs the loop, as the kernel calls it; 0: none does."""
+        return mgl_counted(&self.native_thread)
+
     def _counted(self):
         """What stats() is made of; from any thread."""
         cdef mgl_counters *c = &self.count
         cdef list connections = []
-        cdef int64_t timers = mgl_counted(&c.timers), pending
         cdef int i
         if not mgl_inbox_elsewhere(self.inbox):
             note_levels(self)
-        pending = mgl_counted(&c.timers_pending)
         for i in range(MGL_CONNECTION_KINDS):
             connections.append((
                 mgl_counted(&c.connections[i].accepted), mgl_counted(&c.connections[i].opened),
                 mgl_counted(&c.connections[i].closed)))
         return {
             "timing": self._timed(),
-            "native_thread": self.native_thread,
+            "native_thread": self._native_thread,
             "seconds": (mgl_clock_ns() - self.made_at) * 1e-9,
             "iterations": mgl_counted(&c.iterations),
             "polls": mgl_counted(&c.polls),
             "events": mgl_counted(&c.events),
             "most_events": mgl_counted(&c.most_events),
             "callbacks": mgl_counted(&c.callbacks),
-            "timers": timers,
-            "timers_cancelled": max(mgl_counted(&c.timers_made) - timers - pending, 0),
-            "timers_pending": pending,
+            "timers": mgl_counted(&c.timers),
+            "timers_cancelled": mgl_counted(&c.timers_cancelled),
+            "timers_pending": mgl_counted(&c.timers_pending),
             "ready": mgl_counted(&c.ready),
             "most_ready": mgl_counted(&c.most_ready),
             "threadsafe_calls": mgl_counted(&c.threadsafe_calls),
@@ -734,17 +761,24 @@ cdef class LoopCore:
         }
 
     def _timed(self):
-        """(seconds run, seconds waited, lag, duration), or None."""
+        """(seconds running, seconds waiting, lag, duration), or None."""
         cdef mgl_timing *timing = self.timing
-        cdef int64_t now = mgl_clock_ns(), entered, waits
+        cdef int64_t inside, waiting
         if timing is NULL:
             return None
-        entered = mgl_counted(&timing.entered)
-        waits = mgl_counted(&timing.waits)
+        mgl_timing_read(timing, &inside, &waiting)
         return (
-            (mgl_counted(&timing.ran) + (now - entered if entered else 0)) * 1e-9,
-            (mgl_counted(&timing.waited) + (now - waits if waits else 0)) * 1e-9,
+            (inside - waiting) * 1e-9, waiting * 1e-9,
             histogram(&timing.lag), histogram(&timing.duration))
+
+    def _spent(self):
+        """{name of a callback, or type of a protocol: (how often, seconds)}, from any thread."""
+        cdef Spending spending
+        cdef dict spent = {}
+        if self.spent is not None:
+            for whose, spending in self.spent.copy().items():
+                spent[whose] = mgl_counted(&spending.times), mgl_counted(&spending.ns) * 1e-9
+        return spent
 
     def _count_executor_job(self):
         mgl_count(&self.count.executor_jobs, 1)
@@ -987,7 +1021,46 @@ cdef inline void note_levels(LoopCore loop) noexcept:
     """For stats() in other threads, which may not look at the queue and the timers."""
     mgl_note(&loop.count.ready, mgl_ring_len(&loop.ready))
     mgl_note(&loop.count.timers_pending, loop.timers.len)
-    mgl_note(&loop.count.timers_made, loop.timers.sequence)
+    mgl_note(&loop.count.timers_cancelled,
+             loop.timers.sequence - loop.timers.len - loop.count.timers)
+
+
+@cython.final
+cdef class Spending:
+    """How often somebody's turn has come, and how long that has taken; other threads may look."""
+    cdef int64_t times, ns
+
+
+cdef object whose_turn(object item):
+    """Whom the time is put down to that an item of the ready queue takes: a name of a callback, or
+    the type of a protocol or of who watches a descriptor."""
+    if is_handle(<PyObject *>item):
+        if (<Handle>item).callback is NULL:
+            return "cancelled"
+        return name_of_callback(<object>(<Handle>item).callback)
+    get_protocol = getattr(item, "get_protocol", None)
+    protocol = None if get_protocol is None else get_protocol()
+    return type(item if protocol is None else protocol)
+
+
+cdef object name_of_callback(object callback):
+    """The coroutine's of a task, else the function's. An object of a user's own, which may be a
+    proxy of anything, is not asked but for its type."""
+    while type(callback) is functools.partial:
+        callback = callback.func
+    kind = type(callback)
+    try:
+        if kind not in NAMED and kind.__name__ != "TaskStepMethWrapper":
+            return kind.__qualname__
+        owner = getattr(callback, "__self__", None)
+        if issubclass(type(owner), asyncio_tasks.Task):
+            # Not get_coro(), which crashes before CPython 3.12.5 if an eager task has ended.
+            coroutine = getattr(owner, "_coro", None)
+            if coroutine is not None:
+                callback = coroutine
+        return str(callback.__qualname__)
+    except Exception:
+        return type(callback).__qualname__
 
 
 cdef object histogram(const mgl_histogram *h):

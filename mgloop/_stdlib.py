@@ -112,10 +112,14 @@ def format_callback(callback: Any, args: Any, debug: bool) -> str:
 
 
 def format_handle(handle: Any) -> str:
-    """How asyncio names a handle in the message about a slow callback."""
-    if isinstance(handle, events.Handle):
-        return str(base_events._format_handle(handle))  # type: ignore[attr-defined]
-    return repr(handle)
+    """How asyncio names a handle in the message about a slow callback. Whatever a repr() of the
+    user's does, the loop goes on, which in production may have been made with timing."""
+    try:
+        if isinstance(handle, events.Handle):
+            return str(base_events._format_handle(handle))  # type: ignore[attr-defined]
+        return repr(handle)
+    except Exception as exc:
+        return f"<{type(handle).__name__} whose repr() raised {type(exc).__name__}>"
 
 
 def extract_stack() -> Any:

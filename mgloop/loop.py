@@ -21,7 +21,7 @@ from .mixins.executor import ExecutorMixin
 from .mixins.process import ProcessMixin
 from .mixins.resolve import ResolveMixin
 from .mixins.signals import SignalsMixin
-from .stats import LoopStats
+from .stats import LoopStats, TimeSpent
 from .tls.mixin import TlsMixin
 from .transports._datagram import Datagram
 from .transports._pipe import ReadPipe, WritePipe
@@ -31,6 +31,16 @@ from .transports.unix import UnixMixin
 
 if TYPE_CHECKING:
     import contextvars
+
+
+# All that are open, for who looks at them from outside.
+_open: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
+
+
+def open_loops() -> list[Loop]:
+    """The loops of this process that are not closed, oldest first; from any thread."""
+    loops = (reference() for reference in _open.valuerefs())
+    return [loop for loop in loops if loop is not None and not loop.is_closed()]
 
 
 class Loop(
@@ -80,6 +90,11 @@ class Loop(
             raise
         # asyncio's own transports, which serve datagrams and pipes, register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        _open[id(self)] = self
+        if os.environ.get("MGLOOP_MONITOR"):
+            from .observe import monitor
+
+            monitor.of_environment()
 
     def run_forever(self) -> None:
         """Run until stop() is called; as asyncio.loop.run_forever."""
@@ -100,7 +115,7 @@ class Loop(
             raise RuntimeError("Cannot close a running event loop")
         if self.is_closed() or not self._begin_close():
             return
-        if _stdlib.is_finalizing() and self._signal_handlers:
+        if self._signal_handlers and _stdlib.is_finalizing():
             warnings.warn(
                 f"Closing the loop {self!r} on interpreter shutdown stage, "
                 "skipping signal handlers removal",
@@ -123,6 +138,15 @@ class Loop(
         later.delta(earlier).
         """
         return stats.make(self._counted())
+
+    def callback_times(self) -> dict[str, TimeSpent]:
+        """Where the time has gone, by name: of a task's coroutine, of a callback, or of the class
+        of a protocol ("turns of ..."): when data came for it.
+
+        Empty but for a loop that was made with timing. From any thread. A thousand names are told
+        apart, what comes after these is "others".
+        """
+        return stats.by_name(self._spent())
 
     # ------------------------------------------------------------ transports ----
 

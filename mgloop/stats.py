@@ -12,7 +12,7 @@ import math
 import time
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 #: Below which bound, in seconds, a bucket of a Histogram counts; as in port/timing.h.
 BOUNDS: tuple[float, ...] = (*((1 << i) * 1e-6 for i in range(27)), math.inf)
@@ -101,7 +101,8 @@ class Histogram(_Account):
 class LoopStats(_Account):
     """What a loop has done since it was made. Bytes, seconds and numbers of things.
 
-    Immutable. Read from another thread, the numbers are each whole, but not of one moment.
+    Immutable. Read from another thread, the numbers are each whole, but not of one moment; what
+    only rises is never seen to fall.
     """
 
     seconds: Annotated[float, "since the loop was made; of a delta, between the two"]
@@ -156,14 +157,40 @@ class LoopStats(_Account):
         return self.seconds_running / ((self.seconds_running + self.seconds_waiting) or 1.0)
 
 
+class TimeSpent(NamedTuple):
+    """How often a callback has run, or a transport's turn has come, and the seconds it took."""
+
+    times: int
+    seconds: float
+
+
+def by_name(spent: dict[str | type, tuple[int, float]]) -> dict[str, TimeSpent]:
+    """From what LoopCore._spent() gives: for a type, it is the turns of its transports."""
+    return {
+        whose if isinstance(whose, str) else f"turns of {whose.__qualname__}": TimeSpent(*account)
+        for whose, account in spent.items()
+    }
+
+
+def from_json(told: dict[str, Any]) -> LoopStats:
+    """The account of which dataclasses.asdict() has become JSON. KeyError or TypeError for what is
+    none, or has other fields than this version's."""
+    connections = {kind: ConnectionStats(**told["connections"][kind]) for kind in KINDS}
+    histograms = {
+        name: told[name] and Histogram(tuple(told[name]["counts"]), told[name]["seconds"])
+        for name in ("lag", "durations")
+    }
+    return LoopStats(**{**told, **histograms, "connections": connections})
+
+
 def make(counted: dict[str, Any]) -> LoopStats:
     """From what LoopCore._counted() gives."""
     cpu_seconds = _cpu_seconds(counted.pop("native_thread"))
     timing = counted.pop("timing")
     running = waiting = lag = durations = None
     if timing is not None:
-        ran, waiting, lag, durations = timing
-        running, lag, durations = max(ran - waiting, 0.0), Histogram(*lag), Histogram(*durations)
+        running, waiting, lag, durations = timing
+        lag, durations = Histogram(*lag), Histogram(*durations)
     connections = {
         kind: ConnectionStats(accepted, opened, closed, opened - closed)
         for kind, (accepted, opened, closed) in zip(KINDS, counted.pop("connections"), strict=True)

@@ -82,6 +82,10 @@ class Authority:
             *["-subj", "/CN=mgloop's tests", "-addext", "keyUsage=critical,keyCertSign,cRLSign"],
         )
 
+    @property
+    def cert_pem(self):
+        return Blob((self.folder / "ca.pem").read_bytes())
+
     def configure_trust(self, context):
         context.load_verify_locations(self.folder / "ca.pem")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -36,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
+    commands.add_parser("run", help="run a program on mgloop, as it is", add_help=False)
     serve = commands.add_parser(
         "serve",
         help="serve an ASGI application",
@@ -160,7 +160,3 @@ def _changed(config: Config) -> Iterable[str]:
         for name, value in values.items()
         if name != "app" and value != DEFAULTS[name]
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,6 +10,10 @@ from libc.stdint cimport int64_t
 from mgloop._loop cimport LoopCore, mgl_count, mgl_counters, mgl_inbox, mgl_ring
 
 
+cdef extern from "clock.h":
+    int64_t mgl_clock_ns() nogil
+
+
 cdef extern from "pulse.h":
     ctypedef struct mgl_watcher:
         pass
@@ -25,7 +29,6 @@ cdef extern from "pulse.h":
     void mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
     bint mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox)
     mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) nogil
-    int64_t mgl_pulse_now() nogil
 
 
 cdef class Pulse:
@@ -74,7 +77,7 @@ cdef class Pulse:
         while True:
             with nogil:
                 what = mgl_watcher_wait(self.watcher, &which, &lasted)
-                seen = mgl_pulse_now()
+                seen = mgl_clock_ns()
             if what == MGL_STOPPED:
                 return None
             loop = self.loops.get(<size_t>which)
@@ -82,7 +85,7 @@ cdef class Pulse:
                 continue    # removed just now
             if what == MGL_GOES_ON:
                 mgl_count(&loop.count.stalls, 1)
-            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_pulse_now() - seen) * 1e-9
+            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_clock_ns() - seen) * 1e-9
 
     def stands(self, LoopCore loop not None):
         """Whether it still is where it was."""

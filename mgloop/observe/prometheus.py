@@ -12,8 +12,6 @@ Every number is read when Prometheus asks, in whatever thread answers it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -21,6 +19,7 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from ..loop import Loop
 from ..stats import BOUNDS, LoopStats
+from .closing import Closing
 from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
@@ -31,7 +30,7 @@ def _name(instrument: Instrument) -> str:
     return "mgloop_" + instrument.name.replace(".", "_") + _SUFFIXES[instrument.unit]
 
 
-class LoopCollector(Collector):
+class LoopCollector(Collector, Closing):
     """Registers itself; collects until close(), or the end of the `with`.
 
     loops: a loop, or loops by name, which is the label `loop` ("main" for one). TypeError for
@@ -51,17 +50,6 @@ class LoopCollector(Collector):
         if self._registered:
             self._registered = False
             self._registry.unregister(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def describe(self) -> Iterable[Metric]:
         """What may be collected, for the registry to find names that are taken."""

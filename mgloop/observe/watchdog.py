@@ -32,6 +32,8 @@ from typing import Any, Self
 
 from ..loop import Loop
 from ._pulse import Pulse
+from .environment import OncePerProcess
+from .naming import coroutine_name
 
 logger = logging.getLogger("mgloop.watchdog")
 
@@ -93,7 +95,7 @@ class Stall:
                 continue
             of = f" of {sight.task}" if sight.task else ""
             lines.append(f"  after {sight.after:.3f} s, in {sight.doing}{of}:")
-            if sight.handle:
+            if sight.handle and not sight.task:  # a task's handle says no more
                 lines.append(f"    {sight.handle}")
             lines += [f"  {line}" for line in "".join(sight.stack.format()).splitlines()]
         return "\n".join(lines)
@@ -182,7 +184,10 @@ class Watchdog:
             loop, stands, seconds, until_told = told
             assert isinstance(loop, Loop)
             if stands:
-                self._look(loop, seconds, until_told)
+                try:
+                    self._look(loop, seconds, until_told)
+                except Exception:  # of a repr() or an attribute of the user's
+                    logger.exception("The watchdog has failed to look at a loop")
             else:
                 stall = self._stalls.pop(loop, None) or Stall(loop)
                 stall.seconds, stall.over = seconds, True
@@ -203,9 +208,21 @@ class Watchdog:
         stall.seconds = seconds
         if until_told >= _KEPT:
             stall.gil += until_told
-        sight = _look(loop, seconds + until_told, kept=until_told >= _KEPT)
-        if sight is not None and self._pulse.stands(loop):
-            stall.sights.append(sight)
+        # Native code that has just let go of the GIL goes on soon: first of all, where it is.
+        # Whether that still is what holds up the loop is asked before what takes longer.
+        frames, task, handle = _frames(loop), asyncio.current_task(loop), loop._current_handle
+        of = None if task is None else _described(task)
+        doing = "native code that keeps the GIL" if until_told >= _KEPT else _doing(loop)
+        if frames is not None and self._pulse.stands(loop):
+            stall.sights.append(
+                Sight(
+                    seconds + until_told,
+                    traceback.StackSummary.extract(frames),
+                    of,
+                    None if handle is None else repr(handle),
+                    doing,
+                )
+            )
         if seconds >= _LONG:
             self._report(stall)
 
@@ -220,28 +237,15 @@ def _log(stall: Stall) -> None:
     logger.warning("%s", stall)
 
 
-def _look(loop: Loop, after: float, *, kept: bool) -> Sight | None:
-    """What the loop's thread does now; None if it has ended."""
+def _frames(loop: Loop) -> list[tuple[FrameType, int]] | None:
+    """What the loop's thread is in below run_forever(), outermost first, with the lines: nothing if
+    a callback is native. None if the thread has ended."""
     thread: Any = loop._thread_id
-    frame = sys._current_frames().get(thread)
-    if frame is None:
+    innermost = sys._current_frames().get(thread)
+    if innermost is None:
         return None
-    task = asyncio.current_task(loop)
-    handle = loop._current_handle
-    doing = "native code that keeps the GIL" if kept else _doing(loop)
-    return Sight(
-        after,
-        traceback.StackSummary.extract(_from_callback(frame)),
-        None if task is None else f"task {task.get_name()!r} ({_name_of(task.get_coro())})",
-        None if handle is None else repr(handle),
-        doing,
-    )
-
-
-def _from_callback(frame: FrameType | None) -> Iterable[tuple[FrameType, int]]:
-    """The frames below run_forever(), outermost first."""
-    frames = list(itertools.takewhile(_is_the_callbacks, _callers(frame)))
-    return [(frame, frame.f_lineno) for frame in reversed(frames)]
+    frames = itertools.takewhile(_is_the_callbacks, _callers(innermost))
+    return [(frame, frame.f_lineno) for frame in frames][::-1]
 
 
 def _callers(frame: FrameType | None) -> Iterable[FrameType]:
@@ -254,13 +258,13 @@ def _is_the_callbacks(frame: FrameType) -> bool:
     return frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__
 
 
-def _name_of(coroutine: Any) -> str:
-    return getattr(coroutine, "__qualname__", None) or type(coroutine).__qualname__
+def _described(task: asyncio.Task[Any]) -> str:
+    return f"task {task.get_name()!r} ({coroutine_name(task)})"
 
 
 def _doing(loop: Loop) -> str:
     """By the kernel's word on the thread: whether it runs, or waits in a system call."""
-    native = loop._counted()["native_thread"]
+    native = loop._native_thread
     try:
         with open(f"/proc/self/task/{native}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[0]
@@ -282,36 +286,21 @@ def _wants_gil(native: int) -> bool:
 # --- unchanged programs --------------------------------------------------------------------------
 
 
-_lock = threading.Lock()
-_made: list[Watchdog | None] = []
-
-
-def of_environment() -> Watchdog | None:
-    """The watchdog of all loops while MGLOOP_WATCHDOG has a threshold; a bad one is logged once."""
-    with _lock:
-        if not _made:
-            _made.append(_make())
-        return _made[0]
-
-
 def _make() -> Watchdog | None:
     text = os.environ.get("MGLOOP_WATCHDOG", "")
     if text in ("", "0"):
         return None
     try:
         watchdog = Watchdog(float(text), loops=())
+        watchdog.start()
     except ValueError:
         logger.error("MGLOOP_WATCHDOG=%s is no time in seconds above 0: nothing is watched", text)
         return None
-    watchdog.start()
+    except RuntimeError as exc:  # no thread can be started
+        logger.error("MGLOOP_WATCHDOG: %s: nothing is watched", exc)
+        return None
     return watchdog
 
 
-def _forget() -> None:
-    """In the child of a fork, where the watchdog's thread is not."""
-    global _lock
-    _lock = threading.Lock()
-    _made.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+#: The watchdog of all loops while MGLOOP_WATCHDOG has a threshold; a bad one is logged once.
+of_environment = OncePerProcess(_make)

@@ -29,7 +29,7 @@ typedef struct {
     int64_t callbacks;
     int64_t timers; /* that were due */
     /* As they were in the last iteration, for other threads. */
-    int64_t ready, timers_pending, timers_made;
+    int64_t ready, timers_pending, timers_cancelled;
     int64_t most_ready;
     int64_t threadsafe_calls;
     int64_t bytes_received, bytes_sent;

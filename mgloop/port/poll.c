@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "poll.h"
 
+#include "clock.h"
 #include "pulse.h"
 
 #include <errno.h>
@@ -103,12 +104,6 @@ bool mgl_poll_forked(const mgl_poll *poll) { return poll->fork_count != fork_cou
 bool mgl_inbox_forked(const mgl_inbox *inbox) { return inbox->fork_count != fork_count; }
 
 const char *mgl_mongoose_version(void) { return MG_VERSION; }
-
-int64_t mgl_clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Mongoose's clock stands still: it is read per poll, for timers of its own that nobody sets. */
 uint64_t mg_millis(void) { return 0; }

@@ -90,7 +90,4 @@ bool mgl_inbox_forked(const mgl_inbox *inbox);
 int mgl_poll_adopt(mgl_poll *poll);
 const char *mgl_mongoose_version(void);
 
-/* CLOCK_MONOTONIC in nanoseconds: the clock of time.monotonic(). */
-int64_t mgl_clock_ns(void);
-
 #endif

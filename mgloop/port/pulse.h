@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "clock.h"
 #include "counters.h"
 #include "inbox.h"
 #include "ring.h"
@@ -60,12 +61,6 @@ static mgl_watcher *mgl_free_watchers;
 static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef enum { MGL_STOPPED, MGL_STALLS, MGL_GOES_ON } mgl_pulse;
-
-static inline int64_t mgl_pulse_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static inline void mgl_watcher_wake(mgl_watcher *w) {
     if (atomic_load(&w->asleep) && atomic_exchange(&w->asleep, false)) sem_post(&w->wake);
@@ -202,7 +197,7 @@ static inline mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int6
         bool busy;
         mgl_pulse what = MGL_STOPPED;
         pthread_mutex_lock(&w->lock);
-        int i = mgl_watcher_look(w, mgl_pulse_now(), &busy, &what, lasted);
+        int i = mgl_watcher_look(w, mgl_clock_ns(), &busy, &what, lasted);
         if (i >= 0) *which = w->loops[i].inbox;
         if (i < 0 && !busy) {
             atomic_store(&w->asleep, true);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "clock.h"
 #include "counters.h"
 
 /* Bucket i counts what took less than 2^i microseconds, and not less than half of that; the last
@@ -39,14 +40,37 @@ typedef struct {
 
 typedef struct {
     mgl_histogram lag, duration;
-    int64_t ran;     /* nanoseconds inside run_forever() until it was last left */
-    int64_t entered; /* when it was entered, 0 = it does not run */
-    int64_t waited;  /* nanoseconds in polls that have ended */
-    int64_t waits;   /* when the present one began, 0 = there is none */
+    int64_t run;     /* stopwatches: inside run_forever(), */
+    int64_t wait;    /* and in polls, of that */
     uint64_t taken;  /* out of the ready queue */
     mgl_mark *marks; /* a ring, oldest first */
     size_t mask, head, tail;
 } mgl_timing;
+
+/* A stopwatch is one word, of which no thread ever sees half a change: the nanoseconds that were
+ * measured, less, while it runs, the time at which it was started. That is below zero then, since
+ * the clock is older than all that it has measured. */
+static inline void mgl_stopwatch_start(int64_t *watch, int64_t now) {
+    if (*watch >= 0) mgl_count(watch, -now);
+}
+
+static inline void mgl_stopwatch_stop(int64_t *watch, int64_t now) {
+    if (*watch < 0) mgl_count(watch, now);
+}
+
+/* Both at one moment, from any thread: who looks again and again never sees them, nor their
+ * difference, go back. */
+static inline void mgl_timing_read(const mgl_timing *t, int64_t *inside, int64_t *waiting) {
+    int64_t run, wait, now;
+    do {
+        run = __atomic_load_n(&t->run, __ATOMIC_SEQ_CST);
+        wait = __atomic_load_n(&t->wait, __ATOMIC_SEQ_CST);
+        now = mgl_clock_ns();
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    } while (run != mgl_counted(&t->run) || wait != mgl_counted(&t->wait));
+    *inside = run < 0 ? run + now : run;
+    *waiting = wait < 0 ? wait + now : wait;
+}
 
 static inline mgl_timing *mgl_timing_new(void) {
     mgl_timing *t = (mgl_timing *) calloc(1, sizeof(*t));

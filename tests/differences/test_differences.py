@@ -116,6 +116,28 @@ class TestScheduling:
 
 
 class TestHandles:
+    @pytest.mark.without_debug
+    def test_a_slow_one_whose_repr_fails(self, loop, loop_kind, caplog):
+        class Odd:
+            def __call__(self):
+                time.sleep(0.02)
+
+            def __repr__(self):
+                raise LookupError("repr")
+
+        loop.set_debug(True)
+        loop.slow_callback_duration = 0.01
+        loop.call_soon(Odd())
+        loop.call_soon(loop.stop)
+        failed = False
+        try:
+            loop.run_forever()
+        except LookupError:
+            failed = True
+        assert failed is side(loop_kind, asyncio=True, mgloop=False)
+        said = "<Handle whose repr() raised LookupError> took" in caplog.text
+        assert said is side(loop_kind, asyncio=False, mgloop=True)
+
     def test_their_type_is_native(self, loop, loop_kind):
         handle, timer = loop.call_soon(print), loop.call_later(3600, print)
         assert isinstance(handle, asyncio.Handle)

@@ -65,7 +65,7 @@ def tls_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     issuer = certificates.authority()
     certificates.write(folder, issuer)
-    issuer.cert_pem.write_to_path(str(folder / "ca.pem"))
+    (folder / "ca.pem").write_bytes(issuer.cert_pem.bytes())
     files = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
     with served("--port", 0, *files, folder=folder) as command:
         url = command.url().replace("127.0.0.1", "localhost")

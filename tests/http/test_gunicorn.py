@@ -33,9 +33,14 @@ def listening(command):
 
 
 def test_requests_and_the_end(folder):
+    started = '{"type": "lifespan.startup.complete"}'
+    application = f"print('the application starts', flush=True) or {started}"
+    write_app(folder, APPLICATION.replace(started, application))
     with gunicorn(folder, "-w", 2, "--access-logfile", "-") as command:
         url = listening(command)
-        command.wait_for("Booting worker")
+        # A worker that has not come so far has nothing to end. (Two lines may be one.)
+        while command.output.count("the application starts") < 2:
+            command.wait_for("the application starts")
         workers = {get(url) for _ in range(50)}
         assert workers
         assert str(command.pid) not in workers

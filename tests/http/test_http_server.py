@@ -381,7 +381,7 @@ def test_tls_with_certificates_anew_at_sighup(folder, authority):
 
 def test_client_certificates(folder, authority):
     certificates.write(folder, authority)
-    (folder / "ca.pem").write_bytes(certificate_of(authority))
+    (folder / "ca.pem").write_bytes(authority.cert_pem.bytes())
     options = [*TLS, "--ssl-cert-reqs", 2, "--ssl-ca-certs", "ca.pem"]
     with Command("serve", "main:app", "--port", 0, *options, cwd=folder) as command:
         url = command.url()
@@ -391,12 +391,6 @@ def test_client_certificates(folder, authority):
         context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
         assert get(url, context=context) == str(command.pid)
         assert command.stop() == 0
-
-
-def certificate_of(authority):
-    if hasattr(authority, "cert_pem"):
-        return authority.cert_pem.bytes()
-    return (authority.folder / "ca.pem").read_bytes()
 
 
 def over_tls(folder, authority):

@@ -129,3 +129,18 @@ class TestThreads:
             """,
             returncode=42,
         )
+
+    def test_a_loop_that_the_policy_still_holds(self, loop_kind):
+        """It goes when modules have lost their names already."""
+        install = "import mgloop; mgloop.install()" if loop_kind == "mgloop" else ""
+        _, errors = support.run_python(
+            loop_kind,
+            f"""
+            warnings.simplefilter("ignore")
+            {install}
+            async def current():
+                return asyncio.get_running_loop()
+            loop = asyncio.Runner().run(current())
+            """,
+        )
+        assert errors == ""

@@ -3,8 +3,10 @@
 
 import asyncio
 import collections
+import collections.abc
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -637,3 +639,94 @@ def test_many_stretches_of_the_queue(timed):
     run_for(timed, 0.2)
     stats = timed.stats()
     assert stats.lag.count == stats.durations.count == stats.callbacks
+
+
+class Proxy:
+    """Of something that is not there: whatever it is asked for fails."""
+
+    def __call__(self):
+        pass
+
+    def __getattr__(self, name):
+        raise LookupError(name)
+
+    @property
+    def __class__(self):
+        raise LookupError("class")
+
+
+def test_whose_time_it_was(timed):
+    async def work():
+        time.sleep(0.1)
+        await asyncio.sleep(0)
+        with support.nonblocking_socketpair() as (one, two):
+            transport, _ = await timed.create_connection(asyncio.Protocol, sock=two)
+            one.send(b"x")
+            await asyncio.sleep(0.05)
+            transport.close()
+
+    timed.call_soon(functools.partial(functools.partial(time.sleep), 0.01))
+    timed.call_soon(Proxy())
+    handle = timed.call_soon(lambda: handle.cancel())
+    timed.run_until_complete(work())
+    times = timed.callback_times()
+    assert times["test_whose_time_it_was.<locals>.work"].times == 4
+    assert times["test_whose_time_it_was.<locals>.work"].seconds >= 0.1
+    assert times["sleep"].times == 1
+    assert times["sleep"].seconds >= 0.01
+    assert times["Proxy"].times == 1
+    assert times["test_whose_time_it_was.<locals>.<lambda>"].times == 1
+    assert times["turns of Protocol"].times == 1
+    durations = timed.stats().durations
+    assert sum(spent.times for spent in times.values()) == durations.count
+    assert sum(spent.seconds for spent in times.values()) == pytest.approx(durations.seconds)
+
+
+def test_a_thousand_names_are_told_apart(timed):
+    for number in range(1500):
+        timed.call_soon(type(f"Name{number}", (), {"__call__": int})())
+    run_for(timed, 0.01)
+    times = timed.callback_times()
+    assert len(times) == 1001
+    assert times["others"].times >= 500
+
+
+def test_names_that_fail(timed):
+    """A coroutine may be anybody's object."""
+
+    class Odd(collections.abc.Coroutine):
+        def send(self, value):
+            raise StopIteration(3)
+
+        def throw(self, *args):
+            raise NotImplementedError
+
+        __await__ = close = throw
+
+        def __getattr__(self, name):
+            raise LookupError(name)
+
+    assert timed.run_until_complete(Odd()) == 3
+    assert timed.callback_times()["test_names_that_fail.<locals>.Odd"].times == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with CPython 3.12")
+def test_a_task_that_was_done_at_once(timed):
+    """It has no coroutine any more: its get_coro() crashes CPython before 3.12.5."""
+
+    async def at_once():
+        pass
+
+    async def main():
+        task = asyncio.Task(at_once(), loop=timed, eager_start=True)
+        timed.call_soon(task.cancel)
+        await asyncio.sleep(0)
+
+    timed.run_until_complete(main())
+    assert timed.callback_times()["Task.cancel"].times == 1
+
+
+def test_without_timing_nobody_is_named(loop):
+    loop.call_soon(int)
+    run_for(loop, 0.001)
+    assert loop.callback_times() == {}

@@ -18,6 +18,7 @@ import pytest
 import support
 
 import mgloop
+from mgloop.observe.naming import coroutine_name
 from mgloop.observe.watchdog import Watchdog
 
 pytestmark = pytest.mark.mgloop_only
@@ -97,6 +98,38 @@ def test_a_callback_and_its_handle(stalls):
     assert re.match(r"<Handle sleep\(", stall.sights[0].handle)
 
 
+def test_a_repr_that_fails_is_not_the_end_of_it(stalls, caplog):
+    class Odd:
+        def __call__(self):
+            time.sleep(0.3)
+
+        def __repr__(self):
+            raise LookupError("repr")
+
+    loop = mgloop.new_event_loop(timing=True)
+    with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
+        loop.call_soon(Odd())
+        loop.call_later(0.5, time.sleep, 0.3)
+        loop.call_later(1, loop.stop)
+        loop.run_forever()
+    loop.close()
+    assert "LookupError: repr" in caplog.text
+    assert [bool(stall.sights) for stall in stalls] == [False, True]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with CPython 3.12")
+def test_a_task_that_ends_at_once(loop):
+    """It has no coroutine then, and the watchdog may have got it when it still had."""
+
+    async def at_once():
+        pass
+
+    async def main():
+        return coroutine_name(asyncio.Task(at_once(), loop=loop, eager_start=True))
+
+    assert loop.run_until_complete(main()) == "ended"
+
+
 def test_many_short_callbacks_are_no_stall(stalls):
     async def main():
         with Watchdog(1, callback=stalls):
@@ -121,17 +154,20 @@ def test_a_loop_that_waits_is_no_stall(stalls):
 )
 def test_native_code_that_keeps_the_gil(stalls):
     async def main():
-        # Twice as long for each more.
-        for count in range(18, 40):
+        # Twice as long for each more. Several times: on a busy machine the watchdog's thread may
+        # not get to look, for want of a processor, while one lasts.
+        count, long = 18, 0
+        while long < 4:
             began = time.monotonic()
             re.match(r"(a+)+$", "a" * count + "b")
             if time.monotonic() - began > 0.5:
-                return
+                long += 1
+            else:
+                count += 1
             await asyncio.sleep(0)
 
     watched(stalls, main)
-    stall = max(stalls, key=lambda stall: stall.seconds)
-    assert "native code kept the GIL" in str(stall)
+    assert any("native code kept the GIL" in str(stall) for stall in stalls)
 
 
 def test_a_lock_of_sqlites(stalls, tmp_path):

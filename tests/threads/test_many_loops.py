@@ -26,6 +26,10 @@ import loops as loop_kinds
 import pytest
 import support
 
+import mgloop
+from mgloop.observe.instruments import HISTOGRAMS, INSTRUMENTS
+from mgloop.observe.watchdog import Watchdog
+
 CALLS = int(os.environ.get("MGLOOP_THREADS_CALLS", "20000"))
 THREADS = 8
 
@@ -504,6 +508,95 @@ class TestSideBySide:
             pass
         gc.collect()
         assert not any(reference() for reference in references)
+
+
+# --- looked at meanwhile -------------------------------------------------------------------------
+
+
+def counts(loop):
+    """Whatever of its accounts may only rise, by name."""
+    for name, spent in loop.callback_times().items():
+        yield (name, "times"), spent.times
+        yield (name, "seconds"), spent.seconds
+    stats = loop.stats()
+    for instrument in INSTRUMENTS:
+        if not instrument.level:
+            for attributes, value in instrument.samples(stats):
+                yield (instrument.name, *attributes), value
+    for field, _ in HISTOGRAMS:
+        histogram = getattr(stats, field)
+        yield (field,), histogram.seconds
+        for bucket, count in enumerate(histogram.counts):
+            yield (field, bucket), count
+
+
+async def transfer(size):
+    """So many bytes over TCP, both ends on this loop."""
+    over = asyncio.get_running_loop().create_future()
+
+    async def serve(reader, writer):
+        over.set_result(len(await reader.read(-1)))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(bytes(size))
+        writer.close()
+        await writer.wait_closed()
+        return await over
+
+
+@pytest.mark.mgloop_only
+class TestObserving:
+    def test_the_figures_of_each_loop(self, loop_kind, monkeypatch):
+        """They are its own, and no count is seen to fall: that would be taken for a restart."""
+        monkeypatch.setenv("MGLOOP_TIMING", "1")
+        over = threading.Event()
+        fallen = []
+
+        def look():
+            seen = {}
+            while not over.is_set():
+                for i, thread in enumerate(threads):
+                    for name, value in counts(thread.loop):
+                        if value < seen.setdefault((i, *name), value):
+                            fallen.append((i, name, seen[i, *name], value))
+                        seen[i, *name] = value
+
+        async def work(i):
+            await timers_and_tasks(i)
+            return await transfer(100_000 * (i + 1))
+
+        with loop_threads(loop_kind, 4) as threads:
+            with support.in_thread(look), support.in_thread(look):
+                try:
+                    sizes = in_threads(4, lambda i: threads[i].run(work(i)))
+                    time.sleep(0.05)  # and while they all wait
+                finally:
+                    over.set()
+            accounts = [thread.loop.stats() for thread in threads]
+        assert fallen == []
+        assert [stats.bytes_sent for stats in accounts] == sizes
+        assert [stats.bytes_received for stats in accounts] == sizes
+        assert [stats.connections["tcp"].closed for stats in accounts] == [2, 2, 2, 2]
+
+    def test_loops_come_and_go_under_a_watchdog(self, loop_kind):
+        """It stalls none of them, and is let go of by each."""
+        stalls = []
+        first = mgloop.new_event_loop()
+
+        def cycle(i):
+            for _ in range(30):
+                loop = mgloop.new_event_loop()
+                with watchdog.watching(loop):
+                    loop.run_until_complete(timers_and_tasks(i, 5))
+                    loop.close()
+            return True
+
+        with Watchdog(support.PATIENCE, loops=[first], callback=stalls.append) as watchdog:
+            assert all(in_threads(4, cycle))
+        first.close()
+        assert stalls == []
 
 
 # --- what must not be done -----------------------------------------------------------------------

@@ -508,6 +508,9 @@ class TestLoops:
         )  # fmt: skip
         with pytest.raises(BenchError, match="unknown loop 'nonsense'"):
             loops.parse("nonsense")
+        timed = loops.parse("timed=mgloop?MGLOOP_TIMING=1")
+        assert (timed.name, timed.spec) == ("timed", "mgloop:new_event_loop")
+        assert timed.command({})[:2] == ["env", "MGLOOP_TIMING=1"]
         with pytest.raises(BenchError, match="no interpreter"):
             loops.parse("mgloop@/nowhere/python")
 

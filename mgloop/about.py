@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`mgloop` without a command: what is installed, and what it runs on, for reports of faults."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import ssl
+import sys
+
+from . import MONGOOSE_VERSION, __version__
+
+#: Distributions that mgloop works with, by the name that is imported.
+_EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
+
+
+def text() -> str:
+    """Some lines; nothing of who asks."""
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    c_library = " ".join(platform.libc_ver()) or "an unknown C library"
+    extras = [name for name in _EXTRAS if importlib.util.find_spec(name)]
+    pidfd = "yes" if _has_pidfd() else "no"
+    return "\n".join(
+        [
+            f"mgloop {__version__} (GPL-2.0-only), Mongoose {MONGOOSE_VERSION}",
+            f"{platform.python_implementation()} {platform.python_version()}"
+            f" ({'with' if gil else 'without'} the GIL), {ssl.OPENSSL_VERSION}",
+            f"{platform.system()} {platform.release()}, {platform.machine()}, {c_library}",
+            f"processors {os.cpu_count()}, pidfd {pidfd}",
+            f"beside it: {', '.join(extras) or 'nothing'}",
+            "see mgloop --help",
+        ]
+    )
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command `mgloop`, the same as `python -m mgloop`.
+
+Each of its commands loads what it needs, when it is known which it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        from .about import text
+
+        print(text())
+        return 0
+    if arguments[0] == "run":
+        from .launch.command import main as run
+
+        return run(arguments[1:])
+    from .http.cli import main as serve
+
+    return serve(arguments)

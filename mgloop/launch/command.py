@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`mgloop run`: becomes the command, with mgloop in its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+USAGE = """\
+usage: mgloop run [-m MODULE | -c CODE | SCRIPT.py | PROGRAM] [ARGUMENT ...]
+
+Run a program on mgloop, as it is: a script, a module or code as Python would, or a program on
+PATH that is written in Python (mgloop run uvicorn app:app). Its child processes, too. Without
+anything: Python's prompt.
+"""
+
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns only if there is nothing to become: the exit status."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        return _complain("Python was started with -E, -I or -S, and would not find mgloop again", 2)
+    program, command = _command(list(arguments))
+    if program is None:
+        return _complain(f"there is no script and no program {command[0]!r}", 127)
+    try:
+        os.execve(program, command, _environment())
+    except OSError as exc:
+        return _complain(f"{program} cannot be started: {exc.strerror}", 126)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"mgloop run: {message}", file=sys.stderr)
+    return status
+
+
+def _command(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """(what is executed, its argument list); None: there is no such thing."""
+    if not arguments or arguments[0].startswith("-") or _is_script(arguments[0]):
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        return sys.executable, [sys.executable, *flags, *arguments]
+    return shutil.which(arguments[0]), arguments
+
+
+def _is_script(path: str) -> bool:
+    return os.path.isdir(path) or (
+        os.path.exists(path) and (path.endswith((".py", ".pyz")) or not os.access(path, os.X_OK))
+    )
+
+
+def _environment() -> dict[str, Any]:
+    paths = [SITE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Other packages of event loops, while mgloop is to be used: their names mean mgloop's loop.
+
+Servers choose them if they are installed (uvicorn's and granian's "auto"), and programs by name
+(`uvloop.run(main())`). Who has said `mgloop run` has chosen otherwise. A package is imported as
+ever; then what makes loops in it is replaced.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Coroutine, Sequence
+from types import ModuleType
+from typing import Any
+
+from .. import _install
+from ..loop import Loop
+
+PACKAGES = ("rloop", "rsloop", "uvloop", "winloop", "zuvloop")
+
+
+def _new_event_loop() -> Loop:
+    return Loop()
+
+
+def _run(
+    main: Coroutine[Any, Any, Any], *, loop_factory: Any = None, debug: bool | None = None
+) -> Any:
+    """As their run(): loop_factory is one of their names, hence mgloop's."""
+    return _install.run(main, debug=debug)
+
+
+_NAMES = {
+    "EventLoopPolicy": _install.EventLoopPolicy,
+    "Loop": Loop,
+    "install": _install.install,
+    "new_event_loop": _new_event_loop,
+    "run": _run,
+}
+
+
+def replace(package: ModuleType) -> None:
+    """Have its public names that make loops make mgloop's."""
+    for name, instead in _NAMES.items():
+        if hasattr(package, name):
+            setattr(package, name, instead)
+
+
+class _Loader(importlib.abc.Loader):
+    """The package's own, and then replace()."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        replace(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the packages as the finders behind it do."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in PACKAGES:
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        for finder in finders:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+def watch() -> None:
+    """Replace names in those that are loaded, and in others as soon as they are."""
+    for name in PACKAGES:
+        if name in sys.modules:
+            replace(sys.modules[name])
+    sys.meta_path.insert(0, _Finder())

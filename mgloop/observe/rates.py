@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a process's loops do per second, from two reports of its monitor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..stats import BOUNDS, LoopStats, TimeSpent
+from .monitor import LoopReport, Report
+
+#: A lag beyond is told as this, in seconds: JSON has no infinity.
+_LONGEST = BOUNDS[-2]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of a callback: how often it ran per second, and the share of the time, 0 to 1."""
+
+    rate: float
+    share: float
+
+
+@dataclass(frozen=True)
+class LoopRates:
+    """Of one loop, between two reports.
+
+    thread: the name of the one that runs it, or None. seconds: between the reports. iterations,
+    callbacks, received, sent: per second, the latter in bytes. cpu: CPU time of the loop's thread,
+    per second. Only of a loop with timing, else None: busy, the share of the time that it did not
+    wait; lag_*, in seconds, quantiles of how late callbacks ran (up to twice as much as measured,
+    at most 67); top, of the callbacks, those that took the most time first. ready, timers,
+    connections, tasks: how many there are now, tasks by their coroutine. stalls: since the loop
+    was made.
+    """
+
+    id: int
+    thread: str | None
+    seconds: float
+    iterations: float
+    callbacks: float
+    cpu: float | None
+    busy: float | None
+    lag_p50: float | None
+    lag_p99: float | None
+    lag_max: float | None
+    ready: int
+    timers: int
+    connections: int
+    received: float
+    sent: float
+    stalls: int
+    top: dict[str, Share] | None
+    tasks: dict[str, int]
+
+
+def between(earlier: Report, later: Report) -> list[LoopRates]:
+    """Of the loops of the later report; of one that is new, since it was made."""
+    before = {loop.id: loop for loop in earlier.loops}
+    return [_rates(before.get(loop.id), loop) for loop in later.loops]
+
+
+def _rates(before: LoopReport | None, now: LoopReport) -> LoopRates:
+    if before is not None and before.stats.seconds > now.stats.seconds:
+        before = None  # another loop, where the former was in memory
+    stats = now.stats if before is None else now.stats.delta(before.stats)
+    per_second = 1 / max(stats.seconds, 1e-9)
+    p50, p99, longest = (_quantile(stats, q) for q in (0.5, 0.99, 1))
+    return LoopRates(
+        id=now.id,
+        thread=now.thread,
+        seconds=stats.seconds,
+        iterations=stats.iterations * per_second,
+        callbacks=stats.callbacks * per_second,
+        # Negative: another thread runs it now.
+        cpu=None if stats.cpu_seconds is None else max(stats.cpu_seconds, 0.0) * per_second,
+        busy=stats.busy,
+        lag_p50=p50,
+        lag_p99=p99,
+        lag_max=longest,
+        ready=stats.ready,
+        timers=stats.timers_pending,
+        # One over TLS is one of what it lies on as well.
+        connections=sum(c.open for kind, c in stats.connections.items() if kind != "tls"),
+        received=stats.bytes_received * per_second,
+        sent=stats.bytes_sent * per_second,
+        stalls=now.stats.stalls,
+        top=None if stats.lag is None else dict(_top(before, now, per_second)),
+        tasks=dict(sorted(now.tasks.items(), key=lambda item: -item[1])),
+    )
+
+
+def _quantile(stats: LoopStats, q: float) -> float | None:
+    return None if stats.lag is None else min(stats.lag.quantile(q), _LONGEST)
+
+
+def _top(
+    before: LoopReport | None, now: LoopReport, per_second: float
+) -> Iterable[tuple[str, Share]]:
+    none = TimeSpent(0, 0.0)
+    shares = {}
+    for name, spent in now.callbacks.items():
+        earlier = none if before is None else before.callbacks.get(name, none)
+        if times := spent.times - earlier.times:
+            took = spent.seconds - earlier.seconds
+            shares[name] = Share(times * per_second, took * per_second)
+    return sorted(shares.items(), key=lambda item: -item[1].share)
+
+
+def as_json(report: Report, rates: list[LoopRates]) -> dict[str, object]:
+    """What `mgloop.top --json` prints for each interval."""
+    return {
+        "pid": report.pid,
+        "program": report.program,
+        "python": report.python,
+        "loops": [dataclasses.asdict(loop) for loop in rates],
+    }

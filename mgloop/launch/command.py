@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -31,6 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     program, command = _command(list(arguments))
     if program is None:
         return _complain(f"there is no script and no program {command[0]!r}", 127)
+    # What a sitecustomize has printed; execve() forgets it. (None: it was closed from the start.)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError):
+            stream.flush()
     try:
         os.execve(program, command, _environment())
     except OSError as exc:

@@ -17,6 +17,12 @@ pytestmark = pytest.mark.mgloop_only
 COMMAND = [sys.executable, "-m", "mgloop", "run"]
 
 
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch):
+    """As most people run Python."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 def run(*arguments, returncode=0, python_flags=(), env=None, cwd=None, stdin=""):
     """(stdout, stderr) of `mgloop run`."""
     done = subprocess.run(
@@ -244,6 +250,14 @@ def test_a_sitecustomize_that_fails_is_told_as_ever(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import nothing_of_that_name")
     _, errors = run("-c", "", env={"PYTHONPATH": str(tmp_path)})
     assert "nothing_of_that_name" in errors
+
+
+def test_without_a_stdout(tmp_path):
+    script = tmp_path / "script.sh"
+    script.write_text('exec "$@" >&-')
+    code = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    subprocess.run(["sh", script, *COMMAND, "-c", code], check=True, timeout=support.PATIENCE)
+    assert (tmp_path / "ran").exists()
 
 
 def test_nested():

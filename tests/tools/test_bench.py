@@ -594,6 +594,7 @@ class TestSeeds:
             assert len(path) == length
             assert sum(map(int, payload.classify(path).split(","))) == length
 
+    @pytest.mark.timeout(300)  # Go compiles its whole library first
     def test_go_answers_the_same(self):
         if plan._go() is None:
             pytest.skip("no Go on this machine")

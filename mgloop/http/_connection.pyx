@@ -397,7 +397,7 @@ cdef class Connection(Channel):
             if memcmp(data, b"POST ", 5) == 0:
                 used[0] = 5
                 return self.begin_message(POST)
-        while self.carry is None and i < n and self.blank < 2 \
+        while not self.carry and i < n and self.blank < 2 \
                 and <unsigned char>data[i] == (10 if self.blank else 13):     # "\r\n"
             self.blank += 1
             i += 1

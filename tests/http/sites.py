@@ -40,9 +40,11 @@ class Client:
     async def send(self, data, *, bytewise=False):
         """Send it; byte by byte if it is short, else in short pieces."""
         step = len(data) if not bytewise else 1 if len(data) < 2000 else 997
+        if bytewise:
+            await asyncio.sleep(0.01)  # the server has accepted by then
         for i in range(0, len(data), step or 1):
             self.writer.write(data[i : i + step])
-            if bytewise:
+            for _ in range(2 if bytewise else 0):  # turns of the loop that is the server's as well
                 await asyncio.sleep(0)
         await self.writer.drain()
 

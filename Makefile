@@ -16,6 +16,8 @@
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
+# make sdist        the source distribution, in dist/
+# make wheels       and wheels made of it, for each Python here, glibc and musl, x86_64 and aarch64
 # make pictures     those of docs/observing.md, from real runs (needs prometheus and wrk)
 # make clean        delete what the above made
 #
@@ -44,7 +46,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	serve-soak bench bench-compare pictures clean build
+	serve-soak bench bench-compare sdist wheels pictures clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -135,6 +137,12 @@ bench: build $(VENV)/.group-bench
 bench-compare: build $(VENV)/.group-bench
 	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main" >&2; exit 2; }
 	$(RUN) python -m bench.revisions $(BASE) $(ARGS)
+
+sdist: $(VENV)/.group-wheels
+	$(RUN) $(BIN)/python tools/wheels.py --sdist-only $(ARGS)
+
+wheels: $(VENV)/.group-wheels
+	$(RUN) $(BIN)/python tools/wheels.py $(ARGS)
 
 pictures: build $(VENV)/.group-test $(VENV)/.group-bench
 	$(RUN) python -m tests.observe.pictures $(ARGS)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""tools/wheels.py: who can build, for whom, what a wheel may need. (Real ones: `make wheels`.)"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.mgloop_only
+
+spec = importlib.util.spec_from_file_location("wheels", ROOT / "tools" / "wheels.py")
+wheels = importlib.util.module_from_spec(spec)
+sys.modules["wheels"] = wheels  # where dataclasses look
+spec.loader.exec_module(wheels)
+
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+
+
+def test_this_python_can_build():
+    assert wheels.usable([sys.executable]) == {TAG: sys.executable}
+
+
+def test_the_first_of_a_version_is_taken_and_others_are_left_out(tmp_path):
+    other = tmp_path / "python3.10"
+    other.write_text("#!/bin/sh\necho '[false, \"cp310\"]'\n")
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    for path in other, broken:
+        path.chmod(0o755)
+    same = tmp_path / "same"
+    same.symlink_to(sys.executable)
+    found = wheels.usable([str(other), str(broken), sys.executable, str(same)])
+    assert found == {TAG: sys.executable}
+
+
+def test_the_platforms():
+    assert [platform.name for platform in wheels.PLATFORMS] == [
+        "manylinux_2_28_x86_64",
+        "manylinux_2_28_aarch64",
+        "musllinux_1_2_x86_64",
+        "musllinux_1_2_aarch64",
+    ]
+    assert {platform.processor for platform in wheels.PLATFORMS} == {"x86_64", "aarch64"}
+
+
+@pytest.mark.parametrize(
+    ("needed", "libraries", "fits"),
+    [
+        ("manylinux_2_28_x86_64", {}, True),
+        ("manylinux_2_17_x86_64", {}, True),
+        ("manylinux_2_5_x86_64", {}, True),
+        ("manylinux_2_31_x86_64", {}, False),
+        ("musllinux_1_2_x86_64", {}, False),
+        ("linux_x86_64", {}, False),
+        ("manylinux_2_17_x86_64", {"libssl.so.3": None}, False),
+    ],
+)
+def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
+    told = json.dumps({"overall_tag": needed, "external_libs": libraries})
+    monkeypatch.setattr(wheels, "run", lambda *command: told)
+    wheel, platform = Path("a.whl"), wheels.PLATFORMS[0]
+    if fits:
+        wheels.audit(wheel, platform)
+    else:
+        with pytest.raises(SystemExit, match="needs more than its name says"):
+            wheels.audit(wheel, platform)
+
+
+def test_a_command_that_fails_says_what_it_said(capfd):
+    with pytest.raises(SystemExit) as caught:
+        wheels.run(sys.executable, "-c", "print('because'); raise SystemExit(3)")
+    assert "because" in str(caught.value)
+    assert "ended with 3" in str(caught.value)
+
+
+def test_times_are_those_of_the_commit(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "12345")
+    assert wheels.source_date() == "12345"
+
+
+def test_the_command_lists_what_it_would_build():
+    command = [sys.executable, ROOT / "tools" / "wheels.py", "--list", "--python", sys.executable]
+    done = subprocess.run(
+        [*command, "--platform", "musllinux_1_2_aarch64"], env=os.environ, text=True, timeout=30,
+        check=True, capture_output=True,
+    )  # fmt: skip
+    assert done.stdout == f"{TAG} {sys.executable} musllinux_1_2_aarch64\n"
+
+
+def test_without_a_python_that_can_build(tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "wheels.py", "--python", tmp_path / "none"],
+        text=True, timeout=30, check=False, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "wheels: no CPython >= 3.11 with its headers was found; --python says where it is\n"
+    )

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Wheels that pip installs without a compiler, for every Python at hand: what `make wheels` does.
+
+    python tools/wheels.py                          all platforms, for the Pythons on PATH
+    python tools/wheels.py --platform manylinux_2_28_x86_64 --python /usr/bin/python3.12
+    python tools/wheels.py --list                   what would be built
+    python tools/wheels.py --sdist-only             the source distribution of the last commit
+
+The source distribution is made first, unless --sdist names one, and all wheels from it, by the C
+compiler of the package `ziglang`, which has the headers of each C library: of glibc in the version
+asked for, and of musl. A platform of another processor needs neither its Python nor an emulator:
+the interpreter that builds is told to take itself for that one's. auditwheel has to find each wheel
+to be what its name says.
+
+Two builds of a commit give the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
+Runs in an environment with the dependency group `wheels`.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+#: What a Python says of itself: whether it can build, and its tag.
+PROBE = """
+import json, os, sys, sysconfig
+headers = os.path.join(sysconfig.get_path("include"), "Python.h")
+usable = sys.implementation.name == "cpython" and sys.version_info >= (3, 11)
+print(json.dumps([
+    usable and os.path.exists(headers),
+    "cp%d%d%s" % (*sys.version_info[:2], sys.abiflags),
+]))
+"""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """name: as wheels have it. triplet: as in the names of Python's extension modules. zig: what
+    its compiler is asked for."""
+
+    name: str
+    triplet: str
+    zig: str
+
+    @property
+    def processor(self):
+        return self.triplet.partition("-")[0]
+
+
+PLATFORMS = [
+    Platform(f"manylinux_2_28_{cpu}", f"{cpu}-linux-gnu", f"{cpu}-linux-gnu.2.28")
+    for cpu in ("x86_64", "aarch64")
+] + [
+    Platform(f"musllinux_1_2_{cpu}", f"{cpu}-linux-musl", f"{cpu}-linux-musl")
+    for cpu in ("x86_64", "aarch64")
+]
+
+# zig is asked for nothing that only some processors of the kind have, and for no checks of its own.
+CROSS_FILE = """\
+[binaries]
+c = [{zig}, 'cc', '-target', '{platform.zig}', '-mcpu=baseline']
+ar = [{zig}, 'ar']
+cython = '{cython}'
+
+[built-in options]
+c_link_args = ['-s']
+
+[host_machine]
+system = 'linux'
+cpu_family = '{platform.processor}'
+cpu = '{platform.processor}'
+endian = 'little'
+"""
+
+
+def run(*command, **options):
+    """subprocess.run(), for text; what a command that fails has said is the error's message."""
+    done = subprocess.run(
+        [str(part) for part in command], text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nwheels: {command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def pythons():
+    """Paths of Pythons, the first of each version first: PATH, then pyenv's."""
+    names = [f"python3.{minor}{abi}" for minor in range(11, 16) for abi in ("", "t")]
+    found = [shutil.which(name) for name in ("python3", *names)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    return [path for path in found if path] + sorted(map(str, pyenv.glob("versions/*/bin/python3")))
+
+
+def usable(paths):
+    """{tag such as cp313t: path} of those that can build."""
+    chosen = {}
+    for path in filter(shutil.which, paths):
+        done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and (told := json.loads(done.stdout))[0]:
+            chosen.setdefault(told[1], path)
+    return chosen
+
+
+def source_date():
+    """SOURCE_DATE_EPOCH: as it is set, or the time of the commit."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return given
+    return run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+
+
+def make_sdist(outdir):
+    """The source distribution of the last commit."""
+    with tempfile.TemporaryDirectory(prefix="mgloop-sdist-") as folder:
+        run(
+            sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder,
+            cwd=ROOT, env=os.environ | {"SOURCE_DATE_EPOCH": source_date()},
+        )  # fmt: skip
+        (made,) = Path(folder).glob("*.tar.gz")
+        return Path(shutil.move(made, outdir / made.name))
+
+
+def audit(wheel, platform):
+    """Exit unless auditwheel finds in the wheel no more than any such platform has."""
+    told = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel))
+    needed = told.get("overall_tag", "")
+    libc, version = re.match(r"([a-z]*?linux)_(\d+_\d+)_|", needed).groups()
+    wanted_libc, wanted = re.match(r"([a-z]+)_(\d+_\d+)_", platform.name).groups()
+    if libc != wanted_libc or as_numbers(version) > as_numbers(wanted) or told["external_libs"]:
+        sys.exit(f"wheels: {wheel.name} needs more than its name says: {json.dumps(told)}")
+
+
+def as_numbers(version):
+    return tuple(map(int, version.split("_")))
+
+
+class Builder:
+    """Builds the wheels of one Python, in an environment of its own."""
+
+    def __init__(self, tag, python, folder):
+        self.tag = tag
+        self.home = folder / tag
+        self.bin = self.home / "bin"
+        run(python, "-m", "venv", self.home)
+        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+        run(self.bin / "python", "-m", "pip", "install", "--quiet", "build", *groups["build"])
+
+    def build(self, platform, source, outdir):
+        """The wheel for `platform`, of the unpacked source distribution."""
+        with tempfile.TemporaryDirectory(prefix="mgloop-wheel-") as folder:
+            cross_file = Path(folder) / "cross.ini"
+            zig = f"'{sys.executable}', '-m', 'ziglang'"
+            cross_file.write_text(
+                CROSS_FILE.format(zig=zig, platform=platform, cython=self.bin / "cython")
+            )
+            run(
+                self.bin / "python", "-m", "build", "--wheel", "--no-isolation",
+                f"-Csetup-args=--cross-file={cross_file}", "--outdir", folder, source,
+                env=self.environment(platform, folder),
+            )  # fmt: skip
+            (wheel,) = Path(folder).glob("*.whl")
+            audit(wheel, platform)
+            return Path(shutil.move(wheel, outdir / wheel.name))
+
+    def environment(self, platform, folder):
+        """With what makes the Python take itself for one of `platform`."""
+        variables = json.loads(
+            run(self.bin / "python", "-c",
+                "import importlib, json, sysconfig;"
+                "name = sysconfig._get_sysconfigdata_name();"
+                "print(json.dumps(importlib.import_module(name).build_time_vars))")
+        )  # fmt: skip
+        own = variables["MULTIARCH"]
+        told = {
+            key: value.replace(own, platform.triplet) if isinstance(value, str) else value
+            for key, value in variables.items()
+        }
+        data = Path(folder) / "sysconfigdata_of_the_platform.py"
+        data.write_text(f"build_time_vars = {told!r}\n")
+        return os.environ | {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTHONPATH": folder,
+            "_PYTHON_SYSCONFIGDATA_NAME": data.stem,
+            "_PYTHON_HOST_PLATFORM": platform.name,  # of which the wheel's name is made
+            "SOURCE_DATE_EPOCH": source_date(),
+        }
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="wheels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--platform", action="append", choices=[platform.name for platform in PLATFORMS],
+        help="may be repeated; all if it is not given",
+    )  # fmt: skip
+    parser.add_argument("--python", action="append", help="its path; may be repeated")
+    parser.add_argument("--sdist", type=Path, help="build from this source distribution")
+    parser.add_argument("--outdir", type=Path, default=DIST, help="dist/ if it is not given")
+    parser.add_argument("--sdist-only", action="store_true", help="build no wheel")
+    parser.add_argument("--list", action="store_true", help="say what would be built")
+    return parser.parse_args()
+
+
+def show(path):
+    print(f"{path.stat().st_size / 1024:8.0f} KiB  {path.name}", flush=True)
+
+
+def main():
+    arguments = parse()
+    if arguments.sdist_only:
+        arguments.outdir.mkdir(exist_ok=True)
+        show(make_sdist(arguments.outdir))
+        return
+    found = usable(arguments.python or pythons())
+    if not found:
+        sys.exit("wheels: no CPython >= 3.11 with its headers was found; --python says where it is")
+    platforms = [p for p in PLATFORMS if p.name in (arguments.platform or [p.name])]
+    if arguments.list:
+        for tag, python in found.items():
+            print(tag, python, *(platform.name for platform in platforms))
+        return
+    arguments.outdir.mkdir(exist_ok=True)
+    sdist = arguments.sdist or make_sdist(arguments.outdir)
+    with tempfile.TemporaryDirectory(prefix="mgloop-wheels-") as folder:
+        shutil.unpack_archive(sdist, folder)
+        (source,) = Path(folder).glob("mgloop-*")
+        for tag, python in found.items():
+            builder = Builder(tag, python, Path(folder))
+            for platform in platforms:
+                print(f"building for {tag} on {platform.name}", flush=True)
+                show(builder.build(platform, source, arguments.outdir))
+
+
+if __name__ == "__main__":
+    main()

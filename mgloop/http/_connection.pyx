@@ -25,10 +25,10 @@ from mgloop.http._llhttp cimport (
     llhttp_resume_after_upgrade, llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive,
     llhttp_t,
 )
-from mgloop.http._request cimport MGL_HELD, Channel, Request
+from mgloop.http._request cimport MGL_HELD, Channel, Request, mgl_clock_ns
 from mgloop.http._site cimport (
     MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, closing_response,
-    mgl_coarse_time, mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
+    mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
 )
 
 import logging
@@ -692,15 +692,17 @@ cdef class Connection(Channel):
     cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept:
         """Where the path of http://host/path begins, or the "*" of OPTIONS; else NULL."""
         cdef const char *at
+        cdef const char *host
         if end - start == 1 and start[0] == b"*":
             return start if self.method == "OPTIONS" else NULL
         at = <const char *>memchr(start, b":", end - start)
         if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
             return NULL
         at += 3
+        host = at
         while at < end and at[0] != b"/" and at[0] != b"?":
             at += 1
-        return at
+        return at if mgl_is_host(host, at - host) else NULL
 
     cdef int look_at_peer(self) except -1:
         """Who is at the other end; the same for all requests of the connection."""
@@ -739,7 +741,7 @@ cdef class Connection(Channel):
             return 0
         site.in_flight += 1
         if site.access_log is not None:
-            request.began = mgl_coarse_time()
+            request.began = mgl_clock_ns()
         site.count_request()
         request.step_on()
         return 0

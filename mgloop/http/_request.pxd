@@ -3,8 +3,14 @@
 of its connection. _request.pyx says how it works.
 """
 
+from libc.stdint cimport int64_t
+
 from mgloop.http._ready cimport Waiters
 from mgloop.http._site cimport Member, Site, Writer
+
+
+cdef extern from "clock.h":
+    int64_t mgl_clock_ns() noexcept
 
 
 cdef extern from *:
@@ -96,7 +102,7 @@ cdef class Request(Writer):
     cdef bint trailers
     cdef long long length               # as announced and not sent yet
     cdef long long sent                 # bytes of body
-    cdef double began
+    cdef int64_t began                  # for the access log: mgl_clock_ns()
 
     cdef int begin(self) except -1
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1

@@ -22,7 +22,7 @@ from mgloop.http._ready cimport READY, Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     STATUS_LINES, Site, Writer,
-    check_header, check_value, mgl_coarse_time, mgl_decimal, mgl_header_kind, mgl_out_add,
+    check_header, check_value, mgl_decimal, mgl_header_kind, mgl_out_add,
     mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
 )
 
@@ -655,7 +655,7 @@ cdef class Request(Writer):
     cdef int note_access(self) except -1:
         try:
             self.channel.site.access_log(
-                self.scope, self.status, self.sent, mgl_coarse_time() - self.began)
+                self.scope, self.status, self.sent, (mgl_clock_ns() - self.began) * 1e-9)
         except Exception:
             log.exception("the access log failed")
         return 0

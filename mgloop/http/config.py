@@ -139,7 +139,7 @@ def _option(default: Any, group: str, help: str, **rest: Any) -> Any:  # noqa: A
 
 
 _APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
-_DEV, _LOG, _HTTP = "Development", "Logging", "HTTP"
+_DEV, _LOG, _METRICS, _HTTP = "Development", "Logging", "Metrics", "HTTP"
 _LIMIT, _TIME, _WS, _TLS = "Limits", "Time-outs", "WebSocket", "TLS"
 
 _COUNT: dict[str, Any] = {"read": _whole, "low": 0, "metavar": "N"}
@@ -286,6 +286,18 @@ class Config:
         None, _LOG, "colours in the log", shown="on a terminal", **_FLAG
     )
 
+    metrics_port: int | None = _option(
+        None,
+        _METRICS,
+        "port of GET /metrics, for Prometheus, by prometheus_client; 0: any",
+        read=_whole,
+        low=0,
+        high=65535,
+        metavar="PORT",
+    )
+    metrics_address: str = _option(
+        "127.0.0.1", _METRICS, "address or name to answer it on", metavar="HOST"
+    )
     server_header: bool = _option(True, _HTTP, "send a Server header", **_FLAG)
     date_header: bool = _option(True, _HTTP, "send a Date header", **_FLAG)
     headers: tuple[tuple[str, str], ...] = _option(

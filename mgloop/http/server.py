@@ -30,10 +30,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from . import importing, logs, proxy_protocol, sockets, tls
+from . import importing, logs, prometheus, proxy_protocol, sockets, tls
 from .config import Config
 from .errors import StartError
 from .lifespan import Lifespan
+from .metrics import Meter, ServerStats
 from .proxy import TrustedProxies
 
 logger = logging.getLogger("mgloop.http")
@@ -59,7 +60,7 @@ class Server:
 
     listeners: sockets to listen on in place of the configuration's addresses, which the server
     then owns. app: the application, if it has been imported already. on_limit: told why when the
-    process is to be replaced; by default serve() ends.
+    process is to be replaced; by default serve() ends. quiet: its end is not logged.
 
     url, urls: where it can be reached; sockets: the bound sockets; site: the connections. Valid
     from start() on.
@@ -72,6 +73,7 @@ class Server:
         listeners: list[socket.socket] | None = None,
         app: importing.App | None = None,
         on_limit: Callable[[str], None] | None = None,
+        quiet: bool = False,
     ) -> None:
         if config.limit_max_requests and config.limit_max_requests_jitter:
             extra = random.randint(0, config.limit_max_requests_jitter)
@@ -94,6 +96,15 @@ class Server:
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
         self._idle_time = _ON_ITS_WAY
+        self._quiet = quiet
+        self._meter: Meter | None = None
+        self._around = contextlib.AsyncExitStack()
+
+    def stats(self) -> ServerStats:
+        """What it has done, if metrics_port is set; from any thread."""
+        if self._meter is None or self.site is None:
+            return ServerStats()
+        return self._meter.stats(in_flight=self.site.in_flight, connections=self.site.connections)
 
     @property
     def url(self) -> str:
@@ -131,6 +142,7 @@ class Server:
         if self._given is None:
             self._listeners = sockets.open_all(config)
             bound = self._listeners.of_slot(0)
+            await self._around.enter_async_context(prometheus.endpoint(self.config, self._accounts))
         else:
             bound = self._given
         self.sockets = bound
@@ -143,7 +155,7 @@ class Server:
             app,
             config,
             state=lifespan.state,
-            access_log=logs.access_log(config, loop),
+            access_log=self._account_of_responses(loop),
             proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
         )
         self.site.on_limit = self._request_limit_reached
@@ -153,6 +165,16 @@ class Server:
         if config.limit_max_memory:
             self._watch_memory()
         self.started = True
+
+    def _account_of_responses(self, loop: asyncio.AbstractEventLoop) -> logs.AccessLog | None:
+        log = logs.access_log(self.config, loop)
+        if self.config.metrics_port is None:
+            return log
+        self._meter = Meter(log)
+        return self._meter
+
+    async def _accounts(self) -> dict[str, ServerStats]:
+        return {"0": self.stats()}
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
         options: dict[str, Any] = {"backlog": self.config.backlog}
@@ -195,11 +217,13 @@ class Server:
         if self._listeners is not None:
             self._listeners.close()
         if self.site is not None:
-            logger.info("Shutting down.")  # nobody is accepted any more
+            if not self._quiet:
+                logger.info("Shutting down.")  # nobody is accepted any more
             await self._drain()
         if self._lifespan is not None:
             await self._unless_now(self._lifespan.shutdown())
         self._servers.clear()
+        await self._around.aclose()
 
     async def _drain(self) -> None:
         self.site.begin_draining()

@@ -28,10 +28,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import reloading, running, sockets
+from . import prometheus, reloading, running, sockets
 from .config import Config
 from .errors import StartError
-from .worker import RETIRE, Task
+from .metrics import ServerStats, total
+from .worker import COUNT, RETIRE, Task
 
 logger = logging.getLogger("mgloop.http")
 
@@ -40,6 +41,8 @@ _SHORT_LIFE = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # What a worker gets beyond the deadline for requests, until SIGKILL.
 _GRACE = 10.0
+# How long a worker may take to say what it has done, until the last that it has said counts.
+_TO_COUNT = 1.0
 # The deadline for requests when files have changed, and the developer waits.
 _RELOAD_DEADLINE = 2.0
 
@@ -76,6 +79,24 @@ class Worker:
         self.stuck: asyncio.TimerHandle | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.wants_successor = False
+        self.stats = ServerStats()
+        self._counted: asyncio.Future[None] | None = None
+
+    async def count(self) -> None:
+        """Have `stats` be those of now, if it answers in time."""
+        if self.writer is None:
+            return
+        if self._counted is None or self._counted.done():
+            self._counted = asyncio.get_running_loop().create_future()
+        self.writer.write(COUNT)
+        await asyncio.wait([self._counted, self.ended], timeout=_TO_COUNT,
+                           return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+
+    def counted(self, values: dict[str, Any]) -> None:
+        """It has said what it has done."""
+        self.stats = ServerStats.unpacked(values)
+        if self._counted is not None and not self._counted.done():
+            self._counted.set_result(None)
 
     async def _wait(self) -> int:
         status = await self.process.wait()
@@ -158,12 +179,21 @@ class Supervisor:
         self._hangups = 0
         self._rolling: asyncio.Task[None] | None = None
         self._announced = False
+        self._counting: set[Worker] = set()  # those that may have more to say
+        self._past: dict[int, ServerStats] = {}  # of the others, by slot
         self._listeners: sockets.Listeners
 
     async def run(self) -> None:
         """Supervise until a signal; all workers have ended when it returns."""
+        async with contextlib.AsyncExitStack() as around:
+            self._listeners = sockets.open_all(self.config)
+            around.callback(self._listeners.close)
+            await around.enter_async_context(prometheus.endpoint(self.config, self._accounts))
+            await self._supervise()
+        logger.info("Stopped supervisor [%d]", os.getpid())
+
+    async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
-        self._listeners = sockets.open_all(self.config)
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: self._interrupted,
             signal.SIGTERM: self._interrupted,
@@ -190,7 +220,6 @@ class Supervisor:
             await self._stop_all()
             for number in handlers:
                 loop.remove_signal_handler(number)
-        logger.info("Stopped supervisor [%d]", os.getpid())
 
     async def _run(self) -> None:
         """Keep every slot filled; raises WorkerError if the first one cannot be."""
@@ -309,6 +338,7 @@ class Supervisor:
                     sock.close()
         worker = Worker(number, process)
         self._workers.add(worker)
+        self._counting.add(worker)
         worker.ended.add_done_callback(lambda _: self._workers.discard(worker))
         task = Task(self.config, fds, list(sys.path), list(sys.argv))
         channel = asyncio.ensure_future(self._listen_to(worker, ours, task))
@@ -327,6 +357,7 @@ class Supervisor:
                     self._on_message(worker, json.loads(line))
             await asyncio.wait([worker.ended])
         finally:
+            self._remember(worker)
             worker.writer = None
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -345,8 +376,28 @@ class Supervisor:
             worker.wants_successor = True
             if slot.worker is worker and not self._stopping.is_set():
                 slot.replace()
+        elif event == "stats":
+            worker.counted(message["stats"])
         elif event == "alive":
             self._expect_life(worker)
+
+    def _remember(self, worker: Worker) -> None:
+        """What it has done stays done: counts that fall are taken for a restart of the server."""
+        before = self._past.get(worker.slot, ServerStats())
+        self._past[worker.slot] = before + worker.stats.ended()
+        self._counting.discard(worker)
+
+    async def _accounts(self) -> dict[str, ServerStats]:
+        """Of each slot: the workers that it has and those that it had."""
+        workers = list(self._counting)
+        await asyncio.gather(*(worker.count() for worker in workers))
+        return {
+            str(slot.number): total(
+                [self._past.get(slot.number, ServerStats())]
+                + [worker.stats for worker in self._counting if worker.slot == slot.number]
+            )
+            for slot in self._slots
+        }
 
     def _expect_life(self, worker: Worker) -> None:
         if worker.stuck is not None:

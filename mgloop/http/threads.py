@@ -18,8 +18,9 @@ import sys
 import threading
 from collections.abc import Callable
 
-from . import importing, sockets
+from . import importing, prometheus, sockets
 from .config import Config
+from .metrics import ServerStats, total
 from .running import loop_factory, run_loop
 from .server import Server, handled_signals
 
@@ -103,8 +104,14 @@ class ThreadedServer:
         """Serve until stop() or a signal; a second signal ends it at once. Raises StartError."""
         if getattr(sys, "_is_gil_enabled", lambda: True)():
             logger.warning("Threads share the GIL of this Python: --workers would be faster.")
-        with handled_signals(self) if handle_signals else contextlib.nullcontext():
+        async with contextlib.AsyncExitStack() as around:
+            if handle_signals:
+                around.enter_context(handled_signals(self))
             try:
+                if self._given is None:
+                    await around.enter_async_context(
+                        prometheus.endpoint(self.config, self._accounts)
+                    )
                 self._start()
                 started = [member.started for member in self._members]
                 await asyncio.wait(started, return_when=asyncio.FIRST_EXCEPTION)
@@ -125,6 +132,13 @@ class ThreadedServer:
                     if member.thread.ident is not None:
                         await asyncio.wait([member.ended])
                         member.thread.join()
+
+    def stats(self) -> ServerStats:
+        """What all threads have done, if metrics_port is set."""
+        return total(member.server.stats() for member in self._members)
+
+    async def _accounts(self) -> dict[str, ServerStats]:
+        return {"0": self.stats()}
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()

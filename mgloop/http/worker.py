@@ -40,6 +40,8 @@ LENGTH = struct.Struct("!I")
 
 # What the supervisor sends to a worker that has been replaced.
 RETIRE = b"r"
+# And when it wants to know what the worker has done.
+COUNT = b"c"
 
 # Seconds for requests to end when there is no supervisor any more and no deadline is configured.
 _ORPHAN_DEADLINE = 10.0
@@ -89,6 +91,10 @@ class Channel:
         except OSError:
             pass  # it is gone, which the thread notices, or stopped and not interested
 
+    def tell(self, server: Any) -> None:
+        """Tell the supervisor what `server` has done."""
+        self.send("stats", stats=server.stats().packed())
+
     def watch(self, loop: asyncio.AbstractEventLoop, server: Any, deadline: float) -> None:
         """End the process when the supervisor has ended: in order, by force after `deadline`."""
 
@@ -97,6 +103,8 @@ class Channel:
                 while data := self._sock.recv(1024):
                     if RETIRE in data:
                         loop.call_soon_threadsafe(server.retire)
+                    if COUNT in data:
+                        loop.call_soon_threadsafe(self.tell, server)
             except (OSError, RuntimeError):
                 pass  # the socket or the loop is closed
             logs.logger.error("The supervisor is gone: this worker ends.")
@@ -152,6 +160,8 @@ async def _serve(channel: Channel, task: Task) -> None:
             beat(config.timeout_worker_healthcheck / 4)
 
     await server.serve(handle_signals=False, on_start=on_start)
+    if config.metrics_port is not None:
+        channel.tell(server)
 
 
 def _adopt(fd: int) -> socket.socket:

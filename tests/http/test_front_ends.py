@@ -92,9 +92,23 @@ backend server
     server one 127.0.0.1:{server}
 """
 
+CADDY = """
+{{
+    admin off
+    persist_config off
+    auto_https off
+    storage file_system {folder}/caddy
+}}
+http://:{front} {{
+    bind 127.0.0.1
+    reverse_proxy 127.0.0.1:{server}
+}}
+"""
+
 FRONTS = {
     "nginx": (NGINX, ["-c", "{file}", "-p", "{folder}"]),
     "haproxy": (HAPROXY, ["-f", "{file}", "-db"]),
+    "caddy": (CADDY, ["run", "--config", "{file}", "--adapter", "caddyfile"]),
 }
 
 INNER = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"

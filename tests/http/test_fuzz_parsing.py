@@ -253,6 +253,7 @@ def check(understood, data, cuts):
             target,
             target.partition(b"#")[0],
             b"/" + target.partition(b"//")[2].partition(b"/")[2],
+            b"/?" + target.partition(b"?")[2],
         )
 
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a server has done: counted per response, added up over threads and processes.
+
+Nothing is counted unless metrics_port is set: prometheus.py answers there.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .logs import AccessLog
+
+#: Upper bounds of the buckets of ServerStats.durations, in seconds.
+BOUNDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, math.inf),
+)
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """Since the start, and now.
+
+    responses: how many there were, by status; 101 is a WebSocket's. sent: bytes of their bodies.
+    durations: how many took how long, from the request's head to the response's end: by bucket, see
+    BOUNDS. seconds: all together. in_flight: requests now. connections: now.
+    """
+
+    responses: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    sent: int = 0
+    durations: tuple[int, ...] = (0,) * len(BOUNDS)
+    seconds: float = 0.0
+    in_flight: int = 0
+    connections: int = 0
+
+    def __add__(self, other: ServerStats) -> ServerStats:
+        return ServerStats(
+            dict(collections.Counter(self.responses) + collections.Counter(other.responses)),
+            self.sent + other.sent,
+            tuple(map(sum, zip(self.durations, other.durations, strict=True))),
+            self.seconds + other.seconds,
+            self.in_flight + other.in_flight,
+            self.connections + other.connections,
+        )
+
+    def ended(self) -> ServerStats:
+        """The same of a server that is no more."""
+        return dataclasses.replace(self, in_flight=0, connections=0)
+
+    def packed(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def unpacked(cls, values: Mapping[str, Any]) -> ServerStats:
+        """What packed() has made of it, after JSON."""
+        responses = {int(status): count for status, count in values["responses"].items()}
+        return cls(**{**values, "responses": responses, "durations": tuple(values["durations"])})
+
+
+def total(accounts: Iterable[ServerStats]) -> ServerStats:
+    """Added up."""
+    return sum(accounts, start=ServerStats())
+
+
+class Meter:
+    """Counts the responses of a site, as its access log; `log` is told of each, if there is one."""
+
+    def __init__(self, log: AccessLog | None) -> None:
+        self._log = log
+        self._responses: dict[int, int] = {}
+        self._durations = [0] * len(BOUNDS)
+        self._sent = 0
+        self._seconds = 0.0
+
+    def __call__(self, scope: Mapping[str, Any], status: int, nbytes: int, seconds: float) -> None:
+        self._responses[status] = self._responses.get(status, 0) + 1
+        self._durations[bisect.bisect_left(BOUNDS, seconds)] += 1
+        self._sent += nbytes
+        self._seconds += seconds
+        if self._log is not None:
+            self._log(scope, status, nbytes, seconds)
+
+    def stats(self, *, in_flight: int, connections: int) -> ServerStats:
+        """The counts; from any thread."""
+        return ServerStats(
+            dict(self._responses),
+            self._sent,
+            tuple(self._durations),
+            self._seconds,
+            in_flight,
+            connections,
+        )

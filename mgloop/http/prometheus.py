@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""GET /metrics on an address of its own, for Prometheus, by prometheus_client.
+
+Of a process that serves by itself, of all its threads, or of a supervisor's workers: who opens the
+sockets that are served has this one as well. It is served by mgloop's own server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .config import Config
+from .errors import StartError
+from .logs import logger
+from .metrics import BOUNDS, ServerStats
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+#: What the servers have done, by the label `worker`.
+Accounts = Callable[[], Awaitable[Mapping[str, ServerStats]]]
+
+_BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
+
+
+def endpoint(config: Config, accounts: Accounts) -> contextlib.AbstractAsyncContextManager[Any]:
+    """Answers while the block lasts, if the configuration says so. Raises StartError."""
+    if config.metrics_port is None:
+        return contextlib.nullcontext()
+    return _endpoint(config, accounts)
+
+
+@contextlib.asynccontextmanager
+async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
+    from .server import Server
+
+    try:
+        from prometheus_client import CollectorRegistry, make_asgi_app
+    except ImportError as exc:
+        raise StartError(
+            "metrics_port needs prometheus_client: pip install 'mgloop[prometheus]'"
+        ) from exc
+    now: dict[str, ServerStats] = {}
+    registry = CollectorRegistry()
+    registry.register(_collector(now))
+    answer = make_asgi_app(registry)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/metrics":
+            await send({"type": "http.response.start", "status": 404})
+            await send({"type": "http.response.body", "body": b"it is at /metrics"})
+            return
+        now.update(await accounts())
+        await answer(scope, receive, send)
+
+    assert config.metrics_port is not None
+    own = Config(
+        app=app, host=config.metrics_address, port=config.metrics_port, lifespan="off",
+        access_log=False, proxy_headers=False, timeout_graceful_shutdown=1.0,
+    )  # fmt: skip
+    async with Server(own, quiet=True) as server:
+        logger.info("Metrics on %s/metrics", server.url)
+        yield
+
+
+def _collector(now: Mapping[str, ServerStats]) -> Any:
+    from prometheus_client.registry import Collector
+
+    class OfServers(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return _families(now)
+
+    return OfServers()
+
+
+def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    labels = ["worker"]
+    responses = CounterMetricFamily(
+        "mgloop_http_responses", "Responses, by status", labels=["worker", "status"]
+    )
+    sent = CounterMetricFamily(
+        "mgloop_http_sent_bytes", "Bytes of responses' bodies", labels=labels
+    )
+    durations = HistogramMetricFamily(
+        "mgloop_http_request_duration_seconds",
+        "From a request's head to its response's end",
+        labels=labels,
+    )
+    in_flight = GaugeMetricFamily("mgloop_http_requests_in_flight", "Requests now", labels=labels)
+    connections = GaugeMetricFamily("mgloop_http_connections", "Connections now", labels=labels)
+    for worker, stats in now.items():
+        for status, count in sorted(stats.responses.items()):
+            responses.add_metric([worker, str(status)], count)
+        sent.add_metric([worker], stats.sent)
+        counts = map(float, itertools.accumulate(stats.durations))
+        durations.add_metric([worker], list(zip(_BOUNDS, counts, strict=True)), stats.seconds)
+        in_flight.add_metric([worker], stats.in_flight)
+        connections.add_metric([worker], stats.connections)
+    return responses, sent, durations, in_flight, connections

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""GET /metrics of a server: it says what happened, in however many processes and threads."""
+
+import asyncio
+import os
+import re
+import signal
+
+import pytest
+from commands import PATIENCE, Command, fails, get, pending, write_app
+
+import mgloop.http
+from mgloop.http.metrics import BOUNDS, Meter, ServerStats, total
+
+pytest.importorskip("prometheus_client")
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = [pytest.mark.timeout(4 * PATIENCE), pytest.mark.mgloop_only]
+
+PORTS = ("--port", 0, "--metrics-port", 0, "--no-access-log")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_app(tmp_path)
+    return tmp_path
+
+
+def told(url):
+    """{(sample's name, worker, status or bound): value}"""
+    found = {}
+    for family in text_string_to_metric_families(get(url, "/metrics")):
+        for sample in family.samples:
+            of = sample.labels.get("status") or sample.labels.get("le")
+            found[sample.name, sample.labels["worker"], of] = sample.value
+    return found
+
+
+def responses(url, status=200):
+    """{worker: how many responses}"""
+    return {
+        worker: int(value)
+        for (name, worker, of), value in told(url).items()
+        if name == "mgloop_http_responses_total" and of == str(status)
+    }
+
+
+def addresses(command):
+    """(Where the metrics are, where the application is.)"""
+    return command.wait_for(r"Metrics on (\S+)/metrics")[1], command.url()
+
+
+def test_what_was_answered_is_counted(folder):
+    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
+        metrics, url = addresses(command)
+        sent = sum(len(get(url)) for _ in range(5))
+        with pending(url, "/gate") as answer:
+            command.wait_for("in the gate")
+            now = told(metrics)
+            assert now["mgloop_http_requests_in_flight", "0", None] == 1
+            assert now["mgloop_http_connections", "0", None] == 1
+            assert now["mgloop_http_responses_total", "0", "200"] == 5
+            assert now["mgloop_http_sent_bytes_total", "0", None] == sent
+            get(url, "/open")
+            answer()
+        now = told(metrics)
+        assert now["mgloop_http_responses_total", "0", "200"] == 7
+        assert now["mgloop_http_request_duration_seconds_count", "0", None] == 7
+        assert now["mgloop_http_request_duration_seconds_bucket", "0", "+Inf"] == 7
+        assert now["mgloop_http_request_duration_seconds_bucket", "0", "0.1"] >= 6
+        assert 0 < now["mgloop_http_request_duration_seconds_sum", "0", None] < PATIENCE
+        assert command.stop() == 0
+    assert command.output.count("Shutting down.") == 1
+
+
+def test_other_paths_of_the_metrics_address(folder):
+    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
+        metrics, _ = addresses(command)
+        with pytest.raises(AssertionError, match="404"):
+            get(metrics, "/")
+        assert command.stop() == 0
+
+
+def test_workers_are_told_apart_and_outlived(folder):
+    """Who has ended stays counted, however it went, and each is known by its place."""
+    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
+        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        command.wait_for("is ready")
+        url = command.url()
+        command.wait_for("is ready")
+        for _ in range(40):
+            get(url)
+        before = responses(metrics)
+        assert sum(before.values()) == 40
+        assert set(before) <= {"0", "1"}
+        command.send(signal.SIGHUP)
+        command.wait_for("all workers have been replaced")
+        assert sum(responses(metrics).values()) == 40
+        pid = int(get(url))
+        assert sum(responses(metrics).values()) == 41
+        os.kill(pid, signal.SIGKILL)
+        command.wait_for("is ready")
+        after = responses(metrics)
+        assert sum(after.values()) == 41
+        assert all(after[worker] >= count for worker, count in before.items())
+        assert command.stop() == 0
+
+
+def test_a_worker_that_is_stuck_keeps_nobody(folder):
+    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
+        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        command.wait_for("is ready")
+        url = command.url()
+        command.wait_for("is ready")
+        get(url)
+        assert sum(responses(metrics).values()) == 1
+        with pending(url, "/stuck"):
+            assert sum(responses(metrics).values()) == 1
+
+
+def test_threads_are_added_up(folder):
+    with Command("serve", "main:app", *PORTS, "--threads", 3, cwd=folder) as command:
+        metrics, url = addresses(command)
+        for _ in range(30):
+            get(url)
+        assert responses(metrics) == {"0": 30}
+        assert command.stop() == 0
+
+
+async def hello(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 201})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def test_embedded():
+    async def main():
+        config = mgloop.http.Config(app=hello, port=0, metrics_port=0, lifespan="off")
+        async with mgloop.http.Server(config) as server:
+            assert server.stats() == ServerStats()
+            for _ in range(3):
+                with pytest.raises(AssertionError, match="201"):
+                    await asyncio.to_thread(get, server.url)
+            for _ in range(100):  # the last connection's end is on its way
+                if not server.stats().connections:
+                    break
+                await asyncio.sleep(0.01)
+            stats = server.stats()
+        assert stats.responses == {201: 3}
+        assert (stats.sent, stats.in_flight, stats.connections) == (15, 0, 0)
+        assert sum(stats.durations) == 3
+        assert stats.seconds > 0
+
+    mgloop.run(main())
+
+
+def test_nothing_is_counted_unless_asked():
+    async def main():
+        async with mgloop.http.Server(mgloop.http.Config(app=hello, port=0)) as server:
+            with pytest.raises(AssertionError, match="201"):
+                await asyncio.to_thread(get, server.url)
+            return server.stats()
+
+    assert mgloop.run(main()).responses == {}
+
+
+def test_durations_go_into_their_buckets():
+    logged = []
+    meter = Meter(lambda *told: logged.append(told))
+    for seconds in (0, BOUNDS[0], BOUNDS[0] * 1.01, 1e9):
+        meter({}, 200, 1, seconds)
+    stats = meter.stats(in_flight=0, connections=0)
+    assert stats.durations == (2, 1, *[0] * (len(BOUNDS) - 3), 1)
+    assert len(logged) == 4
+
+
+def test_accounts_add_up_and_travel():
+    durations = tuple(range(len(BOUNDS)))
+    one = ServerStats({200: 1, 404: 2}, 10, durations, 0.5, 1, 2)
+    two = ServerStats({200: 3}, 5, durations, 0.25, 1, 1)
+    both = total([one, two])
+    assert both == ServerStats({200: 4, 404: 2}, 15, tuple(2 * n for n in durations), 0.75, 2, 3)
+    assert ServerStats.unpacked(both.packed()) == both
+    assert both.ended().in_flight == both.ended().connections == 0
+    assert total([]) == ServerStats()
+
+
+def test_a_port_in_use(folder):
+    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
+        metrics, _ = addresses(command)
+        port = metrics.rpartition(":")[2]
+        arguments = ("serve", "main:app", "--port", 0, "--metrics-port", port)
+        for more in ((), ("--workers", 2)):
+            lines = fails(*arguments, *more, cwd=folder, status=1)
+            (line,) = [line for line in lines if port in line]
+            assert "in use" in line
+            assert "Traceback" not in "\n".join(lines)
+
+
+def test_without_prometheus_client(folder):
+    (folder / "prometheus_client.py").write_text("raise ImportError('not installed')")
+    lines = fails("serve", "main:app", *PORTS, cwd=folder, status=1,
+                  env={"PYTHONPATH": str(folder)})  # fmt: skip
+    assert re.search(r"metrics_port needs prometheus_client: pip install", lines[-1])
+    assert "Traceback" not in "\n".join(lines)

@@ -45,7 +45,8 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
         ) from exc
     now: dict[str, ServerStats] = {}
     registry = CollectorRegistry()
-    registry.register(_collector(now))
+    collector: Any = _Collector(now)
+    registry.register(collector)
     answer = make_asgi_app(registry)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -66,14 +67,14 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
         yield
 
 
-def _collector(now: Mapping[str, ServerStats]) -> Any:
-    from prometheus_client.registry import Collector
+class _Collector:
+    """What prometheus_client asks; its own class of that name may not be there."""
 
-    class OfServers(Collector):
-        def collect(self) -> Iterable[Metric]:
-            return _families(now)
+    def __init__(self, now: Mapping[str, ServerStats]) -> None:
+        self._now = now
 
-    return OfServers()
+    def collect(self) -> Iterable[Metric]:
+        return _families(self._now)
 
 
 def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:

@@ -89,8 +89,8 @@ class Worker:
         if self._counted is None or self._counted.done():
             self._counted = asyncio.get_running_loop().create_future()
         self.writer.write(COUNT)
-        await asyncio.wait([self._counted, self.ended], timeout=_TO_COUNT,
-                           return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+        events: list[asyncio.Future[Any]] = [self._counted, self.ended]
+        await asyncio.wait(events, timeout=_TO_COUNT, return_when=asyncio.FIRST_COMPLETED)
 
     def counted(self, values: dict[str, Any]) -> None:
         """It has said what it has done."""

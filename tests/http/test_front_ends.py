@@ -95,7 +95,6 @@ backend server
 CADDY = """
 {{
     admin off
-    persist_config off
     auto_https off
     storage file_system {folder}/caddy
 }}

@@ -359,13 +359,16 @@ def test_an_idle_loop_stays_without_system_calls(tmp_path):
         mgloop.run(main())
     """
     done = subprocess.run(
-        ["strace", "-f", "-o", str(log), sys.executable, "-c", textwrap.dedent(program)],
+        ["strace", "-f", "-ttt", "-o", str(log), sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, timeout=50,
     )  # fmt: skip
     if "ptrace" in done.stderr or "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr
-    text = log.read_text()
-    window = text[text.index("/begin-mark") : text.index("/end-mark")].splitlines()[1:-1]
+    lines = [line.split(maxsplit=2) for line in log.read_text().splitlines()]
+    calls = [(float(time), call) for _, time, call in lines]
+    [begun] = [time for time, call in calls if "/begin-mark" in call]
+    assert any("/end-mark" in call for _, call in calls)
     # The watchdog looks a few times more, until it sees that the loop waits.
-    assert len(window) < 12, window
+    idle = [call for time, call in calls if begun + 1 < time < begun + 2.9]
+    assert idle == []

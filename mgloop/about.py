@@ -10,6 +10,7 @@ import ssl
 import sys
 
 from . import MONGOOSE_VERSION, __version__
+from .tls import _openssl
 
 #: Distributions that mgloop works with, by the name that is imported.
 _EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
@@ -20,12 +21,15 @@ def text() -> str:
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     c_library = " ".join(platform.libc_ver()) or "an unknown C library"
     extras = [name for name in _EXTRAS if importlib.util.find_spec(name)]
+    engine, why = _openssl.engine()
+    called = "called directly" if engine == "openssl" else f"by way of the ssl module: {why}"
     pidfd = "yes" if _has_pidfd() else "no"
     return "\n".join(
         [
             f"mgloop {__version__} (GPL-2.0-only), Mongoose {MONGOOSE_VERSION}",
             f"{platform.python_implementation()} {platform.python_version()}"
-            f" ({'with' if gil else 'without'} the GIL), {ssl.OPENSSL_VERSION}",
+            f" ({'with' if gil else 'without'} the GIL), {ssl.OPENSSL_VERSION}"
+            f" ({called})",
             f"{platform.system()} {platform.release()}, {platform.machine()}, {c_library}",
             f"processors {os.cpu_count()}, pidfd {pidfd}",
             f"beside it: {', '.join(extras) or 'nothing'}",

@@ -5,6 +5,7 @@
 cdef enum:
     ARRIVAL_SIZE = 256 * 1024
     RECORD_PLAIN_MAX = 16 * 1024
+    CIPHER_SIZE = 128 * 1024
 
 
 cdef class LoopBuffers:
@@ -13,9 +14,12 @@ cdef class LoopBuffers:
     cdef object record              # bytearray: small writes on their way into one record
     cdef Py_ssize_t record_used
     cdef void* record_owner         # connection that is filling `record`, not referenced
+    cdef char* cipher               # what is encrypted and not sent, of connections called directly
+    cdef void* cipher_owner         # connection whose that is, not referenced
     cdef void* delivering           # connection that is inside data_received(), not referenced
 
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL
+    cdef char* cipher_space(self) except NULL
 
 
 cdef LoopBuffers buffers_for(object loop)

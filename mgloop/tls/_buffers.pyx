@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Memory that all TLS connections of one loop use in turn: room for ciphertext that arrives, and
-for small writes that are on their way into one record.
+"""Memory that all TLS connections of one loop use in turn: room for ciphertext that arrives, for
+small writes that are on their way into one record, and for ciphertext that is to be sent.
 
-One pair per loop, instead of 256 KiB per connection as with asyncio.sslproto. It is native because
-it is lent as plain memory. It is used in the loop's thread, and belongs to nobody between two
-callbacks: what arrives is taken out before anything else runs, and the record is held only while
-its connection is inside a callback of the application, or in writelines().
+One of each per loop, instead of 256 KiB per connection as with asyncio.sslproto. It is native
+because it is lent as plain memory. It is used in the loop's thread, and belongs to nobody between
+two callbacks: what arrives is taken out before anything else runs, and the record is held only
+while its connection is inside a callback of the application, or in writelines(). So is the
+ciphertext: who finds no room there has a BIO.
 The loop refers to it, and connections as long as they live.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 
 from mgloop._loop cimport LoopCore
 
@@ -25,11 +27,14 @@ cdef class LoopBuffers:
         self.record = bytearray(RECORD_PLAIN_MAX)
         self.record_used = 0
         self.record_owner = NULL
+        self.cipher = NULL
+        self.cipher_owner = NULL
         self.delivering = NULL
 
     def __dealloc__(self):
         if self.pin.buf is not NULL:
             PyBuffer_Release(&self.pin)
+        PyMem_Free(self.cipher)
 
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL:
         if self.pin.buf is NULL:
@@ -39,6 +44,13 @@ cdef class LoopBuffers:
             PyObject_GetBuffer(arrival, &self.pin, PyBUF_WRITABLE)
         size[0] = ARRIVAL_SIZE
         return <char*>self.pin.buf
+
+    cdef char* cipher_space(self) except NULL:
+        if self.cipher is NULL:
+            self.cipher = <char*>PyMem_Malloc(CIPHER_SIZE)
+            if self.cipher is NULL:
+                raise MemoryError
+        return self.cipher
 
 
 cdef LoopBuffers buffers_for(object loop):

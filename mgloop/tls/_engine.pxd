@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Contract of mgloop.tls._engine: records in, plaintext out, and back; nothing of asyncio."""
 
+from mgloop.tls._openssl cimport mgl_pipe, mgl_ssl
+
 
 cdef class Engine:
     cdef object sslobj              # what the user's SSLContext made
@@ -11,7 +13,13 @@ cdef class Engine:
     cdef object sslobj_write
     cdef object sslobj_pending
     cdef object incoming_write
-    cdef object take                # outgoing.read: everything that is to be sent, as bytes
+    cdef object outgoing_read
+
+    # OpenSSL called directly, if `session` is not NULL: then `inner` keeps it.
+    cdef object inner
+    cdef mgl_ssl* session
+    cdef mgl_pipe* pipe
+    cdef Py_ssize_t overhead        # bytes of a record's body that were no plaintext, lately
 
     # Framing of the arriving records: what is known about the one that is incomplete.
     cdef bint framed                # every byte so far made sense as TLS records
@@ -23,6 +31,9 @@ cdef class Engine:
     cdef Py_ssize_t body_missing
 
     cdef int use(self, object sslobj) except -1
+    cdef int call_directly(self) except -1
+    cdef int indirectly(self) except -1
+    cdef str name(self)
     cdef int forget(self) except -1
     cdef int recount(self) except -1
     cdef int tampered(self) except -1
@@ -34,14 +45,29 @@ cdef class Engine:
     cdef object decrypt_fed(self)
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1
 
+    # Ciphertext that is to be sent: all of it, as bytes; and how much that is.
+    cdef object take(self)
+    cdef Py_ssize_t unsent(self) except -1
+    # Memory for it instead of the outgoing BIO, until it is taken or kept. False: not now.
+    cdef bint lend(self, char* room, Py_ssize_t size) noexcept
+    cdef int keep(self) except -1
+
     # Plaintext in. The number of bytes taken: 0 if OpenSSL has to read first.
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1
 
     cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept
     cdef Py_ssize_t partial_size(self) noexcept
+    cdef int store(self, char* data, Py_ssize_t size) except -1
+    cdef Py_ssize_t stored(self) except -1
+    cdef Py_ssize_t pending(self) except -1
+    cdef Py_ssize_t pull(self, char* room, Py_ssize_t size) except -2
+    cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1
+    cdef object decrypt_lent(self, char* data, Py_ssize_t whole, Py_ssize_t room,
+                             Py_ssize_t records)
     cdef object decrypt_one(self, Py_ssize_t room)
     cdef object decrypt_many(self, char* data, Py_ssize_t first, Py_ssize_t whole,
                              Py_ssize_t room)
     cdef object read_all(self)
     cdef object read_until_again(self)
+    cdef Py_ssize_t read_into(self, char* room, Py_ssize_t size) except -1

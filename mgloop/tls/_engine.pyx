@@ -14,17 +14,26 @@ How it is faster than calling SSLObject.read() until it raises, as asyncio.sslpr
   an exception object with a formatted message (1.1 us, as much as decrypting 1 KiB).
 * The records of one arrival are decrypted into one bytes object of about the right size, at
   their places: no join, no 256 KiB allocation per read (uvloop #726).
-* The methods of the `_ssl` object behind `ssl.SSLObject` are bound once and called directly:
+* OpenSSL is called directly where _openssl.pyx has shown that to be safe: records are read from
+  where recv() has put them, and written to where send() takes them from. Whatever is not simply
+  data (the end, an error, a callback's exception) is then asked for once more through the `ssl`
+  module, which finds OpenSSL in the same state and says it in Python.
+* Elsewhere the methods of the `_ssl` object behind `ssl.SSLObject` are bound once and called:
   SSLObject.read and .write are Python functions, a frame per record.
 
-Everything runs in one thread. `_ssl` releases it while it encrypts or decrypts:
-memory that is handed to it must belong to this engine's loop.
+Everything runs in one thread. `_ssl` lets others run while it encrypts or decrypts, a direct call
+does not (16 KiB take 4 us): memory that is handed over must belong to this engine's loop.
 """
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy
+
+from mgloop.tls._openssl cimport (
+    MGL_WANT_READ, MGL_WANT_WRITE, insert_pipe, mgl_openssl, mgl_pipe, mgl_pipe_keep_in,
+    mgl_pipe_keep_out, mgl_pipe_lend_in, mgl_ssl, mgl_stored, session_of,
+)
 
 import _ssl
 import ssl
@@ -51,6 +60,7 @@ cdef enum:
     # Ciphertext that lies in the incoming BIO at a time: a BIO never gives memory back, so this
     # bounds what a connection keeps after a burst. Measured: 16 to 256 KiB are equally fast.
     FEED_SIZE = 64 * 1024
+    LARGEST_INT = 0x7fffffff
 
 
 @cython.final
@@ -88,11 +98,15 @@ cdef class Engine:
         self.incoming = MemoryBIO()
         self.outgoing = MemoryBIO()
         self.incoming_write = self.incoming.write
-        self.take = self.outgoing.read
+        self.outgoing_read = self.outgoing.read
         self.use(sslcontext.wrap_bio(self.incoming, self.outgoing, server_side=server_side,
                                      server_hostname=server_hostname))
+        # Who traces a context's messages is told of more by the ssl module.
+        if self.raw and getattr(sslcontext, '_msg_callback', None) is None:
+            self.call_directly()
 
     cdef int use(self, object sslobj) except -1:
+        self.indirectly()
         self.sslobj = sslobj
         kind = type(sslobj)
         inner = getattr(sslobj, '_sslobj', None)
@@ -108,8 +122,32 @@ cdef class Engine:
         self.sslobj_pending = getattr(sslobj, 'pending', None)
         return 0
 
+    cdef int call_directly(self) except -1:
+        cdef mgl_ssl *session
+        inner = self.sslobj._sslobj
+        session = session_of(inner)
+        if session is not NULL:
+            self.pipe = insert_pipe(session)
+            self.session = session
+            self.inner = inner
+        return 0
+
+    cdef int indirectly(self) except -1:
+        """From now on by way of the ssl module, which goes through the pipe, if there is one."""
+        if self.session is not NULL:
+            self.keep()
+            self.session = NULL
+            self.pipe = NULL
+            self.inner = None
+        return 0
+
+    cdef str name(self):
+        """Who is called: 'openssl' or the module 'ssl'."""
+        return 'ssl' if self.session is NULL else 'openssl'
+
     cdef int forget(self) except -1:
         """Let go of OpenSSL's objects; nothing may be encrypted or decrypted any more."""
+        self.indirectly()
         self.sslobj = self.sslobj_read = self.sslobj_write = self.sslobj_pending = None
         return 0
 
@@ -167,9 +205,7 @@ cdef class Engine:
                 self.carry = True
         if not self.framed:
             self.carry = True
-        if size > 0:
-            self.incoming_write(span(data, size))
-        return 0
+        return self.store(data, size)
 
     cdef bint drained(self) except -1:
         """True if OpenSSL could only answer that it wants more ciphertext."""
@@ -177,9 +213,9 @@ cdef class Engine:
             return True
         if not self.raw:
             return False
-        if self.incoming.pending > (self.partial_size() if self.framed else 0):
+        if self.stored() > (self.partial_size() if self.framed else 0):
             return False
-        if self.sslobj_pending():
+        if self.pending():
             return False
         if self.framed:
             self.carry = False
@@ -196,7 +232,7 @@ cdef class Engine:
             at += self.frame(<unsigned char*>data + at, size - at)
             if not self.framed:
                 self.carry = True
-                self.incoming_write(span(data, size))
+                self.store(data, size)
                 return None
             if self.header_seen == 0:
                 whole = at
@@ -204,14 +240,62 @@ cdef class Engine:
                 records += 1
                 if records == 1:
                     first = at
+        if records and self.session is not NULL:
+            try:
+                return self.decrypt_lent(data, whole, room, records)
+            finally:
+                self.store(data + whole, size - whole)
         if records > 1:
             try:
                 return self.decrypt_many(data, first, whole, room)
             finally:
-                if whole < size:
-                    self.incoming_write(span(data + whole, size - whole))
-        self.incoming_write(span(data, size))
+                self.store(data + whole, size - whole)
+        self.store(data, size)
         return self.decrypt_one(room) if records else None
+
+    cdef object decrypt_lent(self, char* data, Py_ssize_t whole, Py_ssize_t room,
+                             Py_ssize_t records):
+        """Decrypt the *records* in data[:whole], of which the first may have begun earlier, from
+        where they are. Returns bytes, or None if they held no application data."""
+        cdef object _inner = self.inner      # what OpenSSL calls back may forget it
+        cdef mgl_pipe *pipe = self.pipe
+        cdef Py_ssize_t guess = max(room - records * self.overhead, 1)
+        cdef Py_ssize_t size = guess, filled = 0, got
+        cdef PyObject* plain = bytes_alloc(NULL, size)
+        mgl_pipe_lend_in(pipe, data, whole)
+        try:
+            while True:
+                got = self.pull(bytes_data(plain) + filled, size - filled)
+                if got <= 0:
+                    self.ended = got == 0
+                    break
+                filled += got
+                if filled < size:
+                    if pipe.in_left == 0:
+                        break
+                elif pipe.in_left == 0 and not self.pending():
+                    break
+                elif size < room:
+                    size = room
+                    bytes_resize(&plain, size)
+                else:
+                    # Records that hold more than their ciphertext: compression.
+                    self.carry = True
+                    break
+            if self.ended:
+                self.carry = True
+            if filled == 0:
+                return None
+            if filled != guess:
+                self.overhead = max((room - filled) // records, 0)
+            if filled < size:
+                bytes_resize(&plain, filled)
+            result = <object>plain
+            return result
+        finally:
+            Py_CLEAR(plain)
+            if not mgl_pipe_keep_in(pipe):
+                raise MemoryError
 
     cdef object decrypt_one(self, Py_ssize_t room):
         try:
@@ -279,9 +363,7 @@ cdef class Engine:
 
     cdef object read_all(self):
         # OpenSSL may hold most of a record whose end is all that is in the BIO.
-        cdef Py_ssize_t room = max(
-            <Py_ssize_t>self.incoming.pending + <Py_ssize_t>self.sslobj_pending(),
-            RECORD_PLAIN_MAX)
+        cdef Py_ssize_t room = max(self.stored() + self.pending(), RECORD_PLAIN_MAX)
         cdef Py_ssize_t filled = 0
         cdef PyObject* plain = bytes_alloc(NULL, room)
         try:
@@ -311,28 +393,103 @@ cdef class Engine:
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1:
         """Decrypt what is in the BIO into room[:size], which is not empty; returns how much."""
         cdef Py_ssize_t filled = 0, got
+        if not self.raw:
+            return self.read_into(room, size)
+        while filled < size:
+            got = self.pull(room + filled, size - filled)
+            if got < 0:
+                self.carry = not self.framed
+                break
+            if got == 0:
+                self.ended = True
+                break
+            filled += got
+            if self.drained():
+                break
+        return filled
+
+    cdef Py_ssize_t read_into(self, char* room, Py_ssize_t size) except -1:
+        """decrypt_into() for an SSLObject of the user's own."""
+        cdef Py_ssize_t filled = 0, got
         try:
             while filled < size:
-                if self.raw:
-                    got = self.sslobj_read(size - filled, span(room + filled, size - filled))
-                else:
-                    chunk = bytes(memoryview(self.sslobj_read(size - filled)))
-                    got = min(PyBytes_GET_SIZE(chunk), size - filled)
-                    memcpy(room + filled, PyBytes_AS_STRING(chunk), got)
+                chunk = bytes(memoryview(self.sslobj_read(size - filled)))
+                got = min(PyBytes_GET_SIZE(chunk), size - filled)
+                memcpy(room + filled, PyBytes_AS_STRING(chunk), got)
                 if got == 0:
                     self.ended = True
                     break
                 filled += got
-                if self.raw and self.drained():
-                    break
         except AGAIN:
-            self.carry = not (self.framed and self.raw)
+            self.carry = True
         return filled
 
-    # Encrypting.
+    # OpenSSL, directly or by way of the ssl module.
+
+    cdef int store(self, char* data, Py_ssize_t size) except -1:
+        """Put ciphertext into the incoming BIO."""
+        if size <= 0:
+            return 0
+        if self.session is NULL:
+            self.incoming_write(span(data, size))
+        elif self.pipe.lib.BIO_write(self.pipe.stored_in, data, <int>size) != size:
+            raise MemoryError
+        return 0
+
+    cdef Py_ssize_t stored(self) except -1:
+        """How much ciphertext the incoming BIO holds."""
+        if self.session is NULL:
+            return self.incoming.pending
+        return mgl_stored(self.pipe.lib, self.pipe.stored_in)
+
+    cdef Py_ssize_t pending(self) except -1:
+        """How much of a record OpenSSL has decrypted and not given out."""
+        if self.session is NULL:
+            return self.sslobj_pending()
+        return self.pipe.lib.SSL_pending(self.session)
+
+    cdef Py_ssize_t pull(self, char* room, Py_ssize_t size) except -2:
+        """Decrypt into room[:size] what is left of a record, or the next one. Returns how much: 0
+        at the end of the stream, -1 if that wants more ciphertext. For a raw engine."""
+        cdef object _inner = self.inner      # what OpenSSL calls back may forget it
+        cdef mgl_ssl *session = self.session
+        cdef const mgl_openssl *lib
+        cdef int got
+        if session is not NULL:
+            lib = self.pipe.lib
+            got = lib.SSL_read(session, room, <int>min(size, LARGEST_INT))
+            if got > 0:
+                return got
+            if lib.SSL_get_error(session, got) == MGL_WANT_READ:
+                return -1
+        try:
+            return self.sslobj_read(size, span(room, size))
+        except AGAIN:
+            return -1
+
+    cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1:
+        """Encrypt data[:size]. Returns how much was taken. For a raw engine."""
+        cdef object _inner = self.inner
+        cdef mgl_ssl *session = self.session
+        cdef const mgl_openssl *lib
+        cdef int done
+        if session is not NULL:
+            lib = self.pipe.lib
+            done = lib.SSL_write(session, data, <int>min(size, LARGEST_INT))
+            if done > 0:
+                return done
+            done = lib.SSL_get_error(session, done)
+            if done == MGL_WANT_READ or done == MGL_WANT_WRITE:
+                return 0
+        try:
+            return self.sslobj_write(span(data, size))
+        except AGAIN:
+            return 0
 
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1:
         """Encrypt *data*, which is not empty: encrypt() without an object to lend its memory by."""
+        if self.session is not NULL:
+            return self.push(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         try:
             return self.sslobj_write(data)
         except AGAIN:
@@ -340,9 +497,43 @@ cdef class Engine:
 
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1:
         """Encrypt data[:size], which is not empty."""
+        if self.raw:
+            return self.push(data, size)
         try:
-            if self.raw:
-                return self.sslobj_write(span(data, size))
             return self.sslobj_write(PyBytes_FromStringAndSize(data, size))
         except AGAIN:
             return 0
+
+    cdef bint lend(self, char* room, Py_ssize_t size) noexcept:
+        if self.session is NULL or mgl_stored(self.pipe.lib, self.pipe.stored_out) > 0:
+            return False
+        self.pipe.out = room
+        self.pipe.out_size = size
+        self.pipe.out_used = 0
+        return True
+
+    cdef int keep(self) except -1:
+        if self.session is not NULL and not mgl_pipe_keep_out(self.pipe):
+            raise MemoryError
+        return 0
+
+    cdef Py_ssize_t unsent(self) except -1:
+        if self.session is NULL:
+            return self.outgoing.pending
+        return self.pipe.out_used + mgl_stored(self.pipe.lib, self.pipe.stored_out)
+
+    cdef object take(self):
+        cdef mgl_pipe *pipe = self.pipe
+        cdef Py_ssize_t size
+        if self.session is NULL:
+            return self.outgoing_read()
+        if pipe.out is not NULL:
+            data = PyBytes_FromStringAndSize(pipe.out, pipe.out_used)
+            pipe.out = NULL
+            pipe.out_used = 0
+            return data
+        size = mgl_stored(pipe.lib, pipe.stored_out)
+        data = PyBytes_FromStringAndSize(NULL, size)
+        if size and pipe.lib.BIO_read(pipe.stored_out, PyBytes_AS_STRING(data), size) != size:
+            raise MemoryError
+        return data

@@ -335,7 +335,8 @@ cdef class SSLProtocol(Reading):
             took = self._loop.time() - self.handshake_started
             logger.debug('%r: SSL handshake took %.1f ms', self, took * 1e3)
         self._extra.update(peercert=peercert, cipher=sslobj.cipher(),
-                           compression=sslobj.compression(), ssl_object=sslobj)
+                           compression=sslobj.compression(), ssl_object=sslobj,
+                           tls_engine=self.tls.name())
         if self.app_state == APP_INIT:
             self.app_state = APP_CON_MADE
             try:

@@ -181,7 +181,7 @@ cdef class Reading(Writing):
 
     cdef object read_buffer_size(self):
         # The beginning of an incomplete record does not count: more input is what it needs.
-        return self.tls.incoming.pending if self.tls.carry or self._app_reading_paused else 0
+        return self.tls.stored() if self.tls.carry or self._app_reading_paused else 0
 
     def _get_read_buffer_size(self):
         return self.read_buffer_size()

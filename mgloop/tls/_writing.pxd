@@ -26,6 +26,8 @@ cdef class Writing(Connection):
 
     # For the other parts. The first two may run callbacks of the application.
     cdef int end_of_callback(self) except -1
+    cdef int claim_room(self) except -1
+    cdef int leave_room(self) except -1
     cdef int process_outgoing(self) except -1
     cdef int send_outgoing(self) except -1
     cdef int flush_record(self) except -1

@@ -32,7 +32,7 @@ from cpython.bytes cimport (
 from libc.string cimport memcpy
 
 from mgloop._loop cimport mgl_count
-from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX, known_buffers
+from mgloop.tls._buffers cimport CIPHER_SIZE, LoopBuffers, RECORD_PLAIN_MAX, known_buffers
 from mgloop.tls._states cimport (
     Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
 )
@@ -88,8 +88,9 @@ cdef class Writing(Connection):
 
     @_outgoing.setter
     def _outgoing(self, bio):
+        self.tls.indirectly()
         self.tls.outgoing = bio
-        self.tls.take = bio.read
+        self.tls.outgoing_read = bio.read
 
     @property
     def _write_backlog(self):
@@ -168,6 +169,7 @@ cdef class Writing(Connection):
         if not takes_at_once(self):
             return self.enqueue(data, start, size)
         if size < FLUSH_SIZE and PyBytes_CheckExact(data):
+            self.claim_room()
             done = self.tls.encrypt_bytes(data)
             self.unsent += done
             if self.unsent >= FLUSH_SIZE:
@@ -189,6 +191,25 @@ cdef class Writing(Connection):
             buffers.record_used = 0
         return buffers.record_owner == <void*>self
 
+    cdef int claim_room(self) except -1:
+        """What is encrypted goes into the loop's memory, unless another connection's is there."""
+        cdef LoopBuffers buffers = self.buffers
+        if (buffers.cipher_owner is NULL and not self._ssl_writing_paused
+                and self.tls.lend(buffers.cipher_space(), CIPHER_SIZE)):
+            buffers.cipher_owner = <void*>self
+        return 0
+
+    cdef int leave_room(self) except -1:
+        """It goes into the outgoing BIO from now on, and so does what is there."""
+        if self.buffers.cipher_owner == <void*>self:
+            self.buffers.cipher_owner = NULL
+            self.tls.keep()
+        return 0
+
+    cdef int fatal_error(self, object exc, object message) except -1:
+        self.leave_room()
+        return Connection.fatal_error(self, exc, message)
+
     cdef int append(self, object data) except -1:
         """Put *data* into the backlog, whatever the state."""
         data = without_head(data, 0)
@@ -200,6 +221,7 @@ cdef class Writing(Connection):
         self._write_buffer_size = 0
         if self.buffers.record_owner == <void*>self:
             self.buffers.record_owner = NULL
+        self.leave_room()
         self.tls.take()
         return 0
 
@@ -225,6 +247,7 @@ cdef class Writing(Connection):
         """
         cdef Py_ssize_t done = 0, got
         while True:
+            self.claim_room()
             got = self.tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
             done += got
             self.unsent += got
@@ -242,6 +265,7 @@ cdef class Writing(Connection):
             return 0
         record = PyByteArray_AS_STRING(buffers.record)
         try:
+            self.claim_room()
             if self.tls.encrypt(record, buffers.record_used) == 0:
                 self.enqueue(None, record, buffers.record_used)
             else:
@@ -299,10 +323,13 @@ cdef class Writing(Connection):
 
     cdef int send_outgoing(self) except -1:
         self.unsent = 0
-        if not self._ssl_writing_paused and self._transport is not None:
-            data = self.tls.take()
-            if data:
-                self._transport.write(data)
+        if self._ssl_writing_paused or self._transport is None:
+            return self.leave_room()
+        data = self.tls.take()
+        if self.buffers.cipher_owner == <void*>self:
+            self.buffers.cipher_owner = NULL
+        if data:
+            self._transport.write(data)
         return 0
 
     cdef int process_outgoing(self) except -1:
@@ -318,7 +345,7 @@ cdef class Writing(Connection):
     cdef object write_buffer_size(self):
         if not self._ssl_writing_paused:
             return self._write_buffer_size
-        return self._write_buffer_size + self.tls.outgoing.pending
+        return self._write_buffer_size + self.tls.unsent()
 
     def _get_write_buffer_size(self):
         return self.write_buffer_size()

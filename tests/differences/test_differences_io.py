@@ -850,3 +850,20 @@ class TestTls:
             await server.wait_closed()
 
         run(main())
+
+    def test_a_transport_tells_its_engine(
+        self, loop, loop_kind, run, server_ssl_context, client_ssl_context
+    ):
+        async def main():
+            server = await loop.create_server(Events, "127.0.0.1", 0, ssl=server_ssl_context)
+            transport, _ = await loop.create_connection(
+                Events, *server.sockets[0].getsockname(), ssl=client_ssl_context
+            )
+            engine = transport.get_extra_info("tls_engine")
+            transport.abort()
+            server.close()
+            await server.wait_closed()
+            return engine
+
+        engine = run(main())
+        assert engine is None if loop_kind == "asyncio" else engine in ("openssl", "ssl")

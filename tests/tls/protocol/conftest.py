@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """mgloop's TLS protocol against the standard library's, step by step and without sockets.
 
-Every test runs as ``[asyncio]`` and as ``[mgloop]``: on asyncio's loop with
-``asyncio.sslproto.SSLProtocol``, which proves the test, and with ``SSLProtocol` of mgloop.tls`.
+Every test runs as ``[asyncio]``, ``[mgloop]`` and ``[mgloop_ssl]``: on asyncio's loop with
+``asyncio.sslproto.SSLProtocol``, which proves the test, and with ``SSLProtocol`` of mgloop.tls,
+which calls OpenSSL directly or by way of the ssl module.
 The peer is an ``ssl.SSLObject`` and the transport below a recorder, so a test says exactly which
 bytes arrive together. What needs sockets is in test_ssl_sockets.py; TLS over mgloop's own
 transports is in ../test_tls.py and ../test_start_tls.py.
@@ -18,7 +19,7 @@ import support
 from harness import STDLIB, Connection
 
 
-@pytest.fixture(params=["asyncio", "mgloop"])
+@pytest.fixture(params=["asyncio", "mgloop", "mgloop_ssl"])
 def kind(request):
     """Whose SSLProtocol is under test."""
     return request.param
@@ -28,11 +29,16 @@ def kind(request):
 def protocol_class(kind, monkeypatch):
     """The SSLProtocol under test, also put where asyncio's loop looks for it."""
     if kind == "asyncio":
-        return STDLIB
+        yield STDLIB
+        return
+    from mgloop.tls import _openssl
     from mgloop.tls._protocol import SSLProtocol
 
     monkeypatch.setattr(asyncio.sslproto, "SSLProtocol", SSLProtocol)
-    return SSLProtocol
+    usual, _ = _openssl.engine()
+    _openssl.choose("ssl" if kind == "mgloop_ssl" else usual)
+    yield SSLProtocol
+    _openssl.choose(usual)
 
 
 @pytest.fixture

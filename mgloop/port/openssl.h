@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The interpreter's own OpenSSL, called without its `ssl` module in between.
+ *
+ * Nothing is linked or included: the functions are looked up in the libraries that the module
+ * `_ssl` has loaded, by their C interface, which is the same from OpenSSL 1.1.1 to 3. Who looks
+ * them up, and finds the `SSL *` of a Python object, is tls/_openssl.pyx; what a pipe does is in pipe_bio.h.
+ *
+ * A pipe (struct mgl_pipe) is the BIO that a session reads and writes through then. It stands
+ * before the two memory BIOs that ssl.SSLContext.wrap_bio() was given. What arrives is lent to it
+ * (`in`), so that OpenSSL takes the records from where recv() has put them; what is to be sent goes
+ * where there is room (`out`), memory that all connections of a loop share. Without either it is
+ * the memory BIOs and nothing else, so all that the `ssl` module does with the session goes on as
+ * before. The order is always: what is in a memory BIO comes first.
+ *
+ * For the thread of the loop that the connection belongs to. */
+#ifndef MGLOOP_OPENSSL_H
+#define MGLOOP_OPENSSL_H
+
+#include <stddef.h>
+
+typedef struct mgl_ssl mgl_ssl;   /* SSL */
+typedef struct mgl_bio mgl_bio;   /* BIO */
+typedef struct mgl_bio_method mgl_bio_method;
+
+enum { /* of openssl/ssl.h and openssl/bio.h */
+    MGL_WANT_READ = 2,
+    MGL_WANT_WRITE = 3,
+    MGL_ZERO_RETURN = 6,
+    MGL_CTRL_EOF = 2,
+    MGL_CTRL_PENDING = 10,
+    MGL_CTRL_FLUSH = 11,
+    MGL_FLAGS_RETRY = 1 | 2 | 4 | 8, /* READ, WRITE, IO_SPECIAL, SHOULD_RETRY */
+    MGL_TYPE_SOURCE_SINK = 0x0400
+};
+
+/* The functions, by their names. */
+#define MGL_OPENSSL_FUNCTIONS(F)                                                                   \
+    F(int, SSL_read, (mgl_ssl *, void *, int))                                                     \
+    F(int, SSL_write, (mgl_ssl *, const void *, int))                                              \
+    F(int, SSL_pending, (const mgl_ssl *))                                                         \
+    F(int, SSL_get_error, (const mgl_ssl *, int))                                                  \
+    F(int, SSL_is_server, (const mgl_ssl *))                                                       \
+    F(mgl_bio *, SSL_get_rbio, (const mgl_ssl *))                                                  \
+    F(mgl_bio *, SSL_get_wbio, (const mgl_ssl *))                                                  \
+    F(void, SSL_set_bio, (mgl_ssl *, mgl_bio *, mgl_bio *))                                        \
+    F(const void *, TLS_client_method, (void))                                                     \
+    F(const void *, TLS_server_method, (void))                                                     \
+    F(const char *, OpenSSL_version, (int))                                                        \
+    F(unsigned long, OpenSSL_version_num, (void))                                                  \
+    F(int, BIO_get_new_index, (void))                                                              \
+    F(mgl_bio_method *, BIO_meth_new, (int, const char *))                                         \
+    F(int, BIO_meth_set_read, (mgl_bio_method *, int (*)(mgl_bio *, char *, int)))                 \
+    F(int, BIO_meth_set_write, (mgl_bio_method *, int (*)(mgl_bio *, const char *, int)))          \
+    F(int, BIO_meth_set_ctrl, (mgl_bio_method *, long (*)(mgl_bio *, int, long, void *)))          \
+    F(int, BIO_meth_set_destroy, (mgl_bio_method *, int (*)(mgl_bio *)))                           \
+    F(mgl_bio *, BIO_new, (const mgl_bio_method *))                                                \
+    F(int, BIO_free, (mgl_bio *))                                                                  \
+    F(int, BIO_up_ref, (mgl_bio *))                                                                \
+    F(void, BIO_set_data, (mgl_bio *, void *))                                                     \
+    F(void *, BIO_get_data, (mgl_bio *))                                                           \
+    F(void, BIO_set_init, (mgl_bio *, int))                                                        \
+    F(void, BIO_set_flags, (mgl_bio *, int))                                                       \
+    F(void, BIO_clear_flags, (mgl_bio *, int))                                                     \
+    F(int, BIO_test_flags, (const mgl_bio *, int))                                                 \
+    F(int, BIO_read, (mgl_bio *, void *, int))                                                     \
+    F(int, BIO_write, (mgl_bio *, const void *, int))                                              \
+    F(long, BIO_ctrl, (mgl_bio *, int, long, void *))
+
+struct mgl_openssl {
+#define F(type, name, parameters) type(*name) parameters;
+    MGL_OPENSSL_FUNCTIONS(F)
+#undef F
+    mgl_bio_method *method; /* of pipes */
+};
+
+struct mgl_pipe {
+    const struct mgl_openssl *lib;
+    mgl_bio *stored_in, *stored_out; /* the memory BIOs, with a reference to each */
+    const char *in;                  /* lent: the rest of what has arrived */
+    size_t in_left;
+    int in_waits; /* for what is still in stored_in */
+    char *out; /* lent, or NULL: room for what is to be sent */
+    size_t out_size, out_used;
+};
+
+static inline size_t mgl_stored(const struct mgl_openssl *lib, mgl_bio *bio) {
+    return (size_t) lib->BIO_ctrl(bio, MGL_CTRL_PENDING, 0, NULL);
+}
+
+static inline void mgl_pipe_lend_in(struct mgl_pipe *p, const char *data, size_t size) {
+    p->in = data;
+    p->in_left = size;
+    p->in_waits = mgl_stored(p->lib, p->stored_in) > 0;
+}
+
+/* What was lent and is not taken, or not sent, stays with the session. 0 = no memory. */
+static inline int mgl_pipe_keep_in(struct mgl_pipe *p) {
+    int ok = p->in_left == 0
+        || p->lib->BIO_write(p->stored_in, p->in, (int) p->in_left) == (int) p->in_left;
+    p->in = NULL;
+    p->in_left = 0;
+    return ok;
+}
+
+static inline int mgl_pipe_keep_out(struct mgl_pipe *p) {
+    int ok = p->out_used == 0
+        || p->lib->BIO_write(p->stored_out, p->out, (int) p->out_used) == (int) p->out_used;
+    p->out = NULL;
+    p->out_used = p->out_size = 0;
+    return ok;
+}
+
+#endif

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Contract of mgloop.tls._openssl: the interpreter's own OpenSSL, where it can be called safely."""
+
+cdef extern from "openssl.h":
+    ctypedef struct mgl_ssl:
+        pass
+
+    ctypedef struct mgl_bio:
+        pass
+
+    cdef struct mgl_openssl:
+        int (*SSL_read)(mgl_ssl *, void *, int) noexcept
+        int (*SSL_write)(mgl_ssl *, const void *, int) noexcept
+        int (*SSL_pending)(const mgl_ssl *) noexcept
+        int (*SSL_get_error)(const mgl_ssl *, int) noexcept
+        int (*SSL_is_server)(const mgl_ssl *) noexcept
+        mgl_bio *(*SSL_get_rbio)(const mgl_ssl *) noexcept
+        mgl_bio *(*SSL_get_wbio)(const mgl_ssl *) noexcept
+        const void *(*TLS_client_method)() noexcept
+        const void *(*TLS_server_method)() noexcept
+        const char *(*OpenSSL_version)(int) noexcept
+        unsigned long (*OpenSSL_version_num)() noexcept
+        int (*BIO_read)(mgl_bio *, void *, int) noexcept
+        int (*BIO_write)(mgl_bio *, const void *, int) noexcept
+        void *method
+
+    cdef struct mgl_pipe:
+        const mgl_openssl *lib
+        mgl_bio *stored_in
+        mgl_bio *stored_out
+        size_t in_left
+        char *out
+        size_t out_size
+        size_t out_used
+
+    enum:
+        MGL_WANT_READ
+        MGL_WANT_WRITE
+
+    size_t mgl_stored(const mgl_openssl *lib, mgl_bio *bio) noexcept
+    void mgl_pipe_lend_in(mgl_pipe *pipe, const char *data, size_t size) noexcept
+    bint mgl_pipe_keep_in(mgl_pipe *pipe) noexcept
+    bint mgl_pipe_keep_out(mgl_pipe *pipe) noexcept
+
+
+# The session of an `_ssl._SSLSocket`, or NULL where it is not to be called directly.
+cdef mgl_ssl *session_of(object raw) except? NULL
+# A pipe before the session's memory BIOs; the session owns it.
+cdef mgl_pipe *insert_pipe(mgl_ssl *session) except NULL

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whom a TLS connection calls: OpenSSL directly, or the ssl module.
+
+What either does is tested by everything else here, step by step in protocol/. These tests say when
+which is chosen, and what a connection goes through that only OpenSSL itself can start.
+"""
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import textwrap
+
+import pytest
+import support
+from peers import Recorder, connected_pair, on_loop, open_server, port_of
+
+#: What there is to be called; whoever runs these tests may have chosen.
+USUAL = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
+
+#: OpenSSL's option, which the ssl module does not name.
+ALLOW_CLIENT_RENEGOTIATION = 1 << 8
+
+HELLO = """
+    import ssl
+    from mgloop.tls import _openssl
+    from mgloop.tls._protocol import SSLProtocol
+
+    async def main():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        SSLProtocol(asyncio.get_running_loop(), asyncio.Protocol(), context, None)
+        print(*_openssl.engine())
+
+    run(main())
+"""
+
+
+@pytest.fixture
+def contexts(client_ssl_context, server_ssl_context):
+    """Keyword arguments for connected_pair()."""
+    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+
+
+async def engines(loop, contexts):
+    """Who is called on the client's side and on the server's, data having gone both ways."""
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        ours.write(b"question")
+        assert await server.got(8) == b"question"
+        theirs.write(b"answer")
+        assert await client.got(6) == b"answer"
+        return tuple(side.get_extra_info("tls_engine") for side in (ours, theirs))
+
+
+def only_mgloop(loop):
+    if type(loop).__module__.startswith("asyncio"):
+        pytest.skip("asyncio has one engine, and does not say so")
+
+
+@on_loop
+async def test_openssl_is_called_directly(loop, contexts):
+    only_mgloop(loop)
+    assert await engines(loop, contexts) == (USUAL, USUAL)
+
+
+@on_loop
+async def test_a_traced_context_goes_through_the_ssl_module(loop, contexts):
+    only_mgloop(loop)
+    seen = []
+    contexts["server_ssl"]._msg_callback = lambda *message: seen.append(message[1])
+    assert await engines(loop, contexts) == (USUAL, "ssl")
+    assert {"read", "write"} <= set(seen)
+
+
+@on_loop
+async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, contexts):
+    only_mgloop(loop)
+
+    class Counting(ssl.SSLObject):
+        reads = 0
+
+        def read(self, *args):
+            Counting.reads += 1
+            return super().read(*args)
+
+    contexts["server_ssl"].sslobject_class = Counting
+    assert await engines(loop, contexts) == (USUAL, "ssl")
+    assert Counting.reads
+
+
+@on_loop
+async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificate):
+    """Not what it is called, but what it makes, decides."""
+    only_mgloop(loop)
+
+    class Context(ssl.SSLContext):
+        pass
+
+    server = Context(ssl.PROTOCOL_TLS_SERVER)
+    server_certificate.configure_cert(server)
+    contexts = {"client_ssl": client_ssl_context, "server_ssl": server}
+    assert await engines(loop, contexts) == (USUAL, USUAL)
+
+
+def test_the_ssl_module_can_be_chosen():
+    out, _ = support.run_python("mgloop", HELLO, env={"MGLOOP_TLS_ENGINE": "ssl"})
+    assert out == "ssl MGLOOP_TLS_ENGINE=ssl\n"
+
+
+IMPOSTORS = {
+    # A tracer's function that hands on to the library's.
+    "SSL_read": """
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        int SSL_read(void *ssl, void *room, int size) {
+            return ((int (*)(void *, void *, int)) dlsym(RTLD_NEXT, "SSL_read"))(ssl, room, size);
+        }
+    """,
+    # A library that lies about what it is.
+    "OpenSSL_version_num": """
+        unsigned long OpenSSL_version_num(void) { return 0x90000000; }
+    """,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+@pytest.mark.parametrize("name", IMPOSTORS)
+def test_whoever_is_before_the_library_is_not_passed_by(name, tmp_path):
+    source, library = tmp_path / "impostor.c", tmp_path / "impostor.so"
+    source.write_text(textwrap.dedent(IMPOSTORS[name]))
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"],
+        check=True, timeout=support.PATIENCE,
+    )  # fmt: skip
+    out, _ = support.run_python(
+        "mgloop", HELLO, env={"LD_PRELOAD": str(library), "MGLOOP_TLS_ENGINE": "openssl"}
+    )
+    assert out == f"ssl {name} is not to be found, or somebody else's\n"
+
+
+class Shouting(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data.upper() * 1000)
+
+
+async def heard(process, what):
+    text = b""
+    async with asyncio.timeout(support.PATIENCE):
+        while what not in text:
+            got = await process.stdout.read(1 << 16)
+            assert got, text
+            text += got
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize(
+    ("command", "version"), [("K", "-tls1_3"), ("k", "-tls1_3"), ("R", "-tls1_2")]
+)
+@on_loop
+async def test_new_keys_in_the_middle(loop, server_ssl_context, command, version):
+    """KeyUpdate, with and without a demand for the other side's, and a renegotiation."""
+
+    if command == "R" and ssl.OPENSSL_VERSION_INFO >= (3,):
+        server_ssl_context.options |= ALLOW_CLIENT_RENEGOTIATION
+    async with open_server(loop, Shouting, ssl=server_ssl_context) as server:
+        process = await asyncio.create_subprocess_exec(
+            "openssl", "s_client", version, "-legacy_renegotiation", "-connect",
+            f"127.0.0.1:{port_of(server)}",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            for turn in range(3):
+                process.stdin.write(b"some-words-%d-\n" % turn)
+                await heard(process, b"SOME-WORDS-%d-\n" % turn * 999)
+                process.stdin.write(command.encode() + b"\n")
+                await heard(process, b"RENEGOTIATING" if command == "R" else b"KEYUPDATE")
+            process.stdin.write(b"the-last\n")
+            await heard(process, b"THE-LAST\n" * 999)
+        finally:
+            process.stdin.write(b"Q\n")
+            process.stdin.close()
+            await asyncio.wait_for(process.wait(), support.PATIENCE)
+
+
+@on_loop
+async def test_authentication_after_the_handshake(loop, contexts, certificate_authority):
+    certificate_authority.issue_cert("client").configure_cert(contexts["client_ssl"])
+    contexts["client_ssl"].post_handshake_auth = True
+    server_ssl = contexts["server_ssl"]
+    server_ssl.post_handshake_auth = True
+    server_ssl.verify_mode = ssl.CERT_REQUIRED
+    certificate_authority.configure_trust(server_ssl)
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        session = theirs.get_extra_info("ssl_object")
+        assert not session.getpeercert()
+        session.verify_client_post_handshake()
+        theirs.write(b"who are you?")
+        assert await client.got(12) == b"who are you?"
+        ours.write(b"myself")
+        assert await server.got(6) == b"myself"
+        assert session.getpeercert()["subjectAltName"] == (("DNS", "client"),)

@@ -48,9 +48,11 @@ cdef class Engine:
     # Ciphertext that is to be sent: all of it, as bytes; and how much that is.
     cdef object take(self)
     cdef Py_ssize_t unsent(self) except -1
-    # Memory for it instead of the outgoing BIO, until it is taken or kept. False: not now.
+    # Memory for it instead of the outgoing BIO, until it is taken, kept or given back (which says
+    # how much is in it). False: not now.
     cdef bint lend(self, char* room, Py_ssize_t size) noexcept
     cdef int keep(self) except -1
+    cdef Py_ssize_t give_back(self) noexcept
 
     # Plaintext in. The number of bytes taken: 0 if OpenSSL has to read first.
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1

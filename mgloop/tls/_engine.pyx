@@ -45,6 +45,7 @@ cdef extern from "Python.h":
     char* bytes_data "PyBytes_AS_STRING"(PyObject*) noexcept
     void Py_CLEAR(PyObject*)
 
+cdef object SSLContext = ssl.SSLContext
 cdef object SSLObject = ssl.SSLObject
 cdef object RawObject = _ssl._SSLSocket
 cdef object MemoryBIO = ssl.MemoryBIO
@@ -101,8 +102,9 @@ cdef class Engine:
         self.outgoing_read = self.outgoing.read
         self.use(sslcontext.wrap_bio(self.incoming, self.outgoing, server_side=server_side,
                                      server_hostname=server_hostname))
-        # Who traces a context's messages is told of more by the ssl module.
-        if self.raw and getattr(sslcontext, '_msg_callback', None) is None:
+        # Who traces a context's messages hears of all of them from the ssl module.
+        if (self.raw and isinstance(sslcontext, SSLContext)
+                and sslcontext._msg_callback is None):
             self.call_directly()
 
     cdef int use(self, object sslobj) except -1:
@@ -517,6 +519,15 @@ cdef class Engine:
             raise MemoryError
         return 0
 
+    cdef Py_ssize_t give_back(self) noexcept:
+        cdef Py_ssize_t used
+        if self.session is NULL:
+            return 0
+        used = self.pipe.out_used
+        self.pipe.out = NULL
+        self.pipe.out_used = 0
+        return used
+
     cdef Py_ssize_t unsent(self) except -1:
         if self.session is NULL:
             return self.outgoing.pending
@@ -529,8 +540,7 @@ cdef class Engine:
             return self.outgoing_read()
         if pipe.out is not NULL:
             data = PyBytes_FromStringAndSize(pipe.out, pipe.out_used)
-            pipe.out = NULL
-            pipe.out_used = 0
+            self.give_back()
             return data
         size = mgl_stored(pipe.lib, pipe.stored_out)
         data = PyBytes_FromStringAndSize(NULL, size)

@@ -23,6 +23,7 @@ from posix.unistd cimport close
 
 import _ssl
 import os
+import threading
 
 cdef extern from "pipe_bio.h":
     mgl_openssl library "mgl_openssl"
@@ -43,6 +44,7 @@ cdef enum:
 cdef object RawObject = _ssl._SSLSocket
 cdef object RawContext = _ssl._SSLContext
 cdef object MemoryBIO = _ssl.MemoryBIO
+cdef object LOCK = threading.Lock()
 cdef bint tried = False
 # Which word of an _SSLSocket is the session, 0 = not known.
 cdef Py_ssize_t place = 0
@@ -73,17 +75,21 @@ def engine():
     """Return ('openssl', None), or ('ssl', and a sentence that says why OpenSSL is not called
     directly)."""
     if not tried:
-        find_out(os.environ.get("MGLOOP_TLS_ENGINE", "openssl"))
+        with LOCK:
+            if not tried:
+                find_out(os.environ.get("MGLOOP_TLS_ENGINE", "openssl"))
     return ("openssl", None) if place else ("ssl", why_not)
 
 
 def choose(name):
     """As MGLOOP_TLS_ENGINE=*name*, for connections that begin from now on."""
-    find_out(name)
+    with LOCK:
+        find_out(name)
 
 
 cdef int find_out(object choice) except -1:
     global place, tried, why_not
+    cdef Py_ssize_t found
     place = 0
     why_not = f"MGLOOP_TLS_ENGINE={choice}" if choice != "openssl" else look_up()
     if why_not is None:

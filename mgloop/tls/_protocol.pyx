@@ -168,6 +168,7 @@ cdef class SSLProtocol(Reading):
             app_transport._closed = True
         self.state = UNWRAPPED
         self._transport = None
+        self.below = NULL
         self._app_transport = None
         self.forget_application()
         if self.shutdown_timer is not None:

@@ -123,6 +123,10 @@ cdef enum:
     FORGOTTEN
 
 
+# The transport below sends data[:size], which it does not keep.
+ctypedef int (*write_function)(void *below, const char *data, Py_ssize_t size) except -1
+
+
 cdef class Connection:
     # Read by asyncio, by CPython's tests and by people who debug; Python names on purpose.
     cdef readonly object _loop
@@ -144,6 +148,8 @@ cdef class Connection:
     cdef Engine tls
     cdef LoopBuffers buffers
     cdef LoopCore core              # the loop, if it is mgloop's, else None
+    cdef void *below                # `_transport`, if that can be written to by `write_below`
+    cdef write_function write_below
     cdef bint counted               # among its open connections
     cdef bint handshaking           # and that has not been counted
 

@@ -194,7 +194,8 @@ cdef class Writing(Connection):
     cdef int claim_room(self) except -1:
         """What is encrypted goes into the loop's memory, unless another connection's is there."""
         cdef LoopBuffers buffers = self.buffers
-        if (buffers.cipher_owner is NULL and not self._ssl_writing_paused
+        if (buffers.cipher_owner is NULL and self.tls.session is not NULL
+                and not self._ssl_writing_paused
                 and self.tls.lend(buffers.cipher_space(), CIPHER_SIZE)):
             buffers.cipher_owner = <void*>self
         return 0
@@ -325,11 +326,30 @@ cdef class Writing(Connection):
         self.unsent = 0
         if self._ssl_writing_paused or self._transport is None:
             return self.leave_room()
-        data = self.tls.take()
         if self.buffers.cipher_owner == <void*>self:
-            self.buffers.cipher_owner = NULL
+            return self.send_lent()
+        data = self.tls.take()
         if data:
             self._transport.write(data)
+        return 0
+
+    cdef int send_lent(self) except -1:
+        """What is in the loop's memory goes to the transport below, from there if it can."""
+        cdef LoopBuffers buffers = self.buffers
+        cdef Py_ssize_t size
+        if self.below != <void*>self._transport:
+            data = self.tls.take()
+            buffers.cipher_owner = NULL
+            if data:
+                self._transport.write(data)
+            return 0
+        # The memory stays ours until it is sent; who writes meanwhile, we too, has a BIO.
+        size = self.tls.give_back()
+        try:
+            if size > 0:
+                self.write_below(self.below, buffers.cipher, size)
+        finally:
+            buffers.cipher_owner = NULL
         return 0
 
     cdef int process_outgoing(self) except -1:

@@ -123,6 +123,12 @@ cdef int set_nodelay(object sock) except -1:
     return 0
 
 
+cdef int write_for_tls(void *below, const char *data, Py_ssize_t size) except -1:
+    """write() for our own TLS protocol: no bytes object that is sent at once, no method call."""
+    (<Stream>below)._write(None, data, size)
+    return 0
+
+
 # ------------------------------------------------------------------ the transport ----
 
 @cython.final
@@ -146,7 +152,11 @@ cdef class Stream(SocketTransport):
 
     cdef int use_protocol(self, object protocol) except -1:
         self.buffered = _stdlib.is_buffered(protocol)
-        self.tls = <SSLProtocol>protocol if type(protocol) is SSLProtocol else None
+        self.leave_tls()
+        if type(protocol) is SSLProtocol:
+            self.tls = <SSLProtocol>protocol
+            self.tls.below = <void *>self
+            self.tls.write_below = write_for_tls
         return SocketTransport.use_protocol(self, protocol)
 
     cdef Py_ssize_t pending(self) noexcept:
@@ -589,8 +599,15 @@ cdef class Stream(SocketTransport):
         if self.fd >= 0 and not self.conn_lost and not self.watched:
             self.watch_self()
 
-    cdef int connection_ended(self) except -1:
+    cdef int leave_tls(self) except -1:
+        """Our own TLS protocol, if there is one, is no longer the protocol."""
+        if self.tls is not None and self.tls.below == <void *>self:
+            self.tls.below = NULL
         self.tls = None
+        return 0
+
+    cdef int connection_ended(self) except -1:
+        self.leave_tls()
         if self.empty_waiter is not None and not self.empty_waiter.done():
             self.empty_waiter.set_exception(ConnectionError("Connection is closed by peer"))
         return 0

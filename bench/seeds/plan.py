@@ -33,13 +33,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GO_SOURCE = Path(__file__).with_name("classify.go")
 WORKERS = (1, 2, 4)
 LENGTHS = (1, 11, 101)
+# Servers with a command of their own.
+SERVERS = {"granian": ("granian", "--interface", "asgi"), "mgloop": ("mgloop", "serve")}
 # Threads and connections of wrk, as published.
 WRK = {1: (4, 100), 2: (12, 400), 3: (4, 64), 4: (1, 40)}
 
 
 @dataclass(frozen=True)
 class System:
-    """A whole server. ``app`` is one of serve.py's, or granian, or go.
+    """A whole server. ``app`` is one of serve.py's, or granian, mgloop (mgloop serve), or go.
 
     ``needs`` are the modules that its interpreter must have; ``spread`` puts it on all cores.
     """
@@ -94,6 +96,12 @@ def workloads(cpus: int | None = None) -> list[Workload]:
     return found
 
 
+def _served(name: str, module: str, needs: tuple[str, ...] = ()) -> System:
+    """An ASGI application under `mgloop serve`."""
+    target = f"bench.seeds.{module}:app"
+    return System(f"{name}/mgloop serve", "mgloop", ("mgloop", *needs), target=target)
+
+
 def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
     """All systems of each seed, whether they can run here or not."""
     ours = [loop for loop in loops if loop.name == "mgloop"] or list(loops[-1:])
@@ -104,7 +112,14 @@ def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
         for x in loops
     ]
     first.append(System("Flask, threaded", "flask", ("flask",)))
+    served = [
+        _served("plain ASGI", "asgi_plain"),
+        _served("BlackSheep", "asgi_blacksheep", ("blacksheep",)),
+        _served("FastAPI", "asgi_fastapi", ("fastapi",)),
+    ]
+    first += served
     second = [System("Cello", "cello", ("cello",), spread=True)]
+    second += [_with(system, spread=True) for system in served]
     for loop in ours:
         second.append(System(f"aiohttp/{loop.name}", "aiohttp", ("aiohttp",), loop, spread=True))
         second.append(
@@ -172,17 +187,17 @@ def _usable(system: System, pythons: Sequence[str]) -> tuple[System | None, str]
         if _go() is None:
             return None, "no Go compiler on this machine (go)"
         version = subprocess.run([_go(), "version"], capture_output=True, text=True).stdout
-        return _with(system, system.python, " ".join(version.split()[2:3])), ""
+        return _with(system, version=" ".join(version.split()[2:3])), ""
     needs, candidates = system.needs, [*pythons]
     if system.loop:
         needs = (*needs, system.loop.spec.partition(":")[0])
         candidates.insert(0, system.loop.python)
     python, version, reason = packages.choose(needs, candidates)
-    return (_with(system, python, version) if python else None), reason
+    return (_with(system, python=python, version=version) if python else None), reason
 
 
-def _with(system: System, python: str, version: str) -> System:
-    return System(**{**vars(system), "python": python, "version": version})
+def _with(system: System, **changes) -> System:
+    return System(**{**vars(system), **changes})
 
 
 @dataclass
@@ -293,31 +308,16 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
     """Start *system* with *workers* processes and wait until it answers."""
     env = {**dict(system.env)}
     port = bench.settings.port
-    waits = system.app in ("granian", "robyn", "cello")
+    waits = system.app in ("granian", "mgloop", "robyn", "cello")
     if waits:
         port = port or processes.free_port()
     if system.app == "go":
         command = [_go_program()]
-    elif system.app == "granian":
+    elif system.app in ("granian", "mgloop"):
         env["PYTHONPATH"] = str(ROOT)
-        command = [
-            system.python,
-            "-m",
-            "granian",
-            "--interface",
-            "asgi",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--workers",
-            str(workers),
-            "--backlog",
-            "4096",
-            "--log-level",
-            "error",
-            system.target,
-        ]
+        command = [system.python, "-m", *SERVERS[system.app], "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--workers", str(workers), "--backlog", "4096"]
+        command += ["--log-level", "error", system.target]
     else:
         config = {"role": "seeds.serve", "app": system.app, "workers": workers, "port": port}
         if system.loop:

@@ -29,7 +29,8 @@ HELLO = """
 
     async def main():
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        SSLProtocol(asyncio.get_running_loop(), asyncio.Protocol(), context, None)
+        loop = asyncio.get_running_loop()
+        SSLProtocol(loop, asyncio.Protocol(), context, None, server_hostname="localhost")
         print(*_openssl.engine())
 
     run(main())

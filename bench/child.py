@@ -23,12 +23,30 @@ def tell(**fields):
 
 
 def resolve(spec):
-    """The callable that a ``module:factory`` names."""
-    module, _, factory = spec.partition(":")
+    """The callable that ``module:factory`` names, or ``module:wrapper(module:factory)`` makes."""
+    outer, wraps, inner = spec.partition("(")
+    module, _, factory = outer.partition(":")
     found = importlib.import_module(module)
     for part in factory.split("."):
         found = getattr(found, part)
-    return found
+    return found(resolve(inner.removesuffix(")"))) if wraps else found
+
+
+def version_of(spec):
+    """The version of the package that *spec* names, and of what it wraps."""
+    outer, wraps, inner = spec.partition("(")
+    module = outer.partition(":")[0].partition(".")[0]
+    version = getattr(sys.modules[module], "__version__", None)
+    if version is None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(module)
+    if module == "asyncio":
+        version = sys.version.split()[0]
+    version = str(version or "unknown")
+    if not wraps:
+        return version
+    inner = inner.removesuffix(")")
+    return f"{version} over {inner.partition(':')[0]} {version_of(inner)}"
 
 
 def probe(config):
@@ -40,14 +58,7 @@ def probe(config):
     except BaseException as exc:
         tell(error=f"{type(exc).__name__}: {exc}")
         return
-    module = config["loop"].partition(":")[0].partition(".")[0]
-    version = getattr(sys.modules[module], "__version__", None)
-    if version is None:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(module)
-    if module == "asyncio":
-        version = sys.version.split()[0]
-    tell(version=str(version or "unknown"))
+    tell(version=version_of(config["loop"]))
 
 
 async def _nothing():

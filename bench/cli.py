@@ -37,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
         "--loops",
         default=",".join(loops.DEFAULT_LOOPS),
         metavar="A,B,...",
-        help="[label=]name or module:factory[@python][?NAME=VALUE] (default: %(default)s)",
+        help="[label=]name or module:factory[@python][?NAME=VALUE]; `bench list` has the names "
+        "(default: %(default)s)",
     )
     run.add_argument(
         "--servers",
@@ -103,7 +104,7 @@ def _list() -> int:
     for name, spec in loops.KNOWN.items():
         probed, reason = loops.probe(loops.Loop(name, spec))
         state = f"installed, {probed.version}" if probed else f"missing: {reason}"
-        print(f"  {name:<10} {spec:<28} {state}")
+        print(f"  {name:<18} {spec:<54} {state}")
     print("\nworkloads (* in a quick run):")
     for workload in registry.workloads():
         print(f"  {'*' if workload.core else ' '} {workload.name:<30} {workload.title}")
@@ -178,7 +179,8 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         from .seeds import plan as seeds
 
         try:
-            seeds_plan = seeds.prepare(bench, [s for s in subjects if not s.control_of], args.peers)
+            alone = [s for s in subjects if not s.control_of and s.takes_part("seeds")]
+            seeds_plan = seeds.prepare(bench, alone, args.peers)
             candidates += seeds_plan.workloads
         except MissingToolError as exc:
             candidates += seeds.workloads()  # their names are known all the same
@@ -190,7 +192,9 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         chosen += seeds_plan.workloads
     chosen = [asgi.related(w, servers) if w.suite == "asgi" else w for w in chosen]
     served = [w for w in chosen if w.suite == "asgi"]
-    scaled = [w for w in chosen if w.server.get("many")]
+    # Relative to mgloop alone, if it is there.
+    singles = [s for s in subjects if s.control_of is None and s.takes_part("threads")]
+    scaled = [w for w in chosen if w.server.get("many") and singles]
     items = runner.plan(
         bench,
         [w for w in chosen if w not in served and w not in scaled],
@@ -199,9 +203,8 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
     )
     columns = list(subjects) if items else []
     if scaled:
-        # Relative to mgloop alone, if it is there.
-        singles = [s for s in subjects if s.control_of is None]
-        alone = next((s for s in singles if s.name == "mgloop"), reference)
+        preferred = [s for name in ("mgloop", reference.name) for s in singles if s.name == name]
+        alone = (preferred or singles)[0]
         shapes = loops.together(singles, sorted({2, len(cores.all)} - {1}))
         if not args.no_control:
             shapes.insert(shapes.index(alone) + 1, loops.control(alone))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Naming event loops, and finding out which of them are installed.
 
-A loop is ``module:factory``, with short names for the usual ones. An optional label in front and an
-optional interpreter behind, ``label=module:factory@/path/to/python``, let two builds of one loop
-take turns in a run; with ``?NAME=VALUE`` at the end it is one in another environment. Importing
-happens in a child process: a loop that crashes on import is a sentence, not the end of the run, and
-what the parent imports cannot colour the measurement.
+A loop is ``module:factory``, with short names for the usual ones; or what a wrapper makes of one,
+``module:wrapper(module:factory)``. An optional label in front and an optional interpreter behind,
+``label=module:factory@/path/to/python``, let two builds of one loop take turns in a run; with
+``?NAME=VALUE`` at the end it is one in another environment. Importing happens in a child process: a
+loop that crashes on import is a sentence, not the end of the run, and what the parent imports
+cannot colour the measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from .errors import BenchError
 
 # What `run` compares when it is not told; the order is the order of the columns.
-DEFAULT_LOOPS = ("asyncio", "uvloop", "rloop", "mgloop")
+DEFAULT_LOOPS = ("asyncio", "uvloop", "rloop", "zuvloop", "mgloop")
 
 # Short name -> spec. Whoever is not here is named in full.
 KNOWN = {
@@ -34,7 +35,14 @@ KNOWN = {
     "zloop": "zloop:new_event_loop",
     "rsloop": "rsloop:new_event_loop",
     "winloop": "winloop:new_event_loop",
+    "aiofastnet/asyncio": "aiofastnet:loop_factory(asyncio:SelectorEventLoop)",
+    "aiofastnet/uvloop": "aiofastnet:loop_factory(uvloop:new_event_loop)",
+    "aiofastnet/mgloop": "aiofastnet:loop_factory(mgloop:new_event_loop)",
 }
+# What its distribution says of the interpreters that it is for; told when it is not installed.
+FOR = {"zuvloop:new_event_loop": "CPython 3.14 and later"}
+# Those that a wrapped loop takes part in: its transports are others, all else is what it wraps.
+TRANSPORT_SUITES = frozenset({"echo", "http", "tls", "scale"})
 
 CHILD = Path(__file__).with_name("child.py")
 # Ahead of the others when a run has to choose what everything is relative to.
@@ -56,6 +64,10 @@ class Loop:
     environment: str = ""
     count: int = 1
     shape: str = "threads"
+
+    def takes_part(self, suite: str) -> bool:
+        """Whether it has anything of its own to show in *suite*."""
+        return "(" not in self.spec or suite in TRANSPORT_SUITES
 
     def command(self, config: dict) -> list[str]:
         """The command line of a child that runs on this loop."""
@@ -81,8 +93,10 @@ def interpreter(name: str, purpose: str) -> str:
 
 
 def parse(text: str) -> Loop:
-    """A loop from ``[label=](short name | module:factory)[@python][?NAME=VALUE]``. BenchError if
-    unknown."""
+    """A loop from ``[label=](short name | module:factory)[@python][?NAME=VALUE]``.
+
+    BenchError if it is unknown.
+    """
     named, _, environment = text.partition("?")
     label, equals, rest = named.partition("=")
     if not equals:
@@ -113,7 +127,8 @@ def probe(loop: Loop) -> tuple[Loop | None, str]:
             answer = json.loads(line)
             if "version" in answer:
                 return replace(loop, version=answer["version"]), ""
-            return None, answer.get("error", "unknown reason")
+            suits = f" (it is for {FOR[loop.spec]})" if loop.spec in FOR else ""
+            return None, answer.get("error", "unknown reason") + suits
     last = done.stderr.strip().splitlines()
     return None, last[-1] if last else f"exit status {done.returncode}"
 

@@ -308,11 +308,12 @@ def terminal(results: Results) -> str:
             lines += [seeds_markdown(results), ""]
             continue
         columns = _columns(results, workloads)
-        lines.append(f"{suite:<30}" + "".join(f"{c[:15]:>16}" for c in columns) + "   noise")
+        width = max(16, *(len(c) + 1 for c in columns))
+        lines.append(f"{suite:<30}" + "".join(f"{c:>{width}}" for c in columns) + "   noise")
         for w in workloads:
             row = f"{w['name'].partition('/')[2]:<30}"
             for subject in columns:
-                row += f"{_short(results, w, subject):>16}"
+                row += f"{_short(results, w, subject):>{width}}"
             lines.append(f"{row}  {_noise_text(results, w):>6}")
         lines.append("")
     lines += [f"note: {line}" for line in notes(results)]

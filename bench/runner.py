@@ -102,7 +102,11 @@ def plan(
         if workload.kind not in measure.MEASURES:
             continue
         run = measure.MEASURES[workload.kind]
-        who = [*subjects, FLOOR] if floor and workload.floor is not None else list(subjects)
+        who = [subject for subject in subjects if subject.takes_part(workload.suite)]
+        if not who:
+            continue
+        if floor and workload.floor is not None:
+            who.append(FLOOR)
         idle = workload.client.get("idle", 0)
         # A pipe has one pair of ends, memory grows only once, and the driver is a client itself.
         fresh = bool(idle or workload.kind == "driver" or workload.client.get("kind") == "pipe")

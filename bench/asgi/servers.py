@@ -34,6 +34,10 @@ class Server:
         """What the results file says of how it is started."""
         return f"python -m {self.module}" + (f", {self.loop}" if self.loop else "")
 
+    def takes_part(self, suite: str) -> bool:
+        """As a loop is asked; a server is measured where servers are."""
+        return suite == "asgi"
+
     def command(self, config: dict) -> list[str]:
         """The command line of a child in which it serves."""
         config = {"access_log": False, **config, "server": self.module}

@@ -3,6 +3,7 @@
 them measures nothing. Named ``bench_fakes:factory`` on the command line of a run."""
 
 import asyncio
+import functools
 import os
 import time
 
@@ -89,6 +90,17 @@ class StuckLoop(asyncio.SelectorEventLoop):
 
     async def create_server(self, *args, **kwargs):
         raise NotImplementedError("no servers")
+
+
+def over(factory):
+    """As aiofastnet wraps a loop: a factory of loops that have another create_server()."""
+
+    def make():
+        loop = factory()
+        loop.create_server = functools.partial(StuckLoop.create_server, loop)
+        return loop
+
+    return make
 
 
 class FragileLoop(asyncio.SelectorEventLoop):

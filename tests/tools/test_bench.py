@@ -514,6 +514,29 @@ class TestLoops:
         with pytest.raises(BenchError, match="no interpreter"):
             loops.parse("mgloop@/nowhere/python")
 
+    def test_a_wrapped_loop_takes_part_where_its_transports_do(self):
+        wrapped = loops.parse("aiofastnet/uvloop")
+        assert wrapped.spec == "aiofastnet:loop_factory(uvloop:new_event_loop)"
+        other = loops.parse(f"old=aiofastnet/mgloop@{sys.executable}")
+        assert (other.name, other.python) == ("old", sys.executable)
+        rows = registry.workloads()
+        settings = measure.Bench(measure.Settings(), None)
+        try:
+            items = runner.plan(settings, rows, [wrapped, loops.parse("uvloop")], floor=True)
+            alone = runner.plan(settings, rows, [wrapped], floor=True)
+        finally:
+            settings.close()
+        suites = {i.workloads[0].suite for i in items if wrapped in i.subjects}
+        assert suites == loops.TRANSPORT_SUITES
+        assert {i.workloads[0].suite for i in alone} == loops.TRANSPORT_SUITES
+        assert {"micro", "threads"} <= {i.workloads[0].suite for i in items}
+
+    def test_a_loop_for_other_interpreters_says_so(self, monkeypatch):
+        monkeypatch.setitem(loops.KNOWN, "absent", "absent_loop_module:new_event_loop")
+        monkeypatch.setitem(loops.FOR, "absent_loop_module:new_event_loop", "CPython 9")
+        _, missing = loops.available(["asyncio", "absent"])
+        assert missing["absent"].endswith("(it is for CPython 9)")
+
     def test_a_known_loop_that_is_missing_is_named(self, monkeypatch):
         monkeypatch.setitem(loops.KNOWN, "absent", "absent_loop_module:new_event_loop")
         found, missing = loops.available(["asyncio", "absent"])

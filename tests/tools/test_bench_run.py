@@ -203,6 +203,22 @@ def test_what_a_loop_cannot_do_is_said_and_is_no_failure(tmp_path):
     assert "cannot" in done.stdout
 
 
+def test_a_wrapped_loop_is_measured_where_its_transports_are(tmp_path):
+    names = "asyncio,over=bench_fakes:over(asyncio:new_event_loop)"
+    done, found = run(tmp_path, "--suite", "micro,echo", "--only", "sleep-0,echo/protocol-1k-c1",
+                      "--loops", names)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {s["workload"] for s in samples(found, "asyncio")} == {
+        "micro/sleep-0", "echo/protocol-1k-c1",
+    }  # fmt: skip
+    # Its create_server() is the wrapper's, which cannot; where it has none of its own it is absent.
+    assert [(s["workload"], s["status"]) for s in samples(found, "over")] == [
+        ("echo/protocol-1k-c1", "unsupported")
+    ]
+    versions = {s["name"]: s["version"] for s in found["subjects"]}
+    assert versions["over"].endswith(f"over asyncio {versions['asyncio']}")
+
+
 def test_interrupt_keeps_what_was_measured(tmp_path):
     path = tmp_path / "r.json"
     with subprocess.Popen(

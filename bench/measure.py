@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import native, processes
+from . import native, neighbours, processes
 from .errors import BenchError, MissingToolError, RunError, UnsupportedError
 from .loops import Loop
 from .processes import Child, Cores
@@ -234,6 +234,7 @@ def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
         "errors": errors,
         "latency_us": raw.get("latency_us", {}),
         "rss_kib": raw.get("rss_kib"),
+        **{name: raw[name] for name in ("others", "client_sleeps") if name in raw},
     }
     if busy and seconds:
         client, server = raw["client_cpu_s"] / seconds, raw["server_cpu_s"] / seconds
@@ -308,10 +309,12 @@ def measure_load(
 
 def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
     """One run of the load generator."""
+    pids = _pids_of(target.child)
+    watch = neighbours.Watch(bench.cores.all, pids)
     try:
         generator = processes.spawn(
             "the load generator",
-            [*command, *target.client, "--pid", _pids_of(target.child)],
+            [*command, *target.client, "--pid", ",".join(map(str, pids))],
             bench.cores.client,
             env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
             pass_fds=target.fds,
@@ -320,13 +323,14 @@ def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
         for fd in target.fds:
             os.close(fd)
     with processes.running(generator):
-        return _json_line(generator, bench.settings.warmup + bench.settings.seconds + GRACE)
+        raw = _json_line(generator, bench.settings.warmup + bench.settings.seconds + GRACE)
+    return raw | watch.found(raw["ops"])
 
 
-def _pids_of(child: Child) -> str:
-    """The processes of a server, as the load generators want them."""
+def _pids_of(child: Child) -> list[int]:
+    """The processes of a server, the one that was started first."""
     others = [pid for pid in processes.session_pids(child.pid) if pid != child.pid]
-    return ",".join(map(str, [child.pid, *others]))
+    return [child.pid, *others]
 
 
 def _idle_sample(raw: dict, idle: int) -> dict:
@@ -424,6 +428,7 @@ def run_wrk(
         url,
         *(["--", post] if post is not None else []),
     ]
+    watch = neighbours.Watch(bench.cores.all, pids)
     server, own = processes.cpu_seconds(pids), _children_cpu()
     begun = time.monotonic()
     with processes.running(processes.spawn("wrk", command, cores)) as child:
@@ -433,7 +438,7 @@ def run_wrk(
     raw["client_cpu_s"] = (_children_cpu() - own) / wall * raw["seconds"]
     raw["rss_kib"] = processes.rss_kib(pids)
     raw["command"] = " ".join(["wrk", *command[1:4], url])
-    return raw
+    return raw | watch.found(raw["ops"])
 
 
 def _children_cpu() -> float:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import stats
+from .neighbours import DISTURBED, disturbed
 from .registry import ASGI_REFERENCE, METRICS, SUITES
 from .results import Results
 from .stats import Summary
@@ -128,7 +129,9 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
             latency = [_median_of(samples, "latency_us", p) for p in ("50", "95", "99", "99.9")]
             rate = _median_of(samples, "rate")
             rss = _median_of(samples, "rss_kib")
+            sleeps = _median_of(samples, "client_sleeps")
             bound = sum(bool(s.get("client_bound")) for s in samples)
+            others = sum(map(disturbed, samples))
             rows.append(
                 [
                     w["title"],
@@ -138,7 +141,9 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
                     " / ".join("-" if v is None else figure(v) for v in latency),
                     f"{errors} of {ops}" if errors else "0",
                     f"{rss / 1024:.1f}" if rss else "-",
+                    figure(sleeps) if sleeps is not None else "-",
                     f"{bound} of {len(samples)}" if bound else "",
+                    f"{others} of {len(samples)}" if others else "",
                 ]
             )
     header = [
@@ -149,7 +154,9 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
         "latency us p50 / p95 / p99 / p99.9",
         "errors",
         "RSS MiB",
+        "client sleeps/op",
         "client-bound rounds",
+        "disturbed",
     ]
     return header, rows
 
@@ -173,9 +180,14 @@ def notes(results: Results) -> list[str]:
 def control_summary(results: Results) -> list[str]:
     """What the control says: the medians within 5 %, and the workloads that are not."""
     controls = results.controls()
-    if not controls:
-        return ["There was no control in this run."]
-    return [line for name, of in controls.items() for line in _control_lines(results, name, of)]
+    lines = [line for name, of in controls.items() for line in _control_lines(results, name, of)]
+    if others := sum(map(disturbed, results.samples)):
+        lines.append(
+            f"In {others} of {len(results.samples)} measurements other programs had more than "
+            f"{DISTURBED * 100:.0f} % of a core; they do not count where {stats.MIN_ROUNDS} or "
+            "more are left."
+        )
+    return lines if controls else ["There was no control in this run.", *lines]
 
 
 def _control_lines(results: Results, name: str, reference: str) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from . import stats
 from .errors import BenchError
+from .neighbours import disturbed
 from .registry import METRICS
 
 FORMAT = "mgloop-bench"
@@ -89,9 +90,13 @@ class Results:
         return workload.get("reference") or self.reference
 
     def values(self, workload: str, subject: str) -> dict[int, float]:
-        """Round -> value, of the samples that are good."""
+        """Round -> value, of the samples that are good; the disturbed only where few are not."""
+        good = self._good(workload, subject)
+        return {number: good[number]["value"] for number in _calm(good)}
+
+    def _good(self, workload: str, subject: str) -> dict[int, dict]:
         return {
-            s["round"]: s["value"]
+            s["round"]: s
             for s in self.samples
             if s["workload"] == workload
             and s["subject"] == subject
@@ -109,11 +114,14 @@ class Results:
         return [s["name"] for s in self.subjects if s["name"] in seen]
 
     def ratios(self, workload: str, subject: str) -> list[float]:
-        """Paired ratios to the workload's reference, more is better."""
+        """Paired ratios to the workload's reference, more is better; of undisturbed pairs if so."""
         described = self.workload(workload)
+        reference = self._good(workload, self.reference_of(described))
+        own = self._good(workload, subject)
+        numbers = _calm(reference, own)
         return stats.paired_ratios(
-            self.values(workload, self.reference_of(described)),
-            self.values(workload, subject),
+            {number: reference[number]["value"] for number in numbers},
+            {number: own[number]["value"] for number in numbers},
             lower_is_better=METRICS[described["metric"]][2],
         )
 
@@ -143,6 +151,13 @@ class Results:
         """The workloads that have at least one sample."""
         seen = {s["workload"] for s in self.samples}
         return [w for w in self.workloads if w["name"] in seen]
+
+
+def _calm(*cells: dict[int, dict]) -> list[int]:
+    """The rounds that all *cells* have, without the disturbed ones if enough others remain."""
+    common = sorted(set.intersection(*map(set, cells)))
+    calm = [number for number in common if not any(disturbed(cell[number]) for cell in cells)]
+    return calm if len(calm) >= stats.MIN_ROUNDS else common
 
 
 def _rounded(value: object) -> object:

@@ -19,6 +19,7 @@ from bench import (  # noqa: E402
     loops,
     measure,
     micro,
+    neighbours,
     plots,
     registry,
     report,
@@ -174,6 +175,23 @@ class TestResultsFile:
                 sample["status"] = "errors"
         assert found.values("echo/a", "fast") == {}
         assert found.ratios("echo/a", "fast") == []
+
+    def test_disturbed_windows_do_not_count_where_enough_others_do(self):
+        found = make_results({("echo/a", "ref"): [10.0] * 5, ("echo/a", "fast"): [5, 5, 5, 40, 40]})
+        assert stats.median(found.ratios("echo/a", "fast")) == 2
+        for sample in found.samples:
+            beside_another = sample["subject"] == "fast" and sample["round"] >= 3
+            sample["others"] = 0.9 if beside_another else 0.05
+        assert found.ratios("echo/a", "fast") == [2.0] * 3
+        assert found.values("echo/a", "fast") == {0: 5, 1: 5, 2: 5}
+        assert len(found.values("echo/a", "ref")) == 5
+        assert "In 2 of 10 measurements" in "".join(report.control_summary(found))
+        header, rows = report.detail_table(found, "echo")
+        assert [row[header.index("disturbed")] for row in rows] == ["", "2 of 5"]
+        # Two are too few to do without the rest.
+        found.samples[-3]["others"] = 0.9
+        assert len(found.ratios("echo/a", "fast")) == 5
+        assert len(found.values("echo/a", "fast")) == 5
 
     def test_no_folder_of_the_machine_gets_in(self):
         text = "cannot load '/opt/some/where/lib.so' (http://127.0.0.1:80/json, a/b, /json)"
@@ -496,6 +514,35 @@ class TestWorkloads:
         assert result["ops"] >= 1
         assert result["cpu_us"] > 0
         assert ("late_us" in result) == (name == "timer-lateness")
+
+
+class TestNeighbours:
+    STAT = "cpu  9 9 9 9 9 9 9 9\ncpu0 100 20 30 999 9 9 9 4 0 0\ncpu1 1 1 1 1 1 1 1 1\n"
+
+    def test_the_time_of_a_core(self, monkeypatch):
+        monkeypatch.setattr(neighbours.os, "sysconf", lambda name: 100)
+        assert neighbours.busy_seconds([0], self.STAT) == 1.54
+        assert neighbours.busy_seconds([0, 1], self.STAT) == 1.58
+
+    def test_what_belongs_to_the_measurement_is_not_others(self, monkeypatch):
+        clock = iter([10.0, 12.0])
+        monkeypatch.setattr(neighbours.time, "monotonic", lambda: next(clock))
+        cores = iter([5.0, 8.0])
+        monkeypatch.setattr(neighbours, "busy_seconds", lambda *_: next(cores))
+        servers = iter([1.0, 2.9])
+        monkeypatch.setattr(neighbours.processes, "cpu_seconds", lambda _: next(servers))
+        monkeypatch.setattr(neighbours.time, "process_time", lambda: 0.0)
+        watch = neighbours.Watch([0], [1])
+        found = watch.found(100)
+        # Three seconds of the cores in two, of which the server had 1.9.
+        assert found == {"others": 0.55, "client_sleeps": 0.0}
+        assert neighbours.disturbed(found)
+        assert not neighbours.disturbed({})
+
+    def test_a_client_that_sleeps_is_noticed(self):
+        watch = neighbours.Watch([0], [])
+        subprocess.run([sys.executable, "-c", "import time\nfor _ in range(20): time.sleep(0.001)"])
+        assert 20 <= watch.found(1)["client_sleeps"] < 200
 
 
 class TestLoops:

@@ -79,6 +79,8 @@ def test_an_echo_run_has_all_its_figures(tmp_path):
         assert sample["value"] == sample["cpu_us"] > 0
         assert sample["ops"] > 0
         assert sample["rss_kib"] > 0
+        assert sample["others"] >= 0
+        assert sample["client_sleeps"] > 0
         latency = sample["latency_us"]
         assert 0 < latency["50"] <= latency["95"] <= latency["99"] <= latency["99.9"]
     assert found["machine"]["kernel"] == os.uname().release

@@ -270,14 +270,14 @@ def _report(args: argparse.Namespace) -> int:
 
         pictures = plots.draw(found, Path(args.png))
         for picture in pictures:
-            print(picture)
+            print(picture.path)
     if args.md:
         folder = Path(args.md).parent
-        _write(args.md, report.markdown(found, [os.path.relpath(p, folder) for p in pictures]))
+        shown = [report.Shown(p.suite, p.title, os.path.relpath(p.path, folder)) for p in pictures]
+        _write(args.md, report.markdown(found, shown))
     if args.html:
-        from . import plots
-
-        _write(args.html, report.document(found, plots.inline(pictures)))
+        shown = [report.Shown(p.suite, p.title, p.inline()) for p in pictures]
+        _write(args.html, report.document(found, shown))
     if not (args.md or args.html or args.png):
         print(report.terminal(found))
     return 0

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import compress
+from typing import NamedTuple
 
 from . import stats
 from .neighbours import DISTURBED, disturbed
 from .registry import ASGI_REFERENCE, METRICS, SUITES
 from .results import Results
 from .stats import Summary
+
+
+class Shown(NamedTuple):
+    """A picture in a report: the suite under whose heading it stands (or none), and its address."""
+
+    suite: str
+    title: str
+    source: str
+
 
 MARKS = {"faster": " +", "slower": " -", "same": "", "unclear": ""}
 
@@ -158,7 +168,11 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
         "client-bound rounds",
         "disturbed",
     ]
-    return header, rows
+    # What no run before these knew, and a quiet one has no use for.
+    extra = ("client sleeps/op", "disturbed")
+    told = [any(row[n] not in ("", "-") for row in rows) for n in range(len(header))]
+    said = [name not in extra or any_ for name, any_ in zip(header, told, strict=True)]
+    return list(compress(header, said)), [list(compress(row, said)) for row in rows]
 
 
 def notes(results: Results) -> list[str]:
@@ -271,18 +285,19 @@ LEGEND = (
 )
 
 
-def markdown(results: Results, pictures: Sequence[str] = ()) -> str:
-    """The whole report as Markdown; *pictures* are paths relative to where it will lie."""
+def markdown(results: Results, pictures: Sequence[Shown] = ()) -> str:
+    """The whole report as Markdown; *pictures* by paths relative to where it will lie."""
     loops_measured = any(w["suite"] != "seeds" for w in results.measured())
     parts = ["# Results", "\n\n".join(_setting_lines(results))]
     if loops_measured:
         parts += ["\n".join(control_summary(results)), LEGEND.format(reference=results.reference)]
-    parts += [f"![{Path(picture).stem}]({picture})" for picture in pictures]
+    parts += [f"![{p.title}]({p.source})" for p in pictures if not p.suite]
     for suite in SUITES:
         header, rows = main_table(results, suite)
         if not rows:
             continue
         parts.append(f"## {suite}")
+        parts += [f"![{p.title}]({p.source})" for p in pictures if p.suite == suite]
         if suite == "seeds":
             from .seeds.tables import markdown as seeds_markdown
 
@@ -349,8 +364,8 @@ def _short(results: Results, workload: dict, subject: str) -> str:
     return text
 
 
-def document(results: Results, pictures: Sequence[str] = ()) -> str:
-    """The report as one HTML page; *pictures* are data URLs or relative paths of images."""
+def document(results: Results, pictures: Sequence[Shown] = ()) -> str:
+    """The report as one HTML page; *pictures* by data URLs or relative paths."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Event loop benchmarks</title>",
         "<style>body{font:15px sans-serif;margin:2em;max-width:110em}table{border-collapse:"
@@ -364,11 +379,13 @@ def document(results: Results, pictures: Sequence[str] = ()) -> str:
         LEGEND.format(reference=results.reference),
     ):
         parts.append(f"<p>{_inline(line)}</p>")
-    parts += [f'<p><img src="{html.escape(src)}" alt=""></p>' for src in pictures]
+    parts += [_image(p) for p in pictures if not p.suite]
     for suite in SUITES:
         header, rows = main_table(results, suite)
         if rows:
-            parts.append(f"<h2>{suite}</h2>" + _html_table(header, rows))
+            parts.append(f"<h2>{suite}</h2>")
+            parts += [_image(p) for p in pictures if p.suite == suite]
+            parts.append(_html_table(header, rows))
             parts.append(
                 "<details><summary>Throughput, latency, errors, memory</summary>"
                 + _html_table(*detail_table(results, suite))
@@ -378,6 +395,11 @@ def document(results: Results, pictures: Sequence[str] = ()) -> str:
     parts += [f"<li>{_inline(line)}</li>" for line in notes(results)]
     parts.append("</ul></html>")
     return "\n".join(parts)
+
+
+def _image(picture: Shown) -> str:
+    source, title = html.escape(picture.source), html.escape(picture.title)
+    return f'<p><img src="{source}" alt="{title}"></p>'
 
 
 def _inline(text: str) -> str:

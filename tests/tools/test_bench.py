@@ -20,7 +20,6 @@ from bench import (  # noqa: E402
     measure,
     micro,
     neighbours,
-    plots,
     registry,
     report,
     revisions,
@@ -255,11 +254,14 @@ class TestReport:
         found.missing = {"x": "<script>"}
         assert "<script>" not in report.document(found)
 
-    def test_pictures(self, tmp_path):
-        pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-        names = [path.name for path in plots.draw(ten_percent(), tmp_path)]
-        assert names == ["bars-echo.png", "latency.png"]
-        assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    def test_pictures_stand_under_their_suite(self):
+        shown = [report.Shown("", "all & more", "s.png"), report.Shown("echo", "Echo", "e.png")]
+        text = report.markdown(ten_percent(), shown)
+        assert text.index("![all & more](s.png)") < text.index("## echo")
+        assert text.index("## echo") < text.index("![Echo](e.png)") < text.index("| workload")
+        page = report.document(ten_percent(), shown)
+        assert '<img src="s.png" alt="all &amp; more">' in page
+        assert page.index("<h2>echo") < page.index("e.png") < page.index("<table>")
 
 
 class TestCompare:

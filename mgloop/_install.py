@@ -50,15 +50,22 @@ def uninstall() -> None:
     _set_policy(None)
 
 
-def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None, **loop_kwargs: Any) -> T:
+def run(
+    main: Coroutine[Any, Any, T],
+    *,
+    debug: bool | None = None,
+    enable_wakeup: bool = True,
+    timing: bool | None = None,
+) -> T:
     """asyncio.run(main) on an mgloop event loop.
 
-    debug: the loop's debug mode, None for the default. loop_kwargs: passed to new_event_loop().
-    Raises what the coroutine raises, and RuntimeError inside a running event loop.
+    debug: the loop's debug mode, None for the default. enable_wakeup, timing: as of
+    new_event_loop(). Raises what the coroutine raises, and RuntimeError inside a running event
+    loop.
     """
     if events._get_running_loop() is not None:
         main.close()
         raise RuntimeError("mgloop.run() cannot be called from a running event loop")
-    factory = functools.partial(new_event_loop, **loop_kwargs)
+    factory = functools.partial(new_event_loop, enable_wakeup=enable_wakeup, timing=timing)
     with asyncio.Runner(debug=debug, loop_factory=factory) as runner:
         return runner.run(main)

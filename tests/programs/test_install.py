@@ -8,6 +8,7 @@ none reaches its user on any version, and because what it installs is global.
 import asyncio
 import importlib.metadata
 import inspect
+import re
 
 import pytest
 import support
@@ -241,6 +242,36 @@ class TestRun:
                 raise AssertionError("an unknown keyword was taken")
             """
         )
+
+    def test_keywords_are_named(self):
+        """So that type checkers and editors know them."""
+        import mgloop
+
+        taken = inspect.signature(mgloop.run).parameters
+        loops = inspect.signature(mgloop.new_event_loop).parameters
+        assert list(taken) == ["main", "debug", *loops]
+        for name, parameter in loops.items():
+            assert taken[name] == parameter
+
+    def test_strict_typing_rejects_other_keywords(self, tmp_path):
+        api = pytest.importorskip("mypy.api", reason="it is installed by `make types`")
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import mgloop\n"
+            "async def main() -> int: return 1\n"
+            "code: int = mgloop.run(main(), debug=True, enable_wakeup=False, timing=None)\n"
+            "mgloop.run(main(), flavour=1)\n"
+            "mgloop.run(main(), enable_wakeup='no')\n"
+            "mgloop.run(main())\n"
+        )
+        cache = f"--cache-dir={tmp_path}"
+        out, errors, _ = api.run(["--strict", "--config-file=", cache, str(program)])
+        assert errors == ""
+        # Not those about mgloop itself, which mypy's own configuration knows.
+        found = [line for line in out.splitlines() if re.search(r"program\.py:.* error: ", line)]
+        assert [line.split(":")[1] for line in found] == ["4", "5"], out
+        assert '"flavour"' in found[0]
+        assert '"enable_wakeup"' in found[1]
 
     def test_winds_everything_down(self):
         strict(

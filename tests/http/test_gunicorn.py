@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""gunicorn's processes with mgloop's worker class."""
+"""gunicorn's processes with mgloop's worker class, and with those of others on mgloop's loop."""
 
 import contextlib
 import http.client
+import importlib.util
 import os
 import signal
 import time
@@ -134,3 +135,88 @@ def test_an_application_that_cannot_start(folder):
     with gunicorn(folder, app="failing:app") as command:
         command.wait_for("no database")
         assert command.end() == 3
+
+
+# --- others' workers, by mgloop.gunicorn ----------------------------------------------------------
+
+#: Says what loop it runs on, as ASGI and as aiohttp want it.
+SAYS = """
+    import asyncio
+    from aiohttp import web
+
+    def kind():
+        return type(asyncio.get_running_loop()).__module__
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        body = kind().encode()
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def root(request):
+        return web.Response(text=kind())
+
+    web_app = web.Application()
+    web_app.router.add_get("/", root)
+"""
+
+#: What a uvicorn_worker that is not installed would do with what it has.
+STAND_IN = """
+    from importlib import import_module
+    from gunicorn.workers.gasgi import ASGIWorker
+
+    class UvicornWorker(ASGIWorker):
+        CONFIG_KWARGS = {"loop": "auto", "http": "auto"}
+
+        def _setup_event_loop(self):
+            assert self.CONFIG_KWARGS["http"] == "auto"
+            module, _, name = self.CONFIG_KWARGS["loop"].partition(":")
+            self.loop = getattr(import_module(module), name)()
+"""
+
+
+@pytest.mark.parametrize(
+    ("worker", "app"),
+    [
+        ("UvicornWorker", "says:app"),
+        ("AiohttpWorker", "says:web_app"),
+        ("AsgiWorker", "says:app"),
+    ],
+)
+def test_workers_of_others(tmp_path, worker, app):
+    pytest.importorskip("aiohttp")
+    if worker != "AiohttpWorker":
+        pytest.importorskip("gunicorn.workers.gasgi", reason="gunicorn has it since its version 24")
+    if worker == "UvicornWorker" and not importlib.util.find_spec("uvicorn_worker"):
+        write_app(tmp_path, STAND_IN, "uvicorn_worker.py")
+    write_app(tmp_path, SAYS, "says.py")
+    with gunicorn(tmp_path, "-k", f"mgloop.gunicorn.{worker}", app=app) as command:
+        assert get(listening(command)) == "mgloop.loop"
+        assert command.stop() == 0, command.output
+        assert "Traceback" not in command.output
+
+
+@pytest.mark.parametrize(
+    ("worker", "missing", "needs"),
+    [
+        ("UvicornWorker", "uvicorn_worker", "uvicorn-worker and gunicorn"),
+        ("AiohttpWorker", "aiohttp.worker", "aiohttp and gunicorn"),
+        ("AsgiWorker", "gunicorn.workers.gasgi", "gunicorn 24 or later"),
+    ],
+)
+def test_a_package_that_is_missing_is_a_sentence(tmp_path, worker, missing, needs):
+    write_app(tmp_path, f"import sys; sys.modules[{missing!r}] = None", "gunicorn.conf.py")
+    write_app(tmp_path, SAYS, "says.py")
+    with gunicorn(tmp_path, "-k", f"mgloop.gunicorn.{worker}", app="says:app") as command:
+        assert command.end() == 1
+        lines = [line for line in command.output.splitlines() if line]
+        assert len(lines) == 1, lines
+        assert f"mgloop.gunicorn.{worker} needs {needs}: " in lines[0]
+
+
+def test_names_of_workers():
+    import mgloop.gunicorn
+
+    with pytest.raises(AttributeError, match="no attribute 'NoWorker'"):
+        mgloop.gunicorn.NoWorker  # noqa: B018

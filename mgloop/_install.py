@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from asyncio import events, unix_events
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from . import _late, _stdlib
 from .loop import Loop
 
 T = TypeVar("T")
@@ -40,9 +42,55 @@ def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) ->
     return Loop(enable_wakeup=enable_wakeup, timing=timing)
 
 
+class _Watching(EventLoopPolicy):
+    """What install() sets: it notices if a server goes another way all the same."""
+
+    def __init__(self, watch: _late.Watch) -> None:
+        super().__init__()
+        self.watch = watch
+        watch.begin()
+
+    def set_event_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        super().set_event_loop(loop)
+        self.watch.loop_is_set(loop, sys._getframe().f_back)
+
+    def __del__(self) -> None:
+        # Under whoever has set the next policy, unless somebody has kept this one.
+        if not sys.is_finalizing():
+            self.watch.end()
+            successor = _stdlib.policy()
+            if not isinstance(successor, EventLoopPolicy):
+                self.watch.policy_is_replaced(successor, sys._getframe().f_back)
+
+
 def install() -> None:
-    """Make asyncio.run(), asyncio.new_event_loop() and their like use mgloop from now on."""
+    """Make asyncio.run(), asyncio.new_event_loop() and their like use mgloop from now on.
+
+    Warns (RuntimeWarning) if it is known to be too late, or of no use, for the server that calls
+    it, in which case the warning says what to do instead.
+    """
+    frame = sys._getframe(1)
+    too_late = _late.reason(frame)
+    watch = _late.Watch(_late.Place.of(frame))
+    _set_policy(EventLoopPolicy() if _everywhere else _Watching(watch))
+    if too_late:
+        watch.tell(too_late, frame)
+
+
+def use() -> None:
+    """install() for those who know what they do: it never warns."""
     _set_policy(EventLoopPolicy())
+
+
+# Whether this is `mgloop run`, so that the loops of other packages are mgloop's, too.
+_everywhere = False
+
+
+def use_everywhere() -> None:
+    """use(), where nothing is left that install() could be too late for."""
+    global _everywhere
+    _everywhere = True
+    use()
 
 
 def uninstall() -> None:

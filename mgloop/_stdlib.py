@@ -171,3 +171,15 @@ def fileno(fd: Any) -> int:
 def is_finalizing() -> bool:
     """sys.is_finalizing(), asked where asyncio's signal code asks it."""
     return bool(unix_events.sys.is_finalizing())  # type: ignore[attr-defined]
+
+
+# --- Policies: asked for without their being made, without a loop's being made, and without the
+# warning that 3.14 has for it.
+def policy() -> Any:
+    """The event loop policy; None: there is none yet."""
+    return getattr(events, "_event_loop_policy", None)
+
+
+def current_loop() -> Any:
+    """What asyncio.set_event_loop() has set in this thread, or None."""
+    return getattr(getattr(policy(), "_local", None), "_loop", None)

@@ -8,8 +8,8 @@
 mgloop's own, which serves as `mgloop serve` does, is mgloop.http.gunicorn.Worker.
 
 Each is made when it is asked for, of a class of another package, which nobody else needs. Where
-that is missing, gunicorn says so in a sentence. The arbiter has the class made; install() is called
-in each worker's process.
+that is missing, gunicorn says so in a sentence. The arbiter has the class made; asyncio's policy is
+set in each worker's process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._install import install
+from ._install import use
 
 
 class _Installing:
     """For workers that call asyncio.new_event_loop()."""
 
     def init_process(self) -> None:
-        install()
+        use()
         super().init_process()  # type: ignore[misc]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .._install import EventLoopPolicy, install
+from .._install import EventLoopPolicy, use_everywhere
 from ..loop import Loop
 from . import others
 
@@ -38,7 +38,7 @@ _NAMES = {
 def activate() -> None:
     """Have this process make loops of mgloop's, also where it names asyncio's own, or another
     package's. For a process that has just started; it cannot be undone."""
-    install()
+    use_everywhere()
     for name, instead in _NAMES.items():
         # 3.14 makes the policy's public name when it is asked for.
         if name in vars(asyncio) or name == "DefaultEventLoopPolicy":

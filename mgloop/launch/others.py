@@ -35,7 +35,7 @@ def _run(
 _NAMES = {
     "EventLoopPolicy": _install.EventLoopPolicy,
     "Loop": Loop,
-    "install": _install.install,
+    "install": _install.use,
     "new_event_loop": _new_event_loop,
     "run": _run,
 }

@@ -148,7 +148,11 @@ SAYS = """
         return type(asyncio.get_running_loop()).__module__
 
     async def app(scope, receive, send):
-        assert scope["type"] == "http"
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            return await send({"type": "lifespan.shutdown.complete"})
         body = kind().encode()
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -213,6 +217,31 @@ def test_a_package_that_is_missing_is_a_sentence(tmp_path, worker, missing, need
         lines = [line for line in command.output.splitlines() if line]
         assert len(lines) == 1, lines
         assert f"mgloop.gunicorn.{worker} needs {needs}: " in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "module"),
+    [
+        (["-k", "aiohttp.GunicornWebWorker"], "asyncio.unix_events"),
+        (["-k", "aiohttp.GunicornWebWorker", "--preload"], "mgloop.loop"),
+        (["-k", "asgi", "--asgi-loop", "asyncio"], "asyncio.unix_events"),
+        (["-k", "asgi", "--asgi-loop", "asyncio", "--preload"], "mgloop.loop"),
+        (["-k", "mgloop.http.gunicorn.Worker"], "mgloop.loop"),
+        (["-k", "mgloop.gunicorn.AiohttpWorker"], "mgloop.loop"),
+        (["-k", "mgloop.gunicorn.AsgiWorker"], "mgloop.loop"),
+    ],
+    ids=" ".join,
+)
+def test_install_by_an_application_warns_unless_it_decides(tmp_path, options, module):
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("gunicorn.workers.gasgi", reason="gunicorn has it since its version 24")
+    app = "says:web_app" if "iohttp" in options[1] else "says:app"
+    write_app(tmp_path, f"{SAYS}\n    import mgloop; mgloop.install()\n", "says.py")
+    with gunicorn(tmp_path, *options, app=app) as command:
+        assert get(listening(command)) == module
+        assert command.stop() == 0
+        warned = "RuntimeWarning: mgloop.install() comes too late" in command.output
+        assert warned == (module != "mgloop.loop"), command.output
 
 
 def test_names_of_workers():

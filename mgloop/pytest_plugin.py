@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A pytest plugin that runs pytest-asyncio's tests and fixtures on mgloop.
+"""A pytest plugin that runs asynchronous tests and fixtures on mgloop, whoever runs them.
 
 pytest finds it by its entry point wherever mgloop is installed, so it is inert until asked for::
 
     [pytest]
     mgloop = true
 
-or `pytest --mgloop` (`--no-mgloop` overrides the configuration). It then calls `mgloop.install()`
-before the first test and `mgloop.uninstall()` after the last. pytest-asyncio takes its loops from
-the current policy unless told otherwise: every asynchronous test and fixture runs on mgloop, those
-of synchronous tests too, and so does `asyncio.run()` in a test. This needs nothing of
-pytest-asyncio's own interface and holds for all its versions. A project that wants each test on
-several loops uses pytest-asyncio's hook instead, which takes precedence::
+or `pytest --mgloop` (`--no-mgloop` overrides the configuration). It then has asyncio make mgloop's
+loops from before the first test until after the last, as `mgloop.install()` does. pytest-asyncio,
+pytest-aiohttp, aiohttp.pytest_plugin and anyio's plugin take their loops from the current policy
+unless told otherwise: every asynchronous test and fixture runs on mgloop, those of synchronous
+tests too, and so does `asyncio.run()` in a test, also where none of these plugins is. This needs
+nothing of their own interfaces and holds for all their versions. A project that wants each test on
+several loops uses theirs instead, which take precedence::
 
-    def pytest_asyncio_loop_factories(config, item):
+    def pytest_asyncio_loop_factories(config, item):  # pytest-asyncio
         return {"asyncio": asyncio.SelectorEventLoop, "mgloop": mgloop.new_event_loop}
+
+    @pytest.fixture(params=[("asyncio", {"loop_factory": mgloop.new_event_loop}), "trio"])
+    def anyio_backend(request):  # anyio
+        return request.param
 
 It runs in the main thread, when pytest is configured and when it ends.
 """
@@ -29,7 +34,7 @@ _INSTALLED = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ini option and the command-line flags."""
     parser.addini(
-        "mgloop", "run pytest-asyncio's tests and fixtures on mgloop", type="bool", default=False
+        "mgloop", "run asynchronous tests and fixtures on mgloop", type="bool", default=False
     )
     group = parser.getgroup("mgloop")
     group.addoption(
@@ -37,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         dest="mgloop",
         default=None,
-        help="run pytest-asyncio's tests and fixtures on mgloop",
+        help="run asynchronous tests and fixtures on mgloop",
     )
     group.addoption(
         "--no-mgloop",
@@ -55,21 +60,12 @@ def _wanted(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install mgloop if it is asked for.
-
-    Raises `pytest.UsageError` if pytest-asyncio, which is to use it, is not there.
-    """
+    """Have asyncio make mgloop's loops, if it is asked for."""
     if not _wanted(config):
         return
-    if not config.pluginmanager.hasplugin("asyncio"):
-        raise pytest.UsageError(
-            "pytest is asked to run asyncio tests on mgloop (`mgloop = true` or --mgloop), but "
-            "pytest-asyncio, which runs them, is not installed or is disabled: install it with "
-            "`pip install pytest-asyncio`, or take the option away."
-        )
-    import mgloop
+    from mgloop import _install
 
-    mgloop.install()
+    _install.use()
     config.stash[_INSTALLED] = True
 
 

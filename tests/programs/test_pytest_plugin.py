@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin, against the pytest-asyncio that is installed.
+"""The pytest plugin, with the plugins that run asynchronous tests, those that are installed.
 
 Each test writes a project into a temporary folder and runs pytest on it in a process of its own,
 where the plugin is found by its entry point as in any project, and where an event loop policy that
@@ -21,6 +21,9 @@ filterwarnings =
     ignore:Module already imported so cannot be rewritten; _mgloop_editable_loader
 """
 HEADER = "mgloop: asyncio's loops are mgloop *"
+
+# pytest-aiohttp does not start without it.
+NO_PYTEST_ASYNCIO = ("-p", "no:asyncio", "-p", "no:aiohttp")
 
 ON_MGLOOP = """
     import asyncio
@@ -164,16 +167,123 @@ def test_loop_factories_of_the_project_take_precedence(project, pytester):
     project(module, "--mgloop").assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize("arguments", [("--mgloop",), ("-o", "mgloop=true")])
-def test_asked_for_without_pytest_asyncio(project, pytester, arguments):
-    pytester.makeini("[pytest]\n")
-    result = pytester.runpytest_subprocess("-p", "no:asyncio", *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pytest-asyncio, which runs them, is not installed*"])
+ANYIO = """
+    import asyncio
+    import mgloop
+    import pytest
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend():
+        return {backend}
+
+    @pytest.fixture
+    async def where_fixtures_run():
+        yield isinstance(asyncio.get_running_loop(), mgloop.Loop)
+
+    async def test_coroutine(where_fixtures_run):
+        assert where_fixtures_run
+        assert isinstance(asyncio.get_running_loop(), mgloop.Loop)
+"""
+
+
+@pytest.mark.parametrize("beside", [[], NO_PYTEST_ASYNCIO], ids=["both", "alone"])
+@pytest.mark.parametrize("arguments", [["--mgloop"], ["-o", "mgloop=true"]], ids="".join)
+def test_anyio(project, arguments, beside):
+    pytest.importorskip("anyio")
+    ini = "" if not beside else "    ignore:Unknown config option. asyncio_default\n"
+    module = ANYIO.format(backend="'asyncio'")
+    project(module, *arguments, *beside, ini=ini).assert_outcomes(passed=1)
+    project(module, *beside, ini=ini).assert_outcomes(failed=1)
+
+
+def test_a_factory_for_anyio(project):
+    pytest.importorskip("anyio")
+    module = ANYIO.format(backend='"asyncio", {"loop_factory": mgloop.new_event_loop}')
+    project(module).assert_outcomes(passed=1)
+
+
+AIOHTTP = """
+    import asyncio
+    import mgloop
+    from aiohttp import web
+
+    def on_mgloop():
+        return str(isinstance(asyncio.get_running_loop(), mgloop.Loop))
+
+    async def root(request):
+        return web.Response(text=on_mgloop())
+
+    async def test_client(aiohttp_client):
+        application = web.Application()
+        application.router.add_get("/", root)
+        client = await aiohttp_client(application)
+        response = await client.get("/")
+        assert (await response.text(), on_mgloop()) == ("True", "True")
+"""
+
+
+@pytest.mark.parametrize("plugin", ["aiohttp.pytest_plugin", "pytest_aiohttp.plugin"])
+def test_aiohttp(project, plugin):
+    """aiohttp's own plugin, which it deprecates, and pytest-aiohttp, for pytest-asyncio."""
+    pytest.importorskip(plugin)
+    if plugin.startswith("aiohttp"):
+        arguments = [*NO_PYTEST_ASYNCIO, "-p", plugin]
+        ini = (
+            "    ignore:aiohttp.pytest_plugin will be removed:DeprecationWarning\n"
+            "    ignore:Unknown config option. asyncio_default\n"
+        )
+    else:
+        arguments, ini = [], "asyncio_mode = auto\n"
+    project(AIOHTTP, "--mgloop", *arguments, ini=ini).assert_outcomes(passed=1)
+    project(AIOHTTP, *arguments, ini=ini).assert_outcomes(failed=1)
+
+
+def test_without_any_of_them(project):
+    module = """
+        import asyncio
+        import mgloop
+        import unittest
+
+        async def on_mgloop():
+            return isinstance(asyncio.get_running_loop(), mgloop.Loop)
+
+        def test_run():
+            assert asyncio.run(on_mgloop())
+
+        class Test(unittest.IsolatedAsyncioTestCase):
+            async def test_unittest(self):
+                assert await on_mgloop()
+    """
+    ini = "    ignore:Unknown config option. asyncio_default\n"
+    none = [*NO_PYTEST_ASYNCIO, "-p", "no:anyio"]
+    result = project(module, "--mgloop", *none, ini=ini)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([HEADER])
+    project(module, *none, ini=ini).assert_outcomes(failed=2)
+
+
+def test_a_server_that_a_test_runs_is_not_warned_of(project):
+    """install() in an application would be; --mgloop has made no promise about servers."""
+    module = """
+        import asyncio
+        import sys
+        import types
+
+        def test_server():
+            code = "asyncio.set_event_loop(asyncio.SelectorEventLoop())"
+            server = types.ModuleType("granian.server")
+            exec(code, server.__dict__ | {"asyncio": asyncio, "__name__": "granian.server"})
+            asyncio.get_event_loop_policy().get_event_loop().close()
+    """
+    project(module, "--mgloop", ini="    ignore:.*polic:DeprecationWarning\n").assert_outcomes(
+        passed=1
+    )
 
 
 def test_inert_without_pytest_asyncio(project, pytester):
     pytester.makeini("[pytest]\n")
     pytester.makepyfile("def test_nothing(): pass")
-    result = pytester.runpytest_subprocess("-p", "no:asyncio")
+    result = pytester.runpytest_subprocess(*NO_PYTEST_ASYNCIO)
     result.assert_outcomes(passed=1)

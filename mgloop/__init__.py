@@ -1,10 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mgloop: a drop-in asyncio event loop on top of the Mongoose networking library.
+"""A drop-in asyncio event loop for Linux, on top of the Mongoose networking library.
 
-asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
-mgloop.run(main())                                          # any version
-mgloop.install(); asyncio.run(main())                       # for code that is not yours
-mgloop.serve(app)                                           # an ASGI application
+A program that runs on asyncio runs on mgloop unchanged. One of these is enough:
+
+    mgloop.run(main())                                          # in place of asyncio.run()
+    asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
+    mgloop.install()                                            # for loops that others make
+
+mgloop.install() holds until mgloop.uninstall(). The command `mgloop run PROGRAM` is for a program
+that is not yours.
+
+mgloop.Loop is the loop's class, a subclass of asyncio.BaseEventLoop. Beside asyncio's interface it
+has stats(), which says what the loop has done (mgloop.LoopStats). mgloop.watchdog(threshold=0.1)
+reports who holds up a loop, mgloop.monitor(path) tells of the loops of the process to
+`python -m mgloop.top`.
+
+mgloop.serve(app) serves an ASGI application, as the command `mgloop serve pkg.mod:app` does;
+mgloop.http has the server for use within a program.
+
+mgloop is under the GNU GPL, version 2 only: to run it is unrestricted, to pass it on is not.
 """
 
 from __future__ import annotations
@@ -55,3 +69,8 @@ def __getattr__(name: str) -> _Any:
 
         return Watchdog
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # With those: for help(), and for whoever completes names.
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 """The command `mgloop`: what it says of mistakes, how it finds the application, what it logs."""
 
 import json
+import pydoc
 import re
 import socket
 import subprocess
@@ -45,6 +46,12 @@ def test_serve_is_found_when_it_is_asked_for():
     assert mgloop.serve is mgloop.http.serve
     with pytest.raises(AttributeError, match="no attribute 'surf'"):
         _ = mgloop.surf
+
+
+def test_help_has_all_that_is_public():
+    text = pydoc.plain(pydoc.render_doc(mgloop))
+    for name in mgloop.__all__:
+        assert re.search(rf"^    (class )?{name}\b", text, re.M), name
 
 
 def test_the_document_has_the_options_of_the_parser():

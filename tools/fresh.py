@@ -52,7 +52,7 @@ class SkippedError(Exception):
 
 def packages():
     """Those that README names."""
-    return re.search(r"^    apt install (.+)$", (ROOT / "README.md").read_text(), re.M)[1].split()
+    return re.search(r"^apt install (.+)$", (ROOT / "README.md").read_text(), re.M)[1].split()
 
 
 def output(*command):

@@ -518,27 +518,6 @@ def test_a_fresh_machine_has_the_packages_that_the_readme_names(monkeypatch):
     assert fresh.packages() == ["python3-dev", "python3-venv", "gcc", "make"]
 
 
-def test_the_first_program_of_the_readme_runs_on_this_version():
-    import mgloop
-
-    program = re.search(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        here = f'"127.0.0.1", {server.getsockname()[1]}'
-        code = program.replace('"example.org", 80', here).replace(
-            "...", "print(type(asyncio.get_running_loop())); writer.close()"
-        )
-        assert here in code
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=Path(mgloop.__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "<class 'mgloop.loop.Loop'>\n"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_source_distribution_builds_without_a_network(repository, tmp_path):

@@ -19,6 +19,7 @@
 # make sdist        the source distribution, in dist/
 # make wheels       and wheels made of it, for each Python here, glibc and musl, x86_64 and aarch64
 # make pictures     those of docs/observing.md, from real runs (needs prometheus and wrk)
+# make docs         the documentation as a site, build/site/index.html
 # make clean        delete what the above made
 #
 # Everything happens in a virtual environment, .venv, that each target makes and fills as far as it needs.
@@ -46,7 +47,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	serve-soak bench bench-compare sdist wheels pictures clean build
+	serve-soak bench bench-compare sdist wheels pictures docs clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -78,7 +79,7 @@ PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
-ABOUT_TOOLS = --ignore=tests/tools --ignore=tests/conformance --ignore=tests/faults --ignore=tests/launch \
+ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults launch) \
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
@@ -146,6 +147,11 @@ wheels: $(VENV)/.group-wheels
 
 pictures: build $(VENV)/.group-test $(VENV)/.group-bench
 	$(RUN) python -m tests.observe.pictures $(ARGS)
+
+# Needs no build of mgloop. (The variable keeps the theme from printing a notice about MkDocs 2.)
+docs: $(VENV)/.group-docs
+	env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	$(BIN)/python tools/site/check.py build/site
 
 clean:
 	rm -rf .venv* build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The repository's Markdown, taken apart: fenced blocks with what is said of them, prose, headings.
+
+A block may have a name, after which the file is called that a reader makes of it, and a mark in a
+comment on the line above, for what tests do with it:
+
+    <!-- sample: serves 8080 -->
+    ```python title="app.py"
+
+test_samples.py has the marks.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_FENCE = re.compile(r"( *)(`{3,})([\w-]*)(.*)")
+_MARK = re.compile(r" *<!-- sample: (.+?) -->")
+_TITLE = re.compile(r'title="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: `line` is that of its fence, `name` its title, `mark` what stands above."""
+
+    page: Path
+    line: int
+    language: str
+    name: str | None
+    mark: str | None
+    text: str
+
+    def __str__(self):
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def pages():
+    """What people read; not what the tools of the benchmarks write."""
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "tests").glob("*/README.md")),
+        *sorted((ROOT / "thirdparty").glob("*.md")),
+    ]
+
+
+def split(page):
+    """(blocks, lines of prose): the latter are empty where a block was."""
+    blocks, prose, lines = [], [], page.read_text().splitlines()
+    number = 0
+    while number < len(lines):
+        opening = _FENCE.fullmatch(lines[number])
+        if opening is None:
+            prose.append(lines[number])
+            number += 1
+            continue
+        indent, fence, language, rest = opening.groups()
+        first = number
+        number += 1
+        while lines[number].strip() != fence:
+            number += 1
+        above = prose[-1] if prose else ""
+        mark, title = _MARK.fullmatch(above), _TITLE.search(rest)
+        text = "".join(line.removeprefix(indent) + "\n" for line in lines[first + 1 : number])
+        blocks.append(Block(page, first + 1, language, title and title[1], mark and mark[1], text))
+        number += 1
+        prose += [""] * (number - first)
+    return blocks, prose
+
+
+def blocks(page):
+    """Those of `page`, in order."""
+    return split(page)[0]
+
+
+def prose(page):
+    """All but the blocks, as one text with the page's line numbers."""
+    return "\n".join(split(page)[1])
+
+
+def anchors(page):
+    """What a link may name after `#`: GitHub's form of the headings."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        copies = [slug, *(f"{slug}-{n}" for n in range(1, 20))]
+        found.add(next(name for name in copies if name not in found))
+    # What mkdocstrings puts there, of which the links name the whole path.
+    return found | set(re.findall(r"^::: ([\w.]+)$", prose(page), re.M))

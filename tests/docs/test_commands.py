@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The commands that the documentation names exist: make's targets, mgloop's commands and options,
+the modules, scripts and options of the repository's tools. Nothing is run."""
+
+import importlib.util
+import re
+import shlex
+
+import pytest
+from markdown_pages import ROOT, blocks, pages, prose
+
+from mgloop.http import cli
+from mgloop.http.config import load
+
+PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+
+#: Of fenced blocks; a block without one is not highlighted, and nobody knows what to check.
+LANGUAGES = {
+    "python", "sh", "text", "toml", "ini", "nginx", "caddyfile", "haproxy", "dockerfile", "json",
+}  # fmt: skip
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(" ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE, re.M)).split()) - {"\\"}
+VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
+
+#: Programs of others that pages name; what they are given is theirs to check.
+OTHERS = {
+    "apt", "apt-get", "cd", "curl", "export", "git", "gunicorn", "openssl", "pip", "podman",
+    "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn", "wrk",
+}  # fmt: skip
+
+
+def commands(text):
+    """The commands of a shell block: each a list of words, without what is set before them."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        piece = []
+        for word in [*words, "&&"]:
+            if word in ("&&", "|", ";", "&"):
+                while piece and re.fullmatch(r"[A-Z_]+=.*", piece[0], re.S):
+                    piece.pop(0)
+                if piece:
+                    yield piece
+                piece = []
+            else:
+                piece.append(word)
+
+
+def check_make(arguments):
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if equals:
+            assert name in VARIABLES or name == "PYTHON", f"the Makefile knows no {name}"
+        elif not word.startswith((".", "build/")):
+            assert name in TARGETS, f"make has no target {name}"
+
+
+def check_mgloop(arguments):
+    """By the parser itself; a value that cannot be is refused as well."""
+    if not arguments or arguments[0] in ("--help", "--version"):
+        return
+    assert arguments[0] in ("run", "serve"), f"mgloop has no command {arguments[0]}"
+    if arguments[0] == "serve" and "--help" not in arguments:
+        try:
+            given = vars(cli.parser().parse_args(arguments))
+        except SystemExit:
+            pytest.fail(f"mgloop {shlex.join(arguments)} is refused")
+        load({k: v for k, v in given.items() if k not in ("command", "config", "check")}, {})
+
+
+def check_options(arguments, sources):
+    """Each is written out in the sources of the tool."""
+    for word in arguments:
+        if word.startswith("--") and word != "--":
+            option = word.partition("=")[0]
+            assert f'"{option}"' in sources, f"there is no {option}"
+
+
+def sources_of(module):
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, f"there is no module {module}"
+    if spec.submodule_search_locations is None:
+        return (ROOT / spec.origin).read_text()
+    folder = ROOT / module.replace(".", "/")
+    return "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+
+
+def check_python(arguments):
+    while arguments and arguments[0] in ("-X", "-W"):
+        arguments = arguments[2:]
+    if not arguments or arguments[0] == "-c":
+        return
+    if arguments[0] == "-m":
+        module, rest = arguments[1], arguments[2:]
+        if module == "mgloop":
+            check_mgloop(rest)
+        elif module.partition(".")[0] in ("mgloop", "bench", "tests"):
+            check_options(rest, sources_of(module))
+        return
+    path = ROOT / arguments[0]
+    if "/" in arguments[0]:
+        check_options(arguments[1:], path.read_text())
+
+
+def check(words):
+    program = words[0].rpartition("bin/")[2]
+    if program == "make":
+        check_make(words[1:])
+    elif program == "mgloop":
+        check_mgloop(words[1:])
+    elif re.fullmatch(r"python[\d.t]*", program):
+        check_python(words[1:])
+    elif program == ".ci/run":
+        assert (ROOT / program).exists()
+    else:
+        assert program in OTHERS, f"{program}: a typing error, or one more for OTHERS"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist(page):
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block}: {block.language!r} is no language we use"
+        if block.language == "sh":
+            for words in commands(block.text):
+                try:
+                    check(words)
+                except AssertionError as wrong:
+                    raise AssertionError(f"{block}: {shlex.join(words)}: {wrong}") from None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_sentences_exist(page):
+    for code in re.findall(r"`([^`\n]+)`", prose(page)):
+        name, _, rest = code.partition(" ")
+        if name == "make" and (target := re.match(r"[a-z][a-z-]*", rest)):
+            assert target[0] in TARGETS, f"{page.name}: `{code}`: no such target"
+        elif name == "mgloop" and (command := re.match(r"[a-z][a-z-]*", rest)):
+            assert command[0] in ("run", "serve"), f"{page.name}: `{code}`: no such command"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_stands_in_fences(page):
+    """An indented block has no language: nobody colours it, and nobody checks it."""
+    lines = prose(page).splitlines()
+    in_list = False
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            before = lines[number - 2].strip() if number > 1 else ""
+            if line.startswith("    ") and not before and not in_list:
+                pytest.fail(f"{page.relative_to(ROOT)}:{number}: {line.strip()}")
+            if not line.startswith(" "):
+                in_list = re.match(r"([-*]|\d+\.|===|!!!) ?", line) is not None

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""examples/deploy: systemd takes the units, and the Containerfile names what there is.
+
+That they do what the pages say was tried by hand; the pages say how.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from markdown_pages import ROOT
+from test_commands import check_mgloop
+
+FOLDER = ROOT / "examples" / "deploy"
+
+
+def test_systemd_takes_the_units(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze")
+    for path in FOLDER.glob("hello.*"):
+        # Of what is on the server nothing is here: its user, its folders.
+        text = re.sub(r"^(ExecStart=)\S+", rf"\g<1>{sys.executable}", path.read_text(), flags=re.M)
+        text = re.sub(r"^(User|WorkingDirectory)=.*\n", "", text, flags=re.M)
+        (tmp_path / path.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "hello.service", "hello.socket"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    ours = [line for line in done.stderr.splitlines() if "hello" in line]
+    assert not ours, ours
+
+
+def test_the_command_of_the_unit():
+    unit = (FOLDER / "hello.service").read_text()
+    check_mgloop(re.search(r"^ExecStart=\S+/bin/mgloop (.+)$", unit, re.M)[1].split())
+
+
+def test_the_containerfile():
+    text = (FOLDER / "Containerfile").read_text()
+    assert re.search(r"^FROM python:3\.1[1-4]-slim$", text, re.M)
+    assert 'CMD ["mgloop", "serve", "hello:app"]' in text
+    for name in re.findall(r"MGLOOP_SERVE_(\w+)=", text):
+        check_mgloop(["serve", "hello:app", f"--{name.lower().replace('_', '-')}", "1"])

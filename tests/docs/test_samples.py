@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Every program that the documentation shows is run, as a reader would run it.
+
+Each page has a folder. A block with a name becomes a file in it; each Python block is run there, in
+order, must end well and say nothing on stderr. Of the others there is said, in a comment above:
+
+    sample: serves 8080         a server: it has to listen there (on another port, here), to answer
+                                an HTTP request or to echo a line, and to end by Ctrl-C
+    sample: logs                what it writes to stderr is the point of it
+    sample: output              not Python: what the block before it prints
+    sample: run                 a shell block without network that makes what later blocks need
+    sample: fragment of PATH    an extract from a file of the repository
+    sample: needs Python 3.12   an earlier one skips it
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from markdown_pages import ROOT, blocks, pages
+
+#: Seconds for a sample to end, and for a server to listen.
+PATIENCE = 45.0
+
+MARKS = ("serves", "logs", "output", "run", "fragment of", "needs Python")
+
+
+PAGES = [
+    pytest.param(page, id=str(page.relative_to(ROOT)))
+    for page in pages()
+    if any(block.language == "python" or block.mark for block in blocks(page))
+]
+
+
+def environment():
+    """This one's, with the interpreter's own commands on PATH and nothing that configures them."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MGLOOP_", "PYTHON", "PYTEST_", "LISTEN_"))
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    return kept | {"PATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def command(block, folder):
+    """What runs it."""
+    if block.language == "sh":
+        # The shell's own process becomes the server, which gets the signal.
+        return ["sh", "-ec", block.text if block.mark == "run" else f"exec {block.text}"]
+    if block.name is None:
+        path = folder / f"line_{block.line}.py"
+        path.write_text(block.text)
+        return [sys.executable, path.name]
+    if block.name.startswith("test_"):
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", block.name]
+    return [sys.executable, block.name]
+
+
+def run(block, folder):
+    """What it prints, having ended well."""
+    done = subprocess.run(
+        command(block, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{block} fails:\n{done.stdout}{done.stderr}"
+    if block.mark == "logs":
+        assert done.stderr, f"{block} logs nothing"
+    elif block.language == "python":
+        assert done.stderr == "", f"{block} writes to stderr:\n{done.stderr}"
+    return done.stdout
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+def answer(port):
+    """What the server on `port` says to a line that is an HTTP request as well."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return sock.makefile("rb").readline()
+
+
+def serve(block, folder):
+    """Start the server, ask it something, end it by Ctrl-C."""
+    port = block.mark.split()[1]
+    assert port in block.text, f"{block} does not name port {port}"
+    ours = free_port()
+    elsewhere = dataclasses.replace(block, text=block.text.replace(port, str(ours)))
+    if block.name is not None:
+        (folder / block.name).write_text(elsewhere.text)
+    with subprocess.Popen(
+        command(elsewhere, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        said = None
+        deadline = time.monotonic() + PATIENCE
+        while said is None and process.poll() is None and time.monotonic() < deadline:
+            try:
+                said = answer(ours)
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            printed = process.communicate(timeout=PATIENCE)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert said, f"{block} does not answer on its port:\n{printed}"
+    assert said.startswith((b"HTTP/1.1 200 ", b"GET / HTTP/1.1")), (block, said)
+    if process.returncode != 0:
+        # A program that leaves Ctrl-C to Python.
+        assert process.returncode == -signal.SIGINT, f"{block}:\n{printed}"
+        assert printed.rstrip().endswith("KeyboardInterrupt"), f"{block}:\n{printed}"
+
+
+def check_fragment(block):
+    """Its pieces, between lines of `...`, are in the file, in that order."""
+    text = (ROOT / block.mark.removeprefix("fragment of ")).read_text()
+    end = 0
+    for piece in re.split(r"^ *\.\.\. *\n", block.text, flags=re.M):
+        place = text.find(piece.strip("\n"), end)
+        if place < 0:
+            # Taken out of its indentation.
+            place = text.find(textwrap.indent(piece, "    ").strip("\n"), end)
+        assert place >= 0, f"{block} is not in that file (any more):\n{piece}"
+        end = place + 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.timeout(240)
+def test_the_samples_of_a_page_run(page, tmp_path):
+    printed = None
+    for block in blocks(page):
+        mark = block.mark or ""
+        if mark.startswith("needs Python "):
+            wanted = tuple(map(int, mark.removeprefix("needs Python ").split(".")))
+            if sys.version_info < wanted:
+                continue
+        if block.name is not None:
+            (tmp_path / block.name).write_text(block.text)
+        if mark.startswith("fragment of "):
+            check_fragment(block)
+        elif mark.startswith("serves "):
+            serve(block, tmp_path)
+        elif mark == "output":
+            assert block.text == printed, f"{block} is not what the block before it prints"
+        elif mark == "run":
+            program = shlex.split(block.text)[0]
+            if shutil.which(program) is None:
+                pytest.skip(f"there is no {program}")
+            run(block, tmp_path)
+        elif block.language == "python":
+            printed = run(block, tmp_path)
+
+
+def test_marks_are_known():
+    for page in pages():
+        for block in blocks(page):
+            assert block.mark is None or block.mark.startswith(MARKS), f"{block}: {block.mark}"
+            if block.mark in ("run", "output"):
+                assert block.language in ("sh", "text"), f"{block} has another mark's language"
+
+
+def test_python_is_run():
+    """A program that can be run says more than a fragment; files may be shown in part."""
+    every = [block for page in pages() for block in blocks(page) if block.language == "python"]
+    fragments = [str(b) for b in every if (b.mark or "").startswith("fragment")]
+    assert fragments == []

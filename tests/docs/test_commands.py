@@ -2,7 +2,6 @@
 """The commands that the documentation names exist: make's targets, mgloop's commands and options,
 the modules, scripts and options of the repository's tools. Nothing is run."""
 
-import importlib.util
 import re
 import shlex
 
@@ -77,12 +76,11 @@ def check_options(arguments, sources):
 
 
 def sources_of(module):
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, f"there is no module {module}"
-    if spec.submodule_search_locations is None:
-        return (ROOT / spec.origin).read_text()
-    folder = ROOT / module.replace(".", "/")
-    return "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    place = ROOT / module.replace(".", "/")
+    if place.is_dir():
+        return "".join(path.read_text() for path in sorted(place.glob("*.py")))
+    assert place.with_suffix(".py").exists(), f"there is no module {module}"
+    return place.with_suffix(".py").read_text()
 
 
 def check_python(arguments):

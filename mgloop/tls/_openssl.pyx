@@ -17,7 +17,6 @@ Otherwise, or with MGLOOP_TLS_ENGINE=ssl in the environment, connections go thro
 module; `engine()` says which, and why.
 """
 
-cimport cython
 from cpython.object cimport PyObject
 from posix.unistd cimport close
 
@@ -70,21 +69,15 @@ cdef mgl_pipe *insert_pipe(mgl_ssl *session) except NULL:
     return pipe
 
 
-@cython.binding(True)
-def engine():
+def engine(choice=None):
     """Return ('openssl', None), or ('ssl', and a sentence that says why OpenSSL is not called
-    directly)."""
-    if not tried:
+    directly). With *choice*, one of these names, as MGLOOP_TLS_ENGINE=*choice* for connections that
+    begin from now on."""
+    if choice is not None or not tried:
         with LOCK:
-            if not tried:
-                find_out(os.environ.get("MGLOOP_TLS_ENGINE", "openssl"))
+            if choice is not None or not tried:
+                find_out(choice or os.environ.get("MGLOOP_TLS_ENGINE", "openssl"))
     return ("openssl", None) if place else ("ssl", why_not)
-
-
-def choose(name):
-    """As MGLOOP_TLS_ENGINE=*name*, for connections that begin from now on."""
-    with LOCK:
-        find_out(name)
 
 
 cdef int find_out(object choice) except -1:

@@ -36,9 +36,9 @@ def protocol_class(kind, monkeypatch):
 
     monkeypatch.setattr(asyncio.sslproto, "SSLProtocol", SSLProtocol)
     usual, _ = _openssl.engine()
-    _openssl.choose("ssl" if kind == "mgloop_ssl" else usual)
+    _openssl.engine("ssl" if kind == "mgloop_ssl" else usual)
     yield SSLProtocol
-    _openssl.choose(usual)
+    _openssl.engine(usual)
 
 
 @pytest.fixture

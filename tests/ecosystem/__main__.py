@@ -34,10 +34,11 @@ PROGRAMS = {
     "many_loops": nullcontext,
     "multiprocessing": nullcontext,
     "frameworks": nullcontext,
+    "selecting": nullcontext,
 }
 
 #: Programs with requirements of their own.
-REQUIREMENTS = {"frameworks": "frameworks"}
+REQUIREMENTS = {"frameworks": "frameworks", "selecting": "selecting"}
 
 #: Of a program. The longest is kosoku, a quarter of an hour on two cores that do other things too.
 TIME_LIMIT = 1800

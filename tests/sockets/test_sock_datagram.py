@@ -137,8 +137,8 @@ class TestDatagrams:
                     if not done:
                         break
                     sent += 1
-                # One is enough if it is the receiver's queue that was full (10 messages). Where that
-                # is long, 512 under systemd, it is the sender's buffer, and takes more.
+                # One is enough if the receiver's queue (10 messages) was full. Where that is long,
+                # 512 under systemd, the sender's buffer was, and takes more.
                 received = 0
                 while not sending.done():
                     assert (await loop.sock_recvfrom(receiver, 10))[0] == b"x"

@@ -3,8 +3,9 @@
 
 docs/ is read in the repository as well as on the site, and its links lead to other files of the
 repository: examples, READMEs, CONTRIBUTING. The site has to stand alone, so each file that is
-linked to becomes a page of its own below repository/. The figures of README are put into the
-landing page, from the only place where they stand.
+linked to becomes a page of its own below repository/. A link that reads as the name of a page's
+file, which is what helps in the repository, reads as the page's title here. The figures of README
+are put into the landing page, from the only place where they stand.
 """
 
 import posixpath
@@ -21,6 +22,10 @@ ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 
 _CODE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)|`[^`\n]+`", re.M | re.S)
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+_HEADING = re.compile(r"^# (.+)$", re.M)
+# Of one word: is not broken, as "--an-option" would be after each hyphen.
+_SHORT_CODE = re.compile(r"<code>([^<\s]{1,30})</code>")
+_PICTURE = re.compile(r'<img [^>]*?src="([^"]+)"[^>]*>')
 _FIGURES = re.compile(r"<!-- figures: begin.*?-->\n(.*?)<!-- figures: end -->", re.S)
 _LANGUAGES = {".py": "python", ".json": "json", ".service": "ini", ".socket": "ini"}
 
@@ -51,6 +56,17 @@ def place_on_site(path):
 def target_of(path, match):
     """The file of the repository that a link in `path` leads to."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), match["target"]))
+
+
+def title_of(path, files):
+    """What the nav, or else its heading, calls a page of docs/; None for any other file."""
+    if not path.startswith("docs/") or not path.endswith(".md"):
+        return None
+    file = files.get_file_from_path(place_on_site(path))
+    if file is not None and file.page is not None and file.page.title:
+        return file.page.title
+    found = _HEADING.search((ROOT / path).read_text())
+    return found and found[1]
 
 
 def page_of(path):
@@ -84,15 +100,26 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Mend links for the site, have Markdown inside <details> read, put the figures in."""
     uri = page.file.src_uri
+    if uri.startswith("benchmarks/"):
+        page.meta["hide"] = ["toc"]  # room for the tables
     here = place_in_repository(uri)
     pieces, end = [], 0
     for match in links(markdown):
-        target = place_on_site(target_of(here, match))
-        relative = posixpath.relpath(target, posixpath.dirname(uri))
-        pieces += [markdown[end : match.start("target")], relative]
+        path = target_of(here, match)
+        text = markdown[match.start("text") : match.end("text")]
+        if text[1:-1] in (match["target"], posixpath.basename(path)):
+            text = f"[{title_of(path, files) or text[1:-1]}]"
+        relative = posixpath.relpath(place_on_site(path), posixpath.dirname(uri))
+        pieces += [markdown[end : match.start("text")], text, "(", relative]
         end = match.end("target")
     markdown = "".join([*pieces, markdown[end:]])
     if "<!-- figures of README -->" in markdown:
         figures = _FIGURES.search((ROOT / "README.md").read_text())[1].replace("](docs/", "](")
         markdown = markdown.replace("<!-- figures of README -->", figures)
     return markdown.replace("<details><summary>", '<details markdown="1"><summary>')
+
+
+def on_page_content(html, page, config, files):
+    """Mark short code; let a picture lead to itself, which a phone can then enlarge."""
+    html = _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
+    return _PICTURE.sub(r'<a href="\1">\g<0></a>', html)

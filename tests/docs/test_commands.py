@@ -136,6 +136,15 @@ def test_commands_in_sentences_exist(page):
             assert command[0] in ("run", "serve"), f"{page.name}: `{code}`: no such command"
 
 
+def test_the_reference_has_every_variable_of_the_environment():
+    sources = [*ROOT.glob("mgloop/**/*.py"), *ROOT.glob("mgloop/**/*.pyx")]
+    text = "".join(path.read_text() for path in sources)
+    read = set(re.findall(r"""["'](MGLOOP_[A-Z_]+)["']""", text))
+    assert read, "the sources name them otherwise"
+    page = (ROOT / "docs" / "reference" / "command.md").read_text()
+    assert {name for name in read if name not in page} == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_code_stands_in_fences(page):
     """An indented block has no language: nobody colours it, and nobody checks it."""

@@ -31,7 +31,7 @@ import pytest
 from markdown_pages import ROOT, blocks, pages
 
 #: Seconds for a sample to end, and for a server to listen.
-PATIENCE = 45.0
+PATIENCE = 90.0
 
 MARKS = ("serves", "logs", "output", "run", "fragment of", "needs Python")
 
@@ -141,7 +141,7 @@ def check_fragment(block):
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_the_samples_of_a_page_run(page, tmp_path):
     printed = None
     for block in blocks(page):

@@ -441,6 +441,24 @@ def test_build_without_a_compiler_says_what_to_install(tmp_path):
     assert "found no working C compiler. Install one (on Debian or Ubuntu: `apt install" in output
 
 
+def test_build_for_another_implementation_says_which(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.implementation.name = 'pypy'\n")
+    native = native_file(tmp_path, "")
+    output = configure(tmp_path, "--native-file", native)
+    assert "mgloop runs on CPython only, and this is pypy" in output
+    assert "Install CPython 3.11 or later" in output
+
+
+def native_file(tmp_path, binaries):
+    """A file that has meson build for this Python, with `tmp_path` in front of its modules."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    native = tmp_path / "native.ini"
+    native.write_text(f"[binaries]\npython = '{python}'\n{binaries}")
+    return native
+
+
 def test_build_without_headers_says_so_before_it_looks_at_cython(tmp_path):
     """meson's own check of Cython needs the headers too, and must not be what is told of."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -450,12 +468,8 @@ def test_build_without_headers_says_so_before_it_looks_at_cython(tmp_path):
         f"    ('include', 'platinclude'), {str(tmp_path)!r})\n"
         f"sysconfig.get_config_vars()['INCLUDEPY'] = {str(tmp_path)!r}\n"
     )
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    native = tmp_path / "native.ini"
     missing = "cython = 'no-such-cython'\npkg-config = 'no-such-pkg-config'\n"
-    native.write_text(f"[binaries]\npython = '{python}'\n{missing}")
+    native = native_file(tmp_path, missing)
     output = configure(tmp_path, "--native-file", native)
     assert "needs the C headers of Python" in output
     assert "`apt install python3-dev`" in output

@@ -12,24 +12,29 @@ asked for, and of musl. A platform of another processor needs neither its Python
 the interpreter that builds is told to take itself for that one's. auditwheel has to find each wheel
 to be what its name says.
 
-Two builds of a commit give the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
+Two builds of a commit give the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH, and
+every Python builds with the versions of the tools that this one has.
 Runs in an environment with the dependency group `wheels`.
 """
 
 import argparse
+import gzip
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+#: What a Python needs to build mgloop, without an isolated environment.
+TOOLS = ("build", "Cython", "meson", "meson-python", "ninja")
 #: What a Python says of itself: whether it can build, and its tag.
 PROBE = """
 import json, os, sys, sysconfig
@@ -126,7 +131,25 @@ def make_sdist(outdir):
             cwd=ROOT, env=os.environ | {"SOURCE_DATE_EPOCH": source_date()},
         )  # fmt: skip
         (made,) = Path(folder).glob("*.tar.gz")
-        return Path(shutil.move(made, outdir / made.name))
+        return Path(shutil.copy(normalised(made, int(source_date())), outdir / made.name))
+
+
+def normalised(sdist, date):
+    """The same archive, without what it has of the machine: when the libraries' files were fetched
+    there, and what its umask, git's and Python's tarfile make of a mode."""
+    path = sdist.with_name(f"{sdist.name}.normalised")
+    with (
+        tarfile.open(sdist) as old,
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in sorted(old.getmembers(), key=lambda member: member.name):
+            member.pax_headers = {}  # parts of seconds, which would be written again
+            member.mtime = date
+            member.mode = 0o755 if member.mode & 0o100 else 0o644
+            new.addfile(member, old.extractfile(member))
+    return path
 
 
 def audit(wheel, platform):
@@ -151,8 +174,8 @@ class Builder:
         self.home = folder / tag
         self.bin = self.home / "bin"
         run(python, "-m", "venv", self.home)
-        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-        run(self.bin / "python", "-m", "pip", "install", "--quiet", "build", *groups["build"])
+        pinned = [f"{tool}=={importlib.metadata.version(tool)}" for tool in TOOLS]
+        run(self.bin / "python", "-m", "pip", "install", "--quiet", *pinned)
 
     def build(self, platform, source, outdir):
         """The wheel for `platform`, of the unpacked source distribution."""
@@ -217,6 +240,7 @@ def show(path):
 
 def main():
     arguments = parse()
+    os.umask(0o022)  # modes of files are in the archives too
     if arguments.sdist_only:
         arguments.outdir.mkdir(exist_ok=True)
         show(make_sdist(arguments.outdir))

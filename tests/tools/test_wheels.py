@@ -2,10 +2,12 @@
 """tools/wheels.py: who can build, for whom, what a wheel may need. (Real ones: `make wheels`.)"""
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,31 @@ def test_a_command_that_fails_says_what_it_said(capfd):
 def test_times_are_those_of_the_commit(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "12345")
     assert wheels.source_date() == "12345"
+
+
+def packed(path, mode, date):
+    """A source distribution as a machine might make it: two files, the second one's mode given."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text, bits in ("b", b"two", mode), ("a", b"one", 0o755):
+            member = tarfile.TarInfo(f"mgloop-1/{name}")
+            member.size, member.mode, member.mtime = len(text), bits, date
+            archive.addfile(member, io.BytesIO(text))
+    return path
+
+
+def test_a_source_distribution_has_nothing_of_its_machine(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    one = wheels.normalised(packed(here / "s.tar.gz", 0o600, 1), 12345)
+    two = wheels.normalised(packed(there / "s.tar.gz", 0o664, 2.5), 12345)
+    assert one.read_bytes() == two.read_bytes()
+    with tarfile.open(one) as archive:
+        found = {m.name: (m.mode, m.mtime, archive.extractfile(m).read()) for m in archive}
+    assert found == {
+        "mgloop-1/a": (0o755, 12345, b"one"),
+        "mgloop-1/b": (0o644, 12345, b"two"),
+    }
 
 
 def test_the_command_lists_what_it_would_build():

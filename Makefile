@@ -18,6 +18,7 @@
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
 # make sdist        the source distribution, in dist/
 # make wheels       and wheels made of it, for each Python here, glibc and musl, x86_64 and aarch64
+# make try-wheel WHEEL=dist/...   one of them on a Debian that has Python and no compiler (root; ARGS="--release forky")
 # make pictures     those of docs/observing.md, from real runs (needs prometheus and wrk)
 # make docs         the documentation as a site, build/site/index.html
 # make clean        delete what the above made
@@ -47,7 +48,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	serve-soak bench bench-compare sdist wheels pictures docs clean build
+	serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -144,6 +145,11 @@ sdist: $(VENV)/.group-wheels
 
 wheels: $(VENV)/.group-wheels
 	$(RUN) $(BIN)/python tools/wheels.py $(ARGS)
+
+# Needs no environment, like fresh.
+try-wheel:
+	@test -n "$(WHEEL)" || { echo "Name the wheel: make try-wheel WHEEL=dist/mgloop-...whl" >&2; exit 2; }
+	@$(PYTHON) tools/trywheel.py $(WHEEL) $(ARGS)
 
 pictures: build $(VENV)/.group-test $(VENV)/.group-bench
 	$(RUN) python -m tests.observe.pictures $(ARGS)

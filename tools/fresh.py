@@ -31,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgloop-fresh"
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
 ORDINARY = "fresh"
 HOMES = {ORDINARY: f"home/{ORDINARY}", "root": "root"}
 #: Of a machine, not of its packages: how names are resolved, where pip looks, whom it trusts.
@@ -62,7 +63,10 @@ def output(*command):
 
 
 def release():
-    """(Code name, mirror, components) of this machine's own Debian, as apt has them."""
+    """(Code name, mirror, components) of this machine's own Debian, as apt has them.
+
+    Raises SkippedError where no tree can be made.
+    """
     if os.geteuid() != 0:
         raise SkippedError("it needs root")
     for program in ("debootstrap", "unshare", "chroot", "apt-get", "git"):
@@ -87,22 +91,24 @@ def release():
 NAMESPACE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def make_tree(codename, mirror, components):
-    """The folder with the Debian tree; made unless it is there."""
-    wanted = packages()
-    tree = CACHE / codename
+def make_tree(codename, mirror, components, wanted, name, *options):
+    """The folder `name` with the Debian tree that has the packages `wanted`; made unless it is
+    there. The options are debootstrap's."""
+    tree = CACHE / name
     stamp = tree / "etc" / "mgloop-fresh"
     if stamp.exists() and stamp.read_text().split() == wanted:
         return tree
     began = time.monotonic()
     print(f"making a tree of Debian {codename}: its base and {' '.join(wanted)}", flush=True)
+    # Of a release that is newer than it is, debootstrap knows that it is made like sid.
+    script = [] if (SCRIPTS / codename).exists() else [SCRIPTS / "sid"]
     CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
     shutil.rmtree(tree, ignore_errors=True)
-    log = CACHE / f"{codename}.log"
+    log = CACHE / f"{name}.log"
     with log.open("wb") as file:
         status = subprocess.run(
             ["debootstrap", "--variant=minbase", f"--include={','.join(wanted)}",
-             f"--components={','.join(components)}", codename, str(tree), mirror],
+             f"--components={','.join(components)}", *options, codename, tree, mirror, *script],
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False,
         ).returncode  # fmt: skip
     if status:
@@ -135,11 +141,11 @@ def configure(tree):
     return passed
 
 
-def copy_working_tree(target):
-    """A clean clone with the changes that are not committed yet."""
+def copy_working_tree(target, but=()):
+    """A clean clone with the changes that are not committed yet; `but` names what to leave out."""
     git = ("git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT))
     for name in output(*git, "ls-files", "-co", "--exclude-standard", "-z").split("\0"):
-        if name and (ROOT / name).is_file():
+        if name and (ROOT / name).is_file() and Path(name).parts[0] not in but:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target / name)
 
@@ -158,8 +164,8 @@ chroot --userspec="$user" "$tree" /usr/bin/env -i "$@"
 """
 
 
-def run(tree, user, passed, pytest_args):
-    """README's two commands in `tree` as `user`; the exit status."""
+def run(tree, user, passed, fill, *command):
+    """`command` in `tree` as `user`, in a folder that `fill` has put its files into; the status."""
     with tempfile.TemporaryDirectory(prefix="mgloop-fresh-") as name:
         scratch = Path(name)
         for folder in ("tmp", "var/tmp"):
@@ -168,7 +174,7 @@ def run(tree, user, passed, pytest_args):
         for home in HOMES.values():
             (scratch / home).mkdir(parents=True)
         repository = scratch / HOMES[user] / "mgloop"
-        copy_working_tree(repository)
+        fill(repository)
         for home in HOMES.values():
             if (pip := Path.home() / ".config/pip").is_dir():
                 shutil.copytree(pip, scratch / home / ".config/pip")
@@ -187,12 +193,12 @@ def run(tree, user, passed, pytest_args):
             **passed,
         }
         here = f"/{HOMES[user]}/mgloop"
-        inside = ["sh", "-c", f'cd {here} && exec python3 tools/fresh.py "$@"', "sh"]
+        inside = ["sh", "-c", f'cd {here} && exec "$@"', "sh"]
         return subprocess.run(
             [*NAMESPACE, "sh", "-c", ENTER, "sh", str(tree), name,
              "0:0" if user == "root" else owner,
              *(f"{key}={value}" for key, value in environment.items()),
-             *inside, "--inside", "--pytest", pytest_args],
+             *inside, *command],
             stdin=subprocess.DEVNULL, check=False,
         ).returncode  # fmt: skip
 
@@ -255,13 +261,15 @@ def main():
     # A time limit ends by this signal: the temporary folder must go all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        tree = make_tree(*release())
+        machine = release()
+        tree = make_tree(*machine, packages(), machine[0])
     except SkippedError as reason:
         print(f"make fresh is skipped: {reason}.")
         return 0
     passed = configure(tree)
     users = HOMES if options.who == "both" else [options.who]
-    return max(run(tree, user, passed, options.pytest) for user in users)
+    command = ("python3", "tools/fresh.py", "--inside", "--pytest", options.pytest)
+    return max(run(tree, user, passed, copy_working_tree, *command) for user in users)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ cdef class LoopCore:
     cdef object tls_buffers     # shared by its TLS connections, see tls/_buffers
     cdef mgl_ring ready
     cdef mgl_heap timers
+    cdef int64_t next_wake      # for the next timers, at the earliest; in nanoseconds of its clock
     cdef PyObject *snapshot     # the context that the handles made last share, or NULL
     cdef mgl_ring flushes
     cdef Py_ssize_t deferred    # bytes that wait for the end of the phase

@@ -141,6 +141,10 @@ cdef enum:
     PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays
     DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
+    # The loop is not woken for timers more often than this: one by one they cost a sleep each.
+    WAKE_MIN_NS = 50 * 1000         # as much as the kernel gives a time-out
+    WAKE_PER_TIMER_NS = 10 * 1000   # that were due together: the closer they are, the longer
+    WAKE_MAX_NS = 250 * 1000
     MAX_NAMES = 1000                # of callbacks whose time is told apart
 
 # What has a name that can be asked for without running anybody's code.
@@ -491,6 +495,8 @@ cdef class LoopCore:
             deadline = self.first_deadline()
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
                 deadline = 0    # by a time() of the user's
+            elif deadline < self.next_wake:
+                deadline = self.next_wake
         mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
         if self.timing is NULL:
             n = mgl_poll_run(self.poll, deadline)
@@ -687,6 +693,7 @@ cdef class LoopCore:
         """Move the timers that are due into the ready queue. The clock need not be asked after a
         wait that the alarm has not ended."""
         cdef double now
+        cdef int64_t due = 0
         cdef PyObject *timer
         if self.timers.len == 0:
             return 0
@@ -696,9 +703,13 @@ cdef class LoopCore:
         now = self.read_clock()
         while self.timers.len > 0 and self.timers.items[0].when <= now:
             timer = mgl_heap_remove(&self.timers, 0)
+            due += 1
             mgl_count(&self.count.timers, 1)
             mgl_ring_push(&self.ready, timer)
             Py_DECREF(<object>timer)
+        if due and not self.time_patched:
+            self.next_wake = <int64_t>(now * 1e9) \
+                + min(max(due * WAKE_PER_TIMER_NS, WAKE_MIN_NS), WAKE_MAX_NS)
         return 0
 
     def time(self):

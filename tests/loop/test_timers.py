@@ -141,6 +141,32 @@ class TestPrecision:
 
         assert 0.0002 <= run(shortest()) < 0.0009
 
+    # asyncio has no counters; it wakes up once a millisecond.
+    @pytest.mark.mgloop_only
+    def test_timers_that_are_close_to_each_other_run_together(self, loop):
+        """One after the other they would cost the loop a sleep each: 2,000 in 20 ms."""
+        number = 2000
+        early = []
+        left = number
+
+        def fire(when):
+            nonlocal left
+            left -= 1
+            if loop.time() < when:
+                early.append(when)
+            if left == 0:
+                loop.stop()
+
+        begun = loop.time() + 0.01
+        for i in range(number):
+            when = begun + i * 10e-6
+            loop.call_at(when, fire, when)
+        before = loop.stats().polls
+        loop.run_forever()
+        assert not early
+        # At most one per 50 us, and some for the rest of what a loop does.
+        assert loop.stats().polls - before < 500
+
     def test_a_deadline_that_comes_nearer_while_waiting(self, loop, socketpair):
         """A descriptor's callback adds a timer that is due before the one being waited for."""
         left, right = socketpair

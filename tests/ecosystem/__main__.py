@@ -30,6 +30,7 @@ PROGRAMS = {
     "tornado": nullcontext,
     "aiodns": nullcontext,
     "aiofiles": nullcontext,
+    "aiofastnet": nullcontext,
     "threads": nullcontext,
     "many_loops": nullcontext,
     "multiprocessing": nullcontext,
@@ -38,7 +39,11 @@ PROGRAMS = {
 }
 
 #: Programs with requirements of their own.
-REQUIREMENTS = {"frameworks": "frameworks", "selecting": "selecting"}
+REQUIREMENTS = {
+    "aiofastnet": "aiofastnet",
+    "frameworks": "frameworks",
+    "selecting": "selecting",
+}
 
 #: Of a program. The longest is kosoku, a quarter of an hour on two cores that do other things too.
 TIME_LIMIT = 1800

@@ -72,7 +72,7 @@ PLATFORMS = [
 # zig is asked for nothing that only some processors of the kind have, and for no checks of its own.
 CROSS_FILE = """\
 [binaries]
-c = [{zig}, 'cc', '-target', '{platform.zig}', '-mcpu=baseline']
+c = [{zig}, 'cc', '-target', '{platform.zig}', '-mcpu=baseline', '-I{headers}']
 ar = [{zig}, 'ar']
 cython = '{cython}'
 
@@ -182,8 +182,11 @@ class Builder:
         with tempfile.TemporaryDirectory(prefix="mgloop-wheel-") as folder:
             cross_file = Path(folder) / "cross.ini"
             zig = f"'{sys.executable}', '-m', 'ziglang'"
+            headers = self.headers(platform, Path(folder) / "headers")
             cross_file.write_text(
-                CROSS_FILE.format(zig=zig, platform=platform, cython=self.bin / "cython")
+                CROSS_FILE.format(
+                    zig=zig, platform=platform, cython=self.bin / "cython", headers=headers
+                )
             )
             run(
                 self.bin / "python", "-m", "build", "--wheel", "--no-isolation",
@@ -194,14 +197,30 @@ class Builder:
             audit(wheel, platform)
             return Path(shutil.move(wheel, outdir / wheel.name))
 
-    def environment(self, platform, folder):
-        """With what makes the Python take itself for one of `platform`."""
-        variables = json.loads(
+    def variables(self):
+        """What the Python knows of how it was built."""
+        return json.loads(
             run(self.bin / "python", "-c",
                 "import importlib, json, sysconfig;"
                 "name = sysconfig._get_sysconfigdata_name();"
                 "print(json.dumps(importlib.import_module(name).build_time_vars))")
         )  # fmt: skip
+
+    def headers(self, platform, folder):
+        """`folder`, with what Python.h wants and zig has no reason to look for: Debian has a
+        pyconfig.h for each processor, beside the C library's headers."""
+        variables = self.variables()
+        include = Path(variables["INCLUDEPY"])
+        own = include.parent / variables["MULTIARCH"] / include.name / "pyconfig.h"
+        target = folder / f"{platform.processor}-linux-gnu" / include.name
+        target.mkdir(parents=True)
+        if own.is_file():
+            shutil.copy(own, target)
+        return folder
+
+    def environment(self, platform, folder):
+        """With what makes the Python take itself for one of `platform`."""
+        variables = self.variables()
         own = variables["MULTIARCH"]
         told = {
             key: value.replace(own, platform.triplet) if isinstance(value, str) else value

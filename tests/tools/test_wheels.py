@@ -74,6 +74,27 @@ def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
             wheels.audit(wheel, platform)
 
 
+def test_a_pyconfig_for_each_processor(monkeypatch, tmp_path):
+    """As Debian has it: zig must find it where it does not look for the C library's headers."""
+    include = tmp_path / "include" / "python3.11"
+    own = tmp_path / "include" / "x86_64-linux-gnu" / "python3.11"
+    for folder in include, own:
+        folder.mkdir(parents=True)
+        (folder / "pyconfig.h").write_text(folder.parent.name)
+    builder = wheels.Builder.__new__(wheels.Builder)
+    told = {"INCLUDEPY": str(include), "MULTIARCH": "x86_64-linux-gnu"}
+    monkeypatch.setattr(builder, "variables", lambda: told)
+    for platform in wheels.PLATFORMS:
+        folder = builder.headers(platform, tmp_path / platform.name)
+        (header,) = folder.rglob("pyconfig.h")
+        assert header.read_text() == "x86_64-linux-gnu"
+        expected = Path(f"{platform.processor}-linux-gnu", "python3.11", "pyconfig.h")
+        assert header.relative_to(folder) == expected
+    (own / "pyconfig.h").unlink()
+    folder = builder.headers(platform, tmp_path / "without")
+    assert not [*folder.rglob("pyconfig.h")]
+
+
 def test_a_command_that_fails_says_what_it_said(capfd):
     with pytest.raises(SystemExit) as caught:
         wheels.run(sys.executable, "-c", "print('because'); raise SystemExit(3)")

@@ -7,8 +7,10 @@ looking for the feature, never by comparing version numbers, so that a backport 
 wrong.
 """
 
+import array
 import asyncio
 import contextlib
+import functools
 import gc
 import inspect
 import os
@@ -223,9 +225,10 @@ def reset(sock):
     sock.close()
 
 
+@functools.lru_cache(maxsize=8)
 def pattern(size):
     """`size` bytes in which a lost, repeated or swapped block shows."""
-    block = b"".join(number.to_bytes(4, "big") for number in range(min(size, BIG) // 4 + 1))
+    block = array.array("I", range(min(size, BIG) // 4 + 1)).tobytes()
     return (block * (size // len(block) + 1))[:size]
 
 

@@ -18,8 +18,17 @@ import pytest
 import support
 from harness import STDLIB, Connection
 
+KINDS = ("asyncio", "mgloop", "mgloop_ssl")
 
-@pytest.fixture(params=["asyncio", "mgloop", "mgloop_ssl"])
+
+def pytest_generate_tests(metafunc):
+    if "kind" in metafunc.fixturenames:
+        wanted = metafunc.config.getoption("loops").split(",")
+        kinds = [kind for kind in KINDS if kind.partition("_")[0] in wanted]
+        metafunc.parametrize("kind", kinds, indirect=True)
+
+
+@pytest.fixture
 def kind(request):
     """Whose SSLProtocol is under test."""
     return request.param

@@ -80,7 +80,7 @@ PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
-ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults launch) \
+ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults launch programs/test_pytest_plugin.py) \
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 

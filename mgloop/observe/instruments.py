@@ -103,6 +103,14 @@ class Loops:
                 yield name, loop.stats()
 
 
+def timed(accounts: Iterable[tuple[str, LoopStats]], field: str) -> Iterable[tuple[str, Histogram]]:
+    """(name, histogram) of each loop that has one: that was made with timing."""
+    for name, stats in accounts:
+        histogram = getattr(stats, field)
+        if histogram is not None:
+            yield name, histogram
+
+
 def cumulated(histogram: Histogram) -> list[int]:
     """How often it took less than each of BOUNDS."""
     total, counts = 0, []

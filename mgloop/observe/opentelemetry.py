@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 
 from ..loop import Loop
 from ..stats import BOUNDS
-from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated
+from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated, timed
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -65,20 +65,16 @@ def _numbers(loops: Loops, instrument: Instrument) -> Callback:
 
 def _buckets(loops: Loops, field: str) -> Callback:
     def callback(options: CallbackOptions) -> Iterable[Observation]:
-        for name, stats in loops.stats():
-            measured = getattr(stats, field)
-            if measured is not None:
-                for bound, count in zip(BOUNDS, cumulated(measured), strict=True):
-                    yield Observation(count, {"loop": name, "le": str(bound)})
+        for name, histogram in timed(loops.stats(), field):
+            for bound, count in zip(BOUNDS, cumulated(histogram), strict=True):
+                yield Observation(count, {"loop": name, "le": str(bound)})
 
     return callback
 
 
 def _sums(loops: Loops, field: str) -> Callback:
     def callback(options: CallbackOptions) -> Iterable[Observation]:
-        for name, stats in loops.stats():
-            measured = getattr(stats, field)
-            if measured is not None:
-                yield Observation(measured.seconds, {"loop": name})
+        for name, histogram in timed(loops.stats(), field):
+            yield Observation(histogram.seconds, {"loop": name})
 
     return callback

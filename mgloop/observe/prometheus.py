@@ -20,7 +20,7 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 from ..loop import Loop
 from ..stats import BOUNDS, LoopStats
 from .closing import Closing
-from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated
+from .instruments import HISTOGRAMS, INSTRUMENTS, Instrument, Loops, cumulated, timed
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
 _SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": ""}
@@ -69,13 +69,10 @@ class LoopCollector(Collector, Closing):
                     family.add_metric([name, *attributes], value)
             yield family
         for field, description in HISTOGRAMS:
-            histogram = HistogramMetricFamily(
-                f"mgloop_{field}_seconds", description, labels=["loop"]
-            )
-            for name, stats in accounts:
-                measured = getattr(stats, field)
-                if measured is not None:
-                    counts = map(float, cumulated(measured))
-                    buckets = list(zip(_BOUNDS, counts, strict=True))
-                    histogram.add_metric([name], buckets, measured.seconds)
-            yield histogram
+            buckets = HistogramMetricFamily(f"mgloop_{field}_seconds", description, labels=["loop"])
+            for name, histogram in timed(accounts, field):
+                counts = map(float, cumulated(histogram))
+                buckets.add_metric(
+                    [name], list(zip(_BOUNDS, counts, strict=True)), histogram.seconds
+                )
+            yield buckets

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import sys
 from asyncio import events, unix_events
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from . import _late, _stdlib
@@ -54,9 +54,10 @@ class _Watching(EventLoopPolicy):
         super().set_event_loop(loop)
         self.watch.loop_is_set(loop, sys._getframe().f_back)
 
-    def __del__(self) -> None:
+    # An argument, because the names of this module may be gone before somebody who has kept it.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # Under whoever has set the next policy, unless somebody has kept this one.
-        if not sys.is_finalizing():
+        if not is_finalizing():
             self.watch.end()
             successor = _stdlib.policy()
             if not isinstance(successor, EventLoopPolicy):

@@ -183,3 +183,9 @@ def policy() -> Any:
 def current_loop() -> Any:
     """What asyncio.set_event_loop() has set in this thread, or None."""
     return getattr(getattr(policy(), "_local", None), "_loop", None)
+
+
+def has_gil() -> bool:
+    """Whether threads take turns, which they need not since 3.13 (sys._is_gil_enabled())."""
+    ask = getattr(sys, "_is_gil_enabled", None)
+    return ask is None or bool(ask())

@@ -7,9 +7,9 @@ import importlib.util
 import os
 import platform
 import ssl
-import sys
 
 from . import MONGOOSE_VERSION, __version__
+from ._stdlib import has_gil
 from .tls import _openssl
 
 #: Distributions that mgloop works with, by the name that is imported.
@@ -18,7 +18,6 @@ _EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
 
 def text() -> str:
     """Some lines; nothing of who asks."""
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     c_library = " ".join(platform.libc_ver()) or "an unknown C library"
     extras = [name for name in _EXTRAS if importlib.util.find_spec(name)]
     engine, why = _openssl.engine()
@@ -28,7 +27,7 @@ def text() -> str:
         [
             f"mgloop {__version__} (GPL-2.0-only), Mongoose {MONGOOSE_VERSION}",
             f"{platform.python_implementation()} {platform.python_version()}"
-            f" ({'with' if gil else 'without'} the GIL), {ssl.OPENSSL_VERSION}"
+            f" ({'with' if has_gil() else 'without'} the GIL), {ssl.OPENSSL_VERSION}"
             f" ({called})",
             f"{platform.system()} {platform.release()}, {platform.machine()}, {c_library}",
             f"processors {os.cpu_count()}, pidfd {pidfd}",

@@ -14,10 +14,10 @@ import contextlib
 import dataclasses
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
 
+from .._stdlib import has_gil
 from . import importing, prometheus, sockets
 from .config import Config
 from .metrics import ServerStats, total
@@ -102,7 +102,7 @@ class ThreadedServer:
         self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
     ) -> None:
         """Serve until stop() or a signal; a second signal ends it at once. Raises StartError."""
-        if getattr(sys, "_is_gil_enabled", lambda: True)():
+        if has_gil():
             logger.warning("Threads share the GIL of this Python: --workers would be faster.")
         async with contextlib.AsyncExitStack() as around:
             if handle_signals:

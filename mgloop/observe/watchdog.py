@@ -8,7 +8,8 @@ pays nothing: port/pulse.h says how it is seen.
 
 What cannot be seen is said. Code that keeps the GIL, as a C extension or a regular expression
 may, keeps this thread from looking as well: if it has ended by the time that the GIL is to be had,
-there is no stack, and the report says for how long.
+there is no stack, and the report says for how long. Without the GIL it is the same: a thread is
+stopped to be looked at, and such code cannot be stopped.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from .._stdlib import has_gil
 from ..loop import Loop
 from ._pulse import Pulse
 from .environment import OncePerProcess
@@ -52,7 +54,7 @@ class Sight:
     after: seconds that it had by then. stack: of the loop's thread, outermost call first, from the
     callback on. task: its name and coroutine, if it was a task's step. handle: the callback, of a
     loop with timing or in debug mode. doing: "Python code", "a system call", or "native code that
-    keeps the GIL".
+    keeps the GIL" (without one: "native code that cannot be stopped").
     """
 
     after: float
@@ -70,7 +72,8 @@ class Sight:
 class Stall:
     """A loop that stood still. seconds: how long, or until now if it still does (not `over`).
 
-    gil: seconds that the watchdog waited for the GIL meanwhile. sights: nothing if it could not
+    gil: seconds that the watchdog waited meanwhile for the GIL, or without one for the thread to be
+    stopped. sights: nothing if it could not
     look before it was over.
     """
 
@@ -84,7 +87,8 @@ class Stall:
         has = "was held up" if self.over else "has been held up until now,"
         lines = [f"{self.loop!r} {has} for {self.seconds:.3f} s"]
         if self.gil >= _KEPT:
-            lines[0] += f", of which native code kept the GIL for {self.gil:.3f} s"
+            kept = "kept the GIL" if has_gil() else "could not be stopped"
+            lines[0] += f", of which native code {kept} for {self.gil:.3f} s"
         if not self.sights:
             lines.append("  (it was over before its stack could be seen)")
         before = None
@@ -202,21 +206,25 @@ class Watchdog:
         stall = self._stalls.get(loop)
         if stall is None:
             stall = self._stalls[loop] = Stall(loop)
-            until, kept = self._kept.pop(loop, (0.0, 0.0))
-            if kept >= _KEPT and time.monotonic() - until_told - seconds < until:
-                stall.gil = min(kept, seconds)
+            until, before = self._kept.pop(loop, (0.0, 0.0))
+            if before >= _KEPT and time.monotonic() - until_told - seconds < until:
+                stall.gil = min(before, seconds)
         stall.seconds = seconds
-        if until_told >= _KEPT:
-            stall.gil += until_told
         # Native code that has just let go of the GIL goes on soon: first of all, where it is.
         # Whether that still is what holds up the loop is asked before what takes longer.
+        began = time.monotonic()
         frames, task, handle = _frames(loop), asyncio.current_task(loop), loop._current_handle
+        kept = until_told if has_gil() else until_told + time.monotonic() - began
+        if kept >= _KEPT:
+            stall.gil += kept
+            doing = f"native code that {'keeps the GIL' if has_gil() else 'cannot be stopped'}"
+        else:
+            doing = _doing(loop)
         of = None if task is None else _described(task)
-        doing = "native code that keeps the GIL" if until_told >= _KEPT else _doing(loop)
         if frames is not None and self._pulse.stands(loop):
             stall.sights.append(
                 Sight(
-                    seconds + until_told,
+                    seconds + kept,
                     traceback.StackSummary.extract(frames),
                     of,
                     None if handle is None else repr(handle),

@@ -185,6 +185,7 @@ def current_loop() -> Any:
     return getattr(getattr(policy(), "_local", None), "_loop", None)
 
 
+# --- Threads.
 def has_gil() -> bool:
     """Whether threads take turns, which they need not since 3.13 (sys._is_gil_enabled())."""
     ask = getattr(sys, "_is_gil_enabled", None)

@@ -36,7 +36,8 @@ def pytest_configure(config):
 def pytest_addoption(parser):
     parser.addoption(
         "--loops",
-        default=",".join(LOOP_KINDS),
+        type=lambda names: names.split(","),
+        default=LOOP_KINDS,
         help="which loops to test; the memory checks leave asyncio's own out",
     )
 
@@ -44,7 +45,7 @@ def pytest_addoption(parser):
 def pytest_generate_tests(metafunc):
     if "loop_kind" in metafunc.fixturenames:
         mgloop_only = metafunc.definition.get_closest_marker("mgloop_only")
-        wanted = metafunc.config.getoption("loops").split(",")
+        wanted = metafunc.config.getoption("loops")
         kinds = ("mgloop",) if mgloop_only else [kind for kind in LOOP_KINDS if kind in wanted]
         metafunc.parametrize("loop_kind", kinds, ids=kinds)
 

@@ -18,6 +18,7 @@ Runs in an environment with the dependency group `wheels`.
 """
 
 import argparse
+import functools
 import gzip
 import importlib.metadata
 import json
@@ -197,6 +198,7 @@ class Builder:
             audit(wheel, platform)
             return Path(shutil.move(wheel, outdir / wheel.name))
 
+    @functools.cached_property
     def variables(self):
         """What the Python knows of how it was built."""
         return json.loads(
@@ -209,7 +211,7 @@ class Builder:
     def headers(self, platform, folder):
         """`folder`, with what Python.h wants and zig has no reason to look for: Debian has a
         pyconfig.h for each processor, beside the C library's headers."""
-        variables = self.variables()
+        variables = self.variables
         include = Path(variables["INCLUDEPY"])
         own = include.parent / variables["MULTIARCH"] / include.name / "pyconfig.h"
         target = folder / f"{platform.processor}-linux-gnu" / include.name
@@ -220,7 +222,7 @@ class Builder:
 
     def environment(self, platform, folder):
         """With what makes the Python take itself for one of `platform`."""
-        variables = self.variables()
+        variables = self.variables
         own = variables["MULTIARCH"]
         told = {
             key: value.replace(own, platform.triplet) if isinstance(value, str) else value

@@ -69,10 +69,11 @@ class LoopCollector(Collector, Closing):
                     family.add_metric([name, *attributes], value)
             yield family
         for field, description in HISTOGRAMS:
-            buckets = HistogramMetricFamily(f"mgloop_{field}_seconds", description, labels=["loop"])
+            histograms = HistogramMetricFamily(
+                f"mgloop_{field}_seconds", description, labels=["loop"]
+            )
             for name, histogram in timed(accounts, field):
                 counts = map(float, cumulated(histogram))
-                buckets.add_metric(
-                    [name], list(zip(_BOUNDS, counts, strict=True)), histogram.seconds
-                )
-            yield buckets
+                buckets = list(zip(_BOUNDS, counts, strict=True))
+                histograms.add_metric([name], buckets, histogram.seconds)
+            yield histograms

@@ -73,8 +73,7 @@ class Stall:
     """A loop that stood still. seconds: how long, or until now if it still does (not `over`).
 
     gil: seconds that the watchdog waited meanwhile for the GIL, or without one for the thread to be
-    stopped. sights: nothing if it could not
-    look before it was over.
+    stopped. sights: nothing if it could not look before it was over.
     """
 
     loop: Loop

@@ -13,6 +13,8 @@ import urllib.request
 import pytest
 import support
 
+from mgloop._stdlib import has_gil
+
 pytest.importorskip("aiohttp")
 
 pytestmark = pytest.mark.mgloop_only
@@ -101,9 +103,8 @@ def reports(folder, handler):
 def test_the_line_is_named(tmp_path, handler):
     told = reports(tmp_path, handler)
     (line,) = [n for n, text in enumerate(APP.splitlines(), 1) if f"# held: {handler}" in text]
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     # Without the GIL it goes on while its line is asked for.
-    lines = (line,) if has_gil or handler != "extension" else (line, line + 1)
+    lines = (line,) if has_gil() or handler != "extension" else (line, line + 1)
     named = [
         report for report in told
         if any(f'app.py", line {line}, in {handler}\n' in report for line in lines)
@@ -115,5 +116,5 @@ def test_the_line_is_named(tmp_path, handler):
     if handler in ("sleep", "sqlite"):
         assert "in a system call" in named[0]
     if handler == "extension":
-        kept = "kept the GIL" if has_gil else "could not be stopped"
+        kept = "kept the GIL" if has_gil() else "could not be stopped"
         assert f"native code {kept}" in named[0]

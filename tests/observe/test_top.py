@@ -93,8 +93,8 @@ def test_as_json(program, by):
             # As fast as the machine lets it, at most every 10 ms, and as much as was sent, but for
             # a message that was on its way when either sample was taken.
             assert loop["received"] > 0
-            assert abs(loop["received"] - loop["sent"]) * loop["seconds"] < 2500
-            assert loop["sent"] <= 1000 * 110
+            assert round(abs(loop["received"] - loop["sent"]) * loop["seconds"]) <= 1000
+            assert loop["sent"] <= 1000 * 101
             assert loop["connections"] == 2
             assert loop["tasks"] == {"main": 1, "ticks": 1}
             assert loop["cpu"] >= 0
@@ -103,7 +103,7 @@ def test_as_json(program, by):
         assert 0 < measured["busy"] < 1
         assert 0 < measured["lag_p50"] <= measured["lag_p99"] <= measured["lag_max"]
         assert {"main", "ticks", "turns of StreamReaderProtocol"} <= set(measured["top"])
-        assert measured["top"]["ticks"]["rate"] <= 110
+        assert measured["top"]["ticks"]["rate"] <= 101
         shares = [entry["share"] for entry in measured["top"].values()]
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) == pytest.approx(measured["busy"], abs=0.5)

@@ -27,6 +27,7 @@ import pytest
 import support
 
 import mgloop
+from mgloop._stdlib import has_gil
 from mgloop.observe.instruments import HISTOGRAMS, INSTRUMENTS
 from mgloop.observe.watchdog import Watchdog
 
@@ -604,7 +605,7 @@ class TestObserving:
 
 class TestMisuse:
     def test_run_by_two_threads_at_once(self, loop_kind):
-        if loop_kind == "asyncio" and not getattr(sys, "_is_gil_enabled", lambda: True)():
+        if loop_kind == "asyncio" and not has_gil():
             pytest.skip("asyncio looks at it without a lock")
         for _ in range(20):
             loop = loop_kinds.new_loop(loop_kind)

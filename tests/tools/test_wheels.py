@@ -74,7 +74,7 @@ def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
             wheels.audit(wheel, platform)
 
 
-def test_a_pyconfig_for_each_processor(monkeypatch, tmp_path):
+def test_a_pyconfig_for_each_processor(tmp_path):
     """As Debian has it: zig must find it where it does not look for the C library's headers."""
     include = tmp_path / "include" / "python3.11"
     own = tmp_path / "include" / "x86_64-linux-gnu" / "python3.11"
@@ -82,8 +82,7 @@ def test_a_pyconfig_for_each_processor(monkeypatch, tmp_path):
         folder.mkdir(parents=True)
         (folder / "pyconfig.h").write_text(folder.parent.name)
     builder = wheels.Builder.__new__(wheels.Builder)
-    told = {"INCLUDEPY": str(include), "MULTIARCH": "x86_64-linux-gnu"}
-    monkeypatch.setattr(builder, "variables", lambda: told)
+    builder.variables = {"INCLUDEPY": str(include), "MULTIARCH": "x86_64-linux-gnu"}
     for platform in wheels.PLATFORMS:
         folder = builder.headers(platform, tmp_path / platform.name)
         (header,) = folder.rglob("pyconfig.h")

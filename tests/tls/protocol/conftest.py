@@ -23,7 +23,7 @@ KINDS = ("asyncio", "mgloop", "mgloop_ssl")
 
 def pytest_generate_tests(metafunc):
     if "kind" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("loops").split(",")
+        wanted = metafunc.config.getoption("loops")
         kinds = [kind for kind in KINDS if kind.partition("_")[0] in wanted]
         metafunc.parametrize("kind", kinds, indirect=True)
 

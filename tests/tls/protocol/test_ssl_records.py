@@ -47,10 +47,13 @@ def test_records_cut_anywhere(connect, loop, app_class, seed):
         stream = stream[size:]
         if rng.random() < 0.2:
             support.turn(loop)
-    while sum(map(len, app.chunks)) < len(message):
-        before = len(app.chunks)
+
+    def arrived():
+        return sum(map(len, app.chunks))
+
+    while (before := arrived()) < len(message):
         support.turn(loop)
-        assert len(app.chunks) > before
+        assert arrived() > before
     assert app.data == message
 
 

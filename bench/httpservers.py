@@ -72,14 +72,18 @@ async def serve_protocol(protocol, config, tell):
 
 
 async def serve_aiohttp(config, tell):
-    """aiohttp's server with one JSON handler, access log off."""
+    """aiohttp's server with a JSON handler and one of a file, access log off."""
     from aiohttp import web
 
     async def hello(request):
         return web.json_response({"message": "Hello, World!"})
 
+    async def file(request):
+        return web.FileResponse(config["file"])
+
     app = web.Application()
     app.router.add_get("/", hello)
+    app.router.add_get("/file", file)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     sock = listen(config)

@@ -66,6 +66,7 @@ class Workload:
 
 
 KIB = 1024
+MIB = 1024 * KIB
 SIZES = {"64": 64, "1k": KIB, "10k": 10 * KIB, "100k": 100 * KIB}
 APIS = {
     "protocol": "Protocol",
@@ -265,6 +266,18 @@ def _tls() -> list[Workload]:
             server={"role": "httpservers", "kind": "aiohttp", "transport": "tls"},
             client={"threads": 1, "conns": 50},
         ),
+        Workload(
+            "tls/https-file-c10",
+            "aiohttp server, FileResponse of 1 MiB, HTTPS, x 10",
+            "wrk",
+            server={
+                "role": "httpservers",
+                "kind": "aiohttp",
+                "transport": "tls",
+                "file_units": MIB // 65536,
+            },
+            client={"threads": 1, "conns": 10, "path": "/file", "expect": b"", "length": MIB},
+        ),
     ]
 
 
@@ -359,7 +372,6 @@ def _asgi() -> list[Workload]:
     """ASGI servers, whole processes, by wrk; the WebSockets by the C client."""
     greeting = b"Hello, World!"
     body = b'{"values": [' + b", ".join(b"%d" % n for n in range(1000, 1168)) + b"]}"
-    mib = KIB * KIB
 
     def row(name, title, conns, *, server=(), **client):
         return Workload(
@@ -386,15 +398,15 @@ def _asgi() -> list[Workload]:
         *both("stream", "streaming, 10 chunks", path="/stream", expect=b"event 9", length=1000),
         *framework("fastapi", "FastAPI"),
         *framework("blacksheep", "BlackSheep"),
-        row("upload", "POST, 1 MiB", 10, path="/upload", upload=mib, expect=str(mib).encode()),
+        row("upload", "POST, 1 MiB", 10, path="/upload", upload=MIB, expect=str(MIB).encode()),
         row(
             "download",
             "file of 10 MiB (pathsend, or blocks)",
             4,
-            server={"file_units": 10 * mib // 65536},
+            server={"file_units": 10 * MIB // 65536},
             path="/download",
             expect=b"",
-            length=10 * mib,
+            length=10 * MIB,
         ),
         row("access-log", "plaintext, access log", 100, server={"access_log": True}),
         row("tls", "plaintext, TLS", 100, server={"transport": "tls"}),

@@ -35,6 +35,7 @@ UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]
+SendfileFallbackProtocol: Any = base_events._SendfileFallbackProtocol  # type: ignore[attr-defined]
 UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
 
 

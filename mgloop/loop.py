@@ -20,6 +20,7 @@ from ._sock import SockCore
 from .mixins.executor import ExecutorMixin
 from .mixins.process import ProcessMixin
 from .mixins.resolve import ResolveMixin
+from .mixins.sendfile import SendfileMixin
 from .mixins.signals import SignalsMixin
 from .stats import LoopStats, TimeSpent
 from .tls.mixin import TlsMixin
@@ -50,6 +51,7 @@ class Loop(
     UnixMixin,
     ProcessMixin,
     ResolveMixin,
+    SendfileMixin,
     ExecutorMixin,
     ServerMixin,
     asyncio.BaseEventLoop,
@@ -63,9 +65,6 @@ class Loop(
     callback; None: what the environment's MGLOOP_TIMING says, by default not.
     """
 
-    _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
-    _sock_sendfile_native_impl = _stdlib.UnixLoop._sock_sendfile_native_impl
-    _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
     _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
     sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
     sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
@@ -173,19 +172,3 @@ class Loop(
         self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None
     ) -> Any:
         return WritePipe(self, pipe, protocol, waiter, extra)
-
-    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
-        """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
-        resume_reading = transp.is_reading()
-        transp.pause_reading()
-        await transp._make_empty_waiter()
-        sock = transp._lend()
-        try:
-            sent = await self.sock_sendfile(sock, file, offset, count, fallback=False)
-            self._count_sent(sent)
-            return sent
-        finally:
-            transp._take_back()
-            transp._reset_empty_waiter()
-            if resume_reading:
-                transp.resume_reading()

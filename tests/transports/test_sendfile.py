@@ -2,7 +2,11 @@
 """loop.sendfile() and loop.sock_sendfile(): the system call, the fall-back, and over TLS."""
 
 import asyncio
+import contextlib
+import errno
 import io
+import itertools
+import os
 import socket
 
 import pytest
@@ -143,6 +147,156 @@ async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
         theirs.write(b"after")
         assert (await client.got(2_000_005))[-5:] == b"after"
         assert theirs.get_protocol() is server
+
+
+@contextlib.asynccontextmanager
+async def over_tls(loop, client_ssl_context, server_ssl_context):
+    """The client's protocol, and the server's transport, which can only write()."""
+    client, server = Recorder(loop), Recorder(loop)
+    contexts = {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+    async with connected_pair(loop, client, server, **contexts) as (_, theirs):
+        yield client, theirs
+        assert theirs.is_closing() or theirs.get_protocol() is server
+
+
+def buffered(path):
+    return path.open("rb")
+
+
+def unbuffered(path):
+    return path.open("rb", buffering=0)
+
+
+@contextlib.contextmanager
+def begun(path):
+    """One whose buffer holds more than has been asked for."""
+    with path.open("rb") as file:
+        assert file.read(100) == CONTENT[:100]
+        yield file
+
+
+@contextlib.contextmanager
+def written(path):
+    """One that holds what is not in the file yet."""
+    with path.open("r+b") as file:
+        file.write(b"new")
+        file.seek(0)
+        yield file
+
+
+def in_memory(path):
+    return io.BytesIO(path.read_bytes())
+
+
+class Decoded(io.FileIO):
+    """Whose content is not what its descriptor reads."""
+
+    def readinto(self, buffer):
+        size = super().readinto(buffer)
+        buffer[:size] = bytes(buffer[:size]).translate(bytes(range(255, -1, -1)))
+        return size
+
+
+@pytest.mark.parametrize("opened", [buffered, unbuffered, begun, written, in_memory, Decoded])
+@pytest.mark.parametrize(
+    ("offset", "count"), [(0, None), (0, 70_000), (1000, 70_000), (99_999, 10)]
+)
+@on_loop
+async def test_over_tls_as_if_read(
+    loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
+):
+    """What the file's own readinto() gives, from where the file stands if there is no offset."""
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT[:100_000])
+    with opened(path) as file:
+        if offset:
+            file.seek(offset)
+        wanted = bytearray(count or 200_000)
+        del wanted[file.readinto(wanted) :]
+    with opened(path) as file:
+        async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+            sent = await loop.sendfile(transport, file, offset, count)
+            assert sent == len(wanted)
+            assert await client.got(sent) == wanted
+            # asyncio's own way to count where it ends, begun or not.
+            assert file.tell() == offset + sent
+
+
+@pytest.mark.parametrize("answer", [errno.EAGAIN, errno.EOPNOTSUPP, "now and then"])
+@on_loop
+async def test_over_tls_what_is_not_in_the_page_cache(
+    loop, file, client_ssl_context, server_ssl_context, monkeypatch, answer
+):
+    """A disk that has to be waited for, a file system that does not tell."""
+    read, calls = os.preadv, itertools.count()
+
+    def preadv(fd, buffers, offset, flags=0):
+        if answer != "now and then":
+            raise OSError(answer, os.strerror(answer))
+        if next(calls) % 3:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return read(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+        assert await loop.sendfile(transport, file, 1000) == len(CONTENT) - 1000
+        assert await client.got(len(CONTENT) - 1000) == CONTENT[1000:]
+        assert file.tell() == len(CONTENT)
+
+
+@pytest.mark.mgloop_only
+@on_loop
+async def test_over_tls_what_is_there_needs_no_thread(
+    loop, file, client_ssl_context, server_ssl_context
+):
+    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+        before = loop.stats().executor_jobs
+        assert await loop.sendfile(transport, file) == len(CONTENT)
+        assert loop.stats().executor_jobs == before
+        assert await client.got(len(CONTENT)) == CONTENT
+
+
+@on_loop
+async def test_over_tls_others_are_served_meanwhile(
+    loop, file, client_ssl_context, server_ssl_context
+):
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+        counting = loop.create_task(others())
+        assert await loop.sendfile(transport, file) == len(CONTENT)
+        assert turns >= len(CONTENT) // 100_000
+        counting.cancel()
+        assert await client.got(len(CONTENT)) == CONTENT
+
+
+@pytest.mark.parametrize("end", ["cancelled", "closed"])
+@on_loop
+async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_context, end):
+    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+        for side, size in (client.transport, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF):
+            side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, size, 65_536)
+        client.transport.pause_reading()
+        sending = loop.create_task(loop.sendfile(transport, file))
+        while not transport.get_write_buffer_size():
+            await asyncio.sleep(0.001)
+        if end == "cancelled":
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        else:
+            transport.abort()
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(sending, support.PATIENCE)
+        assert 0 < file.tell() < len(CONTENT)
+        transport.abort()
+        client.transport.resume_reading()
 
 
 @on_loop

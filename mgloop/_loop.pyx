@@ -99,7 +99,7 @@ cdef extern from "timing.h":
     void mgl_histogram_add(mgl_histogram *histogram, int64_t ns) noexcept
     void mgl_stopwatch_start(int64_t *watch, int64_t now) noexcept
     void mgl_stopwatch_stop(int64_t *watch, int64_t now) noexcept
-    void mgl_timing_read(const mgl_timing *timing, int64_t *inside, int64_t *waiting) noexcept
+    void mgl_timing_read(mgl_timing *timing, int64_t *running, int64_t *waiting) noexcept
     void mgl_timing_mark(mgl_timing *timing, size_t length, int64_t now) noexcept
     int64_t mgl_timing_take(mgl_timing *timing, int64_t now) noexcept
 
@@ -774,12 +774,12 @@ cdef class LoopCore:
     def _timed(self):
         """(seconds running, seconds waiting, lag, duration), or None."""
         cdef mgl_timing *timing = self.timing
-        cdef int64_t inside, waiting
+        cdef int64_t running, waiting
         if timing is NULL:
             return None
-        mgl_timing_read(timing, &inside, &waiting)
+        mgl_timing_read(timing, &running, &waiting)
         return (
-            (inside - waiting) * 1e-9, waiting * 1e-9,
+            running * 1e-9, waiting * 1e-9,
             histogram(&timing.lag), histogram(&timing.duration))
 
     def _spent(self):

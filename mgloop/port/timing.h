@@ -42,6 +42,7 @@ typedef struct {
     mgl_histogram lag, duration;
     int64_t run;     /* stopwatches: inside run_forever(), */
     int64_t wait;    /* and in polls, of that */
+    int64_t told_running, told_waiting; /* the most that anybody has read of these */
     uint64_t taken;  /* out of the ready queue */
     mgl_mark *marks; /* a ring, oldest first */
     size_t mask, head, tail;
@@ -58,9 +59,22 @@ static inline void mgl_stopwatch_stop(int64_t *watch, int64_t now) {
     if (*watch < 0) mgl_count(watch, now);
 }
 
-/* Both at one moment, from any thread: who looks again and again never sees them, nor their
- * difference, go back. */
-static inline void mgl_timing_read(const mgl_timing *t, int64_t *inside, int64_t *waiting) {
+/* A reading that does not go back. The loop's thread reads the clock first and touches the stopwatch
+ * afterwards: if it is kept from the processor in between, who has looked meanwhile has been told what
+ * turns out to belong to the other account. That stands until the account has caught up. */
+static inline int64_t mgl_told(int64_t *most, int64_t reading) {
+    int64_t last = __atomic_load_n(most, __ATOMIC_SEQ_CST);
+    while (reading > last) {
+        if (__atomic_compare_exchange_n(most, &last, reading, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            return reading;
+        }
+    }
+    return last;
+}
+
+/* Time in run_forever() outside polls, and in polls, both at one moment; from any thread. Who looks
+ * again and again never sees one of them go back. */
+static inline void mgl_timing_read(mgl_timing *t, int64_t *running, int64_t *waiting) {
     int64_t run, wait, now;
     do {
         run = __atomic_load_n(&t->run, __ATOMIC_SEQ_CST);
@@ -68,8 +82,10 @@ static inline void mgl_timing_read(const mgl_timing *t, int64_t *inside, int64_t
         now = mgl_clock_ns();
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
     } while (run != mgl_counted(&t->run) || wait != mgl_counted(&t->wait));
-    *inside = run < 0 ? run + now : run;
-    *waiting = wait < 0 ? wait + now : wait;
+    if (run < 0) run += now;
+    if (wait < 0) wait += now;
+    *running = mgl_told(&t->told_running, run - wait);
+    *waiting = mgl_told(&t->told_waiting, wait);
 }
 
 static inline mgl_timing *mgl_timing_new(void) {

@@ -96,12 +96,13 @@ asan:
 		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
 	$(ASAN) $(VENV)-asan/bin/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
-# Cython and pip, run by such an interpreter, are slow, and what it says of them is of no interest here.
+# Cython and pip, run by such an interpreter, are slow, and what it says of them is of no interest here. What it says of a
+# test that passes has to be seen, too: pytest would keep what is written to descriptor 2.
 TSAN = env TSAN_OPTIONS="suppressions=$(CURDIR)/tests/threads/tsan.suppressions history_size=5 exitcode=66"
 tsan:
 	env TSAN_OPTIONS=report_bugs=0 $(MAKE) build $(VENV)-tsan/.group-test VENV=$(VENV)-tsan MESON_ARGS=" \
 		-Csetup-args=-Dbuildtype=debugoptimized -Csetup-args=-Db_sanitize=thread -Csetup-args=-Db_lundef=false"
-	$(TSAN) $(VENV)-tsan/bin/pytest --loops=mgloop -o timeout=0 tests/threads $(PYTEST_ARGS)
+	$(TSAN) $(VENV)-tsan/bin/pytest --capture=sys --loops=mgloop -o timeout=0 tests/threads $(PYTEST_ARGS)
 
 debug: build $(VENV)/.group-test
 	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) \

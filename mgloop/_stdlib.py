@@ -31,6 +31,9 @@ from typing import Any
 SelectorLoop: Any = selector_events.BaseSelectorEventLoop
 UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 
+# Where asyncio itself takes a policy from if none is set, since 3.14.8; before, from its package.
+policy_home: Any = unix_events
+
 # --- Borrowed classes.
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]

@@ -156,6 +156,14 @@ class Loop(
         self._ensure_fd_no_transport(sock)
         return Stream(self, sock, protocol, waiter, extra, server, context)
 
+    async def _create_connection_transport(self, sock: Any, *args: Any, **options: Any) -> Any:
+        # asyncio closes a socket that comes to nothing, since 3.14.8 (gh-153133). This one is the
+        # transport's that has it already.
+        if sock.fileno() >= 0:
+            self._ensure_fd_no_transport(sock)
+        base: Any = super()
+        return await base._create_connection_transport(sock, *args, **options)
+
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,
         extra: Any = None,

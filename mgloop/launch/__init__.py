@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from .. import _stdlib
 from .._install import EventLoopPolicy, use_everywhere
 from ..loop import Loop
 from . import others
@@ -43,4 +44,6 @@ def activate() -> None:
         # 3.14 makes the policy's public name when it is asked for.
         if name in vars(asyncio) or name == "DefaultEventLoopPolicy":
             setattr(asyncio, name, instead)
+    if "_DefaultEventLoopPolicy" in vars(_stdlib.policy_home):
+        _stdlib.policy_home._DefaultEventLoopPolicy = EventLoopPolicy
     others.watch()

@@ -12,6 +12,7 @@ import inspect
 import os
 import socket
 import ssl
+import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -201,6 +202,24 @@ class TestSocketMethods:
 
 
 class TestTransports:
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="both can be had: no asyncio to compare")
+    def test_a_second_one_is_refused_and_the_first_goes_on(self, run, loop_kind, socketpair):
+        ours, theirs = socketpair
+        creates = inspect.getsource(asyncio.BaseEventLoop._create_connection_transport)
+
+        async def main():
+            async with connected(ours) as (transport, _):
+                loop = asyncio.get_running_loop()
+                with pytest.raises(RuntimeError, match="is used by transport"):
+                    await loop.create_connection(asyncio.Protocol, sock=ours)
+                goes_on = side(loop_kind, asyncio="sock.close()" not in creates, mgloop=True)
+                assert (ours.fileno() >= 0) is goes_on
+                if goes_on:
+                    transport.write(b"data")
+                    assert theirs.recv(10) == b"data"
+
+        run(main())
+
     def test_their_type_is_native(self, run, loop_kind, socketpair):
         async def main():
             async with connected(socketpair[0]) as (transport, _):

@@ -364,8 +364,9 @@ def test_urllib(server):
         assert json.load(response)["path"] == "/scope"
     with urllib.request.urlopen(f"{server.url}/echo", BODY, PATIENCE) as response:
         assert response.read() == BODY
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
         urllib.request.urlopen(f"{server.url}/none", timeout=PATIENCE)
+    caught.value.close()
 
 
 def test_urllib_over_tls(tls_server):

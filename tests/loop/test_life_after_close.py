@@ -543,6 +543,10 @@ def test_the_methods_of_the_loop(loop_kind):
                 continue
             for again in "", " again":
                 arguments = CALLS.get(name, tuple)()
+                if isinstance(loop, asyncio.SelectorEventLoop):
+                    # Since 3.14.8 asyncio closes the socket of a transport that came to nothing,
+                    # and takes the next one of that number for it.
+                    loop._transports.clear()
                 say(name + again, "->", attempt(getattr(loop, name), *arguments))
         for method, *arguments in (
             ("sock_recv", readable(), 10),

@@ -34,6 +34,11 @@ UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 # Where asyncio itself takes a policy from if none is set, since 3.14.8; before, from its package.
 policy_home: Any = unix_events
 
+# Since 3.14.8 sendfile()'s fall-back begins at its offset even if that is 0, and not where the file
+# stands, and waits for each block to leave; before, for the one before it. The name of what is done
+# first tells which it is.
+SENDFILE_IS_STRICT = base_events.BaseEventLoop._sendfile_fallback.__code__.co_names[0] == "hasattr"  # type: ignore[attr-defined]
+
 # --- Borrowed classes.
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]

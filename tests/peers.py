@@ -55,6 +55,14 @@ def skip_on_asyncio(loop_kind, defect):
         pytest.skip(f"the standard library of this version: {defect}")
 
 
+def skip_where_asyncio_forgets_a_transport(loop_kind):
+    """Skip asyncio's half where it closes the socket of a transport that it could not make
+    (gh-153133, since 3.14.8): it remembers the transport by that number, and refuses the next
+    socket that gets it."""
+    if "sock.close()" in inspect.getsource(asyncio.BaseEventLoop._create_connection_transport):
+        skip_on_asyncio(loop_kind, "closes a socket and remembers its number")
+
+
 def skip_if_failing_callbacks_leak(loop_kind):
     """Skip asyncio's half where its interpreter keeps memory for each callback that fails.
 

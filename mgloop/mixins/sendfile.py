@@ -48,7 +48,8 @@ class SendfileMixin:
     async def _sendfile_fallback(self, transp: Any, file: Any, offset: int, count: Any) -> int:
         """Send a file by transp.write(): asyncio's, but for how the file is read."""
         loop: Any = self
-        if offset:
+        strict = _stdlib.SENDFILE_IS_STRICT
+        if hasattr(file, "seek") if strict else offset:
             file.seek(offset)
         buffer = memoryview(bytearray(min(count, BLOCK) if count else BLOCK))
         start = start_in_page_cache(file)
@@ -66,8 +67,11 @@ class SendfileMixin:
                     await asyncio.sleep(0)  # a file is long, and others want to be served
                 if not got:
                     break
-                await protocol.drain()
+                if not strict:
+                    await protocol.drain()
                 transp.write(room[:got])
+                if strict:
+                    await protocol.drain()
                 sent += got
             return sent
         finally:

@@ -14,16 +14,20 @@ import socket
 
 import pytest
 import support
-from peers import Recorder, on_loop, open_server, port_of, skip_on_asyncio
+from peers import (
+    Recorder,
+    on_loop,
+    open_server,
+    port_of,
+    skip_on_asyncio,
+    skip_where_asyncio_forgets_a_transport,
+)
 from support import Calls, turns
 
 #: asyncio refuses a second transport over one socket since 3.12.
 REFUSES_A_SECOND = "_ensure_fd_no_transport" in inspect.getsource(
     asyncio.selector_events.BaseSelectorEventLoop._make_socket_transport
 )
-
-#: And closes it since 3.14.8, whosever it is (gh-153133).
-CLOSES_IT = "sock.close()" in inspect.getsource(asyncio.BaseEventLoop._create_connection_transport)
 
 #: Seconds: nothing here takes more than milliseconds, and a reader that is called over and over
 #: should not be for long.
@@ -33,8 +37,7 @@ SOON = 5.0
 def skip_where_asyncio_takes_a_second(loop_kind):
     if not REFUSES_A_SECOND:
         skip_on_asyncio(loop_kind, "lets two transports share a descriptor")
-    if CLOSES_IT:
-        skip_on_asyncio(loop_kind, "closes the first transport's socket")
+    skip_where_asyncio_forgets_a_transport(loop_kind)
 
 
 class Datagrams(asyncio.DatagramProtocol):

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import errno
+import inspect
 import io
 import itertools
 import os
@@ -22,6 +23,8 @@ from peers import (
 )
 
 CONTENT = support.pattern(3_000_000)
+#: Since 3.14.8 the fall-back begins at its offset even if that is 0, not where the file stands.
+STRICT = "if offset" not in inspect.getsource(asyncio.BaseEventLoop._sendfile_fallback)
 
 
 @pytest.fixture(scope="session")
@@ -205,11 +208,11 @@ class Decoded(io.FileIO):
 async def test_over_tls_as_if_read(
     loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
 ):
-    """What the file's own readinto() gives, from where the file stands if there is no offset."""
+    """What the file's own readinto() gives."""
     path = tmp_path / "file"
     path.write_bytes(CONTENT[:100_000])
     with opened(path) as file:
-        if offset:
+        if offset or STRICT:
             file.seek(offset)
         wanted = bytearray(count or 200_000)
         del wanted[file.readinto(wanted) :]

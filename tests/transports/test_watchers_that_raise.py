@@ -17,7 +17,16 @@ import sys
 
 import pytest
 import support
-from peers import Echo, Recorder, on_loop, open_server, port_of, raw_connection, reset
+from peers import (
+    Echo,
+    Recorder,
+    on_loop,
+    open_server,
+    port_of,
+    raw_connection,
+    reset,
+    skip_where_asyncio_forgets_a_transport,
+)
 from support import Calls, turns
 
 # What asyncio gives up in the middle of accepting is left to the collector, which warns of it.
@@ -358,8 +367,9 @@ async def test_a_factory_that_raises(loop, reported, serve, error, debug):
 @left_to_the_collector
 @no_protocol
 @on_loop
-async def test_no_protocol_for_a_connection(loop, run, reported, make, error, tmp_path):
+async def test_no_protocol_for_a_connection(loop, loop_kind, run, reported, make, error, tmp_path):
     """Whoever connects is told."""
+    skip_where_asyncio_forgets_a_transport(loop_kind)
     path = str(tmp_path / "socket")
     async with open_server(loop, Echo) as server, open_unix_server(loop, Echo, path):
         with pytest.raises(error):

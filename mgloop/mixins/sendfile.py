@@ -19,6 +19,8 @@ from .. import _stdlib
 #: Bytes read at a time, and so what a slow peer costs beyond its transport's buffer, which is as
 #: large. 1 MiB over TLS by aiohttp: with 16 KiB 1.5 to 1.7 times the CPU, with 256 KiB no less.
 BLOCK = 64 * 1024
+#: As much as asyncio reads, to begin with; more as long as the peer takes it all at once.
+FIRST = 16 * 1024
 
 
 class SendfileMixin:
@@ -52,12 +54,13 @@ class SendfileMixin:
         if hasattr(file, "seek") if strict else offset:
             file.seek(offset)
         buffer = memoryview(bytearray(min(count, BLOCK) if count else BLOCK))
+        size = FIRST
         start = start_in_page_cache(file)
-        sent = 0
+        sent, got = 0, None
         protocol = _stdlib.SendfileFallbackProtocol(transp)
         try:
             while not count or sent < count:
-                room = buffer[: count - sent] if count else buffer
+                room = buffer[: min(size, count - sent) if count else size]
                 got = None if start is None else read_at_once(file, room, start + sent)
                 if got is None:
                     if start is not None:
@@ -73,10 +76,14 @@ class SendfileMixin:
                 if strict:
                     await protocol.drain()
                 sent += got
+                if not transp.get_write_buffer_size():
+                    size = min(2 * size, BLOCK)
             return sent
         finally:
             if sent > 0 and hasattr(file, "seek"):
                 file.seek(offset + sent)
+            elif got and start is not None:
+                file.seek(start + got)  # as far as readinto() would have moved it
             await protocol.restore()
 
 

@@ -95,10 +95,11 @@ def test_a_pyconfig_for_each_processor(tmp_path):
 
 
 def test_a_command_that_fails_says_what_it_said(capfd):
+    program = "import sys; print('so'); print('because', file=sys.stderr); sys.exit(3)"
     with pytest.raises(SystemExit) as caught:
-        wheels.run(sys.executable, "-c", "import sys; print('so'); sys.exit('because')")
+        wheels.run(sys.executable, "-c", program)
     assert "so\nbecause\n" in str(caught.value)
-    assert "ended with 1" in str(caught.value)
+    assert "ended with 3" in str(caught.value)
 
 
 def test_what_a_command_answers_is_without_its_warnings():

@@ -138,20 +138,6 @@ async def test_without_fall_back_such_a_file_is_refused(loop):
         assert not transport.is_closing()
 
 
-@on_loop
-async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
-    client, server = Recorder(loop), Recorder(loop)
-    contexts = {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
-    async with connected_pair(loop, client, server, **contexts) as (_, theirs):
-        with pytest.raises(RuntimeError, match="fallback is disabled"):
-            await loop.sendfile(theirs, file, fallback=False)
-        assert await loop.sendfile(theirs, file, 1000, 2_000_000) == 2_000_000
-        assert await client.got(2_000_000) == CONTENT[1000:2_001_000]
-        theirs.write(b"after")
-        assert (await client.got(2_000_005))[-5:] == b"after"
-        assert theirs.get_protocol() is server
-
-
 @contextlib.asynccontextmanager
 async def over_tls(loop, client_ssl_context, server_ssl_context):
     """The client's protocol, and the server's transport, which can only write()."""
@@ -160,6 +146,19 @@ async def over_tls(loop, client_ssl_context, server_ssl_context):
     async with connected_pair(loop, client, server, **contexts) as (_, theirs):
         yield client, theirs
         assert theirs.is_closing() or theirs.get_protocol() is server
+
+
+@on_loop
+async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
+    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, theirs):
+        before = theirs.get_protocol()
+        with pytest.raises(RuntimeError, match="fallback is disabled"):
+            await loop.sendfile(theirs, file, fallback=False)
+        assert await loop.sendfile(theirs, file, 1000, 2_000_000) == 2_000_000
+        assert await client.got(2_000_000) == CONTENT[1000:2_001_000]
+        theirs.write(b"after")
+        assert (await client.got(2_000_005))[-5:] == b"after"
+        assert theirs.get_protocol() is before
 
 
 def buffered(path):

@@ -19,10 +19,9 @@ cdef extern from "timerheap.h":
     void mgl_heap_clear(mgl_heap *h)
 
 
-cdef extern from "inbox.h":
+cdef extern from "posted.h":
     ctypedef struct mgl_letter:
-        mgl_letter *before
-        PyObject *handle
+        pass
 
 
 cdef extern from "turn.h":

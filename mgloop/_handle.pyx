@@ -49,7 +49,7 @@ cdef extern from "turn.h":
     bint mgl_turn_await(mgl_turn *turn) noexcept
 
 
-cdef extern from "inbox.h":
+cdef extern from "posted.h":
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
     PyObject *mgl_gift(PyObject *o)
 

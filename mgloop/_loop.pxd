@@ -12,17 +12,20 @@ cdef extern from "poll.h":
         pass
 
 
-cdef extern from "inbox.h":
-    ctypedef struct mgl_letter:
-        mgl_letter *before
-        PyObject *handle
+cdef extern from "posted.h":
+    ctypedef struct mgl_posted:
+        pass
 
+    bint mgl_posted_any(mgl_posted *p) noexcept
+    const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
+
+
+cdef extern from "inbox.h":
     ctypedef struct mgl_inbox:
+        mgl_posted posted
         int64_t wakeups
 
-    bint mgl_inbox_any(mgl_inbox *box) noexcept
     bint mgl_inbox_here(mgl_inbox *box) noexcept
-    const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
 
 
 cdef extern from "counters.h":
@@ -210,7 +213,6 @@ cdef class LoopCore:
     cdef int post(self, PostedHandle handle) except -1
     # Put what was posted into the queue.
     cdef int collect_posted(self) except -1
-    cdef int queue_letters(self, mgl_letter *newest) except -1
     # Debug mode: RuntimeError if the loop is running in another thread.
     cdef int check_thread(self) except -1
 
@@ -236,7 +238,7 @@ cdef inline int own_thread(LoopCore loop) except -1:
 
 # Has the handle run, after what has been posted until now.
 cdef inline int queue(LoopCore loop, PyObject *handle) except -1:
-    if mgl_inbox_any(loop.inbox):
+    if mgl_posted_any(&loop.inbox.posted):
         loop.collect_posted()
     return mgl_ring_push(&loop.ready, handle)
 

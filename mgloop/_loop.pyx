@@ -33,12 +33,12 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EINTR, ENOENT
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.math cimport ceil
 
 from mgloop._handle cimport (
     Handle, PostedHandle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_remove,
-    new_handle,
+    mgl_letter, new_handle,
 )
 
 import functools
@@ -85,12 +85,17 @@ cdef extern from "inbox.h":
     mgl_permit mgl_inbox_enter(mgl_inbox *box) noexcept
     void mgl_inbox_leave(mgl_inbox *box) noexcept
     mgl_permit mgl_inbox_begin_close(mgl_inbox *box) noexcept
+    void mgl_inbox_abandon_close(mgl_inbox *box) noexcept
     bint mgl_inbox_elsewhere(mgl_inbox *box) noexcept
-    bint mgl_inbox_post(mgl_inbox *box, mgl_letter *letter, PyObject *handle) noexcept
-    mgl_letter *mgl_inbox_newest(mgl_inbox *box) noexcept
-    mgl_letter *mgl_inbox_take(mgl_inbox *box) noexcept
-    void mgl_inbox_put_back(mgl_inbox *box, mgl_letter *newest) noexcept
-    mgl_letter *mgl_inbox_close(mgl_inbox *box) noexcept
+
+
+cdef extern from "posted.h":
+    int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) except -1
+    bint mgl_was_posted(const mgl_letter *letter) noexcept
+    PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) noexcept
+    Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) except -1
+    void mgl_posted_close(mgl_posted *p) noexcept
+    PyObject *mgl_posted_pop(mgl_posted *p) noexcept
 
 
 cdef extern from "timing.h":
@@ -107,9 +112,6 @@ cdef extern from "timing.h":
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
     int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
-    void mgl_ring_put(mgl_ring *r, PyObject *o)
-    void mgl_ring_unput(mgl_ring *r, size_t n)
-    void mgl_ring_turn(mgl_ring *r, size_t n)
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
     void mgl_ring_clear(mgl_ring *r)
@@ -351,14 +353,19 @@ cdef class LoopCore:
         """Break every cycle that runs through the loop; user code may run in destructors."""
         cdef mgl_poll *poll
         cdef PyObject *item
-        if self.inbox is not NULL:
-            self.queue_letters(mgl_inbox_close(self.inbox))
         # The user may hold some of the handles still; their callbacks are let go of all the same.
         while mgl_ring_len(&self.ready) > 0:
             item = mgl_ring_pop(&self.ready)
             if is_handle(item):
                 (<Handle>item).finish()
             Py_DECREF(<object>item)
+        if self.inbox is not NULL:
+            mgl_posted_close(&self.inbox.posted)
+            item = mgl_posted_pop(&self.inbox.posted)
+            while item is not NULL:
+                (<Handle>item).finish()
+                Py_DECREF(<object>item)
+                item = mgl_posted_pop(&self.inbox.posted)
         while self.timers.len > 0:
             item = mgl_heap_remove(&self.timers, self.timers.len - 1)
             (<Handle>item).finish()
@@ -444,32 +451,52 @@ cdef class LoopCore:
         mgl_inbox_leave(self.inbox)
 
     def _begin_close(self):
-        """Whether it is this call that closes the loop, and not one that another thread is in."""
+        """Close the inbox, if it is this call that closes the loop, and not one that another thread
+        is in: the handles in the queue that were posted, or None. MemoryError: it is open."""
         cdef mgl_permit answer = mgl_inbox_begin_close(self.inbox)
-        if answer == MGL_RUNS:
-            raise RuntimeError("Cannot close a running event loop")
-        return answer == MGL_MAY
-
-    def _run_posted(self):
-        """Close the inbox; what was accepted from other threads and has had no turn runs now."""
-        cdef object interruption = None
         cdef list handles = []
-        cdef Handle handle
         cdef PyObject *item
         cdef size_t i
-        self.queue_letters(mgl_inbox_close(self.inbox))
-        for i in range(mgl_ring_len(&self.ready)):
-            item = mgl_ring_at(&self.ready, i)
-            if is_posted(item) and (<PostedHandle>item).letter.handle is not NULL:
-                handles.append(<object>item)
-        if not handles:
+        if answer == MGL_RUNS:
+            raise RuntimeError("Cannot close a running event loop")
+        if answer == MGL_CLOSES:
+            return None
+        try:
+            for i in range(mgl_ring_len(&self.ready)):
+                item = mgl_ring_at(&self.ready, i)
+                if is_posted(item) and mgl_was_posted(&(<PostedHandle>item).letter):
+                    handles.append(<object>item)
+        except MemoryError:
+            mgl_inbox_abandon_close(self.inbox)
+            raise
+        mgl_posted_close(&self.inbox.posted)
+        return handles
+
+    def _run_posted(self, list handles):
+        """Run what was accepted from other threads and has had no turn: *handles*, and what is in
+        the inbox."""
+        cdef object interruption = None
+        cdef object handle
+        cdef PyObject *item
+        cdef uintptr_t cursor = 0
+        if not handles and mgl_posted_next(&self.inbox.posted, &cursor) is NULL:
             return
         running = asyncio_events._get_running_loop()
         asyncio_events._set_running_loop(self)
         try:
-            for handle in handles:
+            handles.reverse()
+            while True:
+                if handles:
+                    handle = handles.pop()
+                else:
+                    item = mgl_posted_pop(&self.inbox.posted)
+                    if item is NULL:
+                        break
+                    mgl_count(&self.count.threadsafe_calls, 1)
+                    handle = <object>item
+                    Py_DECREF(handle)
                 try:
-                    handle.run(False)
+                    (<Handle>handle).run(False)
                 except BaseException as exc:
                     interruption = exc
         finally:
@@ -489,7 +516,7 @@ cdef class LoopCore:
         cdef size_t count
         if mgl_poll_forked(self.poll):
             self.adopt()
-        if mgl_inbox_any(self.inbox):
+        if mgl_posted_any(&self.inbox.posted):
             self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             deadline = self.first_deadline()
@@ -506,7 +533,7 @@ cdef class LoopCore:
             raise_errno(-n)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
-        if mgl_inbox_any(self.inbox):
+        if mgl_posted_any(&self.inbox.posted):
             self.collect_posted()
         self.collect_timers(False)
         count = mgl_ring_len(&self.ready)
@@ -522,7 +549,7 @@ cdef class LoopCore:
         # the queue themselves, the timers ask the clock, and signals that the loop handles count as
         # watched (mixins/signals).
         for _extra in range(EXTRA_BATCHES):
-            if mgl_inbox_any(self.inbox):
+            if mgl_posted_any(&self.inbox.posted):
                 self.collect_posted()
             count = mgl_ring_len(&self.ready)
             if count == 0 or count > EXTRA_BATCH_HANDLES or self._stopping \
@@ -973,32 +1000,15 @@ cdef class LoopCore:
 
     cdef int post(self, PostedHandle handle) except -1:
         """Have the handle run, from another thread."""
-        if mgl_inbox_post(self.inbox, &handle.letter, <PyObject *>handle):
+        if mgl_posted_add(&self.inbox.posted, &handle.letter, <PyObject *>handle):
             mgl_poll_wakeup(self.inbox)
         else:
             raise RuntimeError("Event loop is closed")
         return 0
 
-    cdef int queue_letters(self, mgl_letter *newest) except -1:
-        """Put what was in the inbox into the queue."""
-        cdef mgl_letter *letter = newest
-        cdef size_t n = 0
-        try:
-            while letter is not NULL:
-                mgl_ring_reserve(&self.ready, 1)
-                mgl_ring_put(&self.ready, letter.handle)
-                letter = letter.before
-                n += 1
-        except MemoryError:
-            mgl_ring_unput(&self.ready, n)
-            mgl_inbox_put_back(self.inbox, newest)
-            raise
-        mgl_ring_turn(&self.ready, n)
-        mgl_count(&self.count.threadsafe_calls, n)
-        return 0
-
     cdef int collect_posted(self) except -1:
-        return self.queue_letters(mgl_inbox_take(self.inbox))
+        mgl_count(&self.count.threadsafe_calls, mgl_posted_take(&self.inbox.posted, &self.ready))
+        return 0
 
     cdef int check_thread(self) except -1:
         if mgl_inbox_elsewhere(self.inbox):
@@ -1112,7 +1122,7 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     cdef LoopCore loop = <LoopCore>o
     cdef int rc = loop_traverse_cython(o, visit, arg)
     cdef PyObject *owner
-    cdef mgl_letter *letter
+    cdef uintptr_t cursor = 0
     cdef Py_ssize_t i
     for i in range(<Py_ssize_t>mgl_ring_len(&loop.ready)):
         owner = mgl_ring_at(&loop.ready, i)
@@ -1121,12 +1131,12 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
         if rc == 0 and is_handle(owner) and not (<Handle>owner).lasting:
             rc = show_references(<Handle>owner, visit, arg)
     if loop.inbox is not NULL:
-        letter = mgl_inbox_newest(loop.inbox)
-        while letter is not NULL and rc == 0:
-            rc = visit(letter.handle, arg)
+        owner = mgl_posted_next(&loop.inbox.posted, &cursor)
+        while owner is not NULL and rc == 0:
+            rc = visit(owner, arg)
             if rc == 0:
-                rc = show_references(<Handle>letter.handle, visit, arg)
-            letter = letter.before
+                rc = show_references(<Handle>owner, visit, arg)
+            owner = mgl_posted_next(&loop.inbox.posted, &cursor)
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)

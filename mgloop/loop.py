@@ -112,7 +112,7 @@ class Loop(
         """Close the loop; as asyncio.loop.close. It must not be running."""
         if self.is_running():
             raise RuntimeError("Cannot close a running event loop")
-        if self.is_closed() or not self._begin_close():
+        if self.is_closed() or (posted := self._begin_close()) is None:
             return
         if self._signal_handlers and _stdlib.is_finalizing():
             warnings.warn(
@@ -125,7 +125,7 @@ class Loop(
             self._signal_handlers.clear()
         self._close_signals()
         try:
-            self._run_posted()
+            self._run_posted(posted)
         finally:
             super().close()
             self._dispose()

@@ -183,7 +183,7 @@ static int wait_for_events(mgl_poll *poll) {
     /* One wake-up too many is harmless; one believed sent and lost is not. */
     atomic_store(&poll->inbox->woken, false);
     atomic_store(&poll->inbox->waiting, true);
-    if (mgl_inbox_any(poll->inbox)) ms = 0;
+    if (mgl_posted_any(&poll->inbox->posted)) ms = 0;
     state = PyEval_SaveThread();
     n = look(poll, ms);
     int error = errno;

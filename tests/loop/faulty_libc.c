@@ -31,13 +31,14 @@ typedef struct {
 
 static plan plans[] = {
     {.name = "accept4"},     {.name = "calloc"},   {.name = "epoll_create1"},
-    {.name = "epoll_ctl"},   {.name = "epoll_wait"}, {.name = "realloc"},
-    {.name = "recv"},        {.name = "recvmmsg"}, {.name = "send"},
-    {.name = "sendmsg"},     {.name = "socketpair"}, {.name = "timerfd_create"},
-    {.name = "timerfd_settime"}, {.name = "recvfrom"}, {.name = "sendto"},
+    {.name = "epoll_ctl"},   {.name = "epoll_wait"}, {.name = "malloc"},
+    {.name = "realloc"},     {.name = "recv"},     {.name = "recvmmsg"},
+    {.name = "send"},        {.name = "sendmsg"},  {.name = "socketpair"},
+    {.name = "timerfd_create"}, {.name = "timerfd_settime"}, {.name = "recvfrom"},
+    {.name = "sendto"},
 };
-enum { ACCEPT4, CALLOC, EPOLL_CREATE1, EPOLL_CTL, EPOLL_WAIT, REALLOC, RECV, RECVMMSG, SEND, SENDMSG,
-       SOCKETPAIR, TIMERFD_CREATE, TIMERFD_SETTIME, RECVFROM, SENDTO, CALLS };
+enum { ACCEPT4, CALLOC, EPOLL_CREATE1, EPOLL_CTL, EPOLL_WAIT, MALLOC, REALLOC, RECV, RECVMMSG, SEND,
+       SENDMSG, SOCKETPAIR, TIMERFD_CREATE, TIMERFD_SETTIME, RECVFROM, SENDTO, CALLS };
 
 static plan *find(const char *name) {
     for (int i = 0; i < CALLS; i++)
@@ -72,9 +73,12 @@ static bool fails_here(int which) {
 
 /* Allocations are needed before dlsym() works; glibc has them under a second name. */
 void *__libc_calloc(size_t n, size_t size);
+void *__libc_malloc(size_t size);
 void *__libc_realloc(void *old, size_t size);
 
 void *calloc(size_t n, size_t size) { return fails_here(CALLOC) ? NULL : __libc_calloc(n, size); }
+
+void *malloc(size_t size) { return fails_here(MALLOC) ? NULL : __libc_malloc(size); }
 
 void *realloc(void *old, size_t size) {
     return fails_here(REALLOC) ? NULL : __libc_realloc(old, size);

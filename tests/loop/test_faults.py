@@ -293,6 +293,110 @@ class TestWakeUp:
         """)
 
 
+@under_asan
+@pytest.mark.mgloop_only
+class TestPosting:
+    """Calls from a thread for which there is no memory at some moment."""
+
+    PRELUDE = '''
+        def thread(job):
+            thread = threading.Thread(target=job)
+            thread.start()
+            thread.join()
+
+        class Arrivals:
+            """Room for all of them beforehand: to note one takes no memory."""
+            def __init__(self):
+                self.room, self.n = [None] * 1001, 0
+            def note(self, i):
+                self.room[self.n] = i
+                self.n += 1
+            def all(self):
+                return self.room[:self.n]
+    '''
+
+    def test_none_to_take_them(self, run_faulty):
+        """The loop may raise MemoryError, and has lost nothing: it goes on where it was."""
+        run_faulty(
+            self.PRELUDE
+            + """
+        def post(loop):
+            for i in range(1000):
+                loop.call_soon_threadsafe(arrived.note, i)
+            loop.call_soon_threadsafe(loop.stop)
+
+        raised = 0
+        for skip in range(12):
+            loop = new_loop()
+            arrived = Arrivals()
+            thread(lambda: post(loop))
+            fail("malloc", errno.ENOMEM, skip=skip)
+            try:
+                loop.run_forever()
+            except MemoryError:
+                raised += 1
+                fail("malloc", 0)
+                thread(lambda: loop.call_soon_threadsafe(arrived.note, 1000))
+                loop.run_forever()
+                turn(loop)
+            fail("malloc", 0)
+            assert arrived.all()[:1000] == list(range(1000)), (skip, arrived.n)
+            loop.close()
+        assert raised > 1
+        """
+        )
+
+    def test_none_to_post_them(self, run_faulty):
+        """What was not refused arrives, in its order."""
+        run_faulty(
+            self.PRELUDE
+            + """
+        def post(loop, skip):
+            fail("malloc", errno.ENOMEM, skip=skip)
+            for i in range(1000):
+                try:
+                    loop.call_soon_threadsafe(arrived.note, i)
+                except MemoryError:
+                    continue
+                accepted.note(i)
+            fail("malloc", 0)
+
+        for skip in range(12):
+            loop, arrived, accepted = new_loop(), Arrivals(), Arrivals()
+            thread(lambda: post(loop, skip))
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            assert arrived.all() == accepted.all() and accepted.n >= 999, skip
+            loop.close()
+        """
+        )
+
+    def test_none_when_the_loop_is_closed(self, run_faulty):
+        """close() may raise MemoryError; called again it closes the loop, and they run."""
+        run_faulty(
+            self.PRELUDE
+            + """
+        def post(loop):
+            for i in range(1000):
+                loop.call_soon_threadsafe(arrived.note, i)
+
+        for skip in range(12):
+            loop = new_loop()
+            arrived = Arrivals()
+            thread(lambda: post(loop))
+            fail("malloc", errno.ENOMEM, skip=skip)
+            try:
+                loop.close()
+            except MemoryError:
+                fail("malloc", 0)
+                loop.close()
+            fail("malloc", 0)
+            assert arrived.all() == list(range(1000)), (skip, arrived.n)
+            assert loop.is_closed()
+        """
+        )
+
+
 class TestTimers:
     @pytest.mark.parametrize("error", ["EPERM", "ENOMEM"])
     @pytest.mark.parametrize("every", [1, 2])

@@ -160,6 +160,9 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
     h.heap = &loop.timers
     # Not a number is before and after nothing, and would put the heap out of order: now, then.
     mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
+    if when * 1e9 <= loop.next_wake and when <= loop.read_clock():
+        # Due already, as call_later(0) is: not to be kept until others are.
+        loop.next_wake = 0
     Py_INCREF(h)
     return <PyObject *>h
 

@@ -444,6 +444,23 @@ class TestTimers:
             loop.close()
         """)
 
+    @pytest.mark.parametrize("arm", ["call_later(0, step)", "call_at(loop.time(), step)"])
+    def test_what_is_due_at_once_is_not_waited_for(self, run_faulty, arm):
+        """Timers that come close upon each other share a wake-up; but not those of no delay."""
+        run_faulty(f"""
+            loop = new_loop()
+            left = 200
+            def step():
+                global left
+                left -= 1
+                loop.{arm} if left else loop.stop()
+            fail("timerfd_settime", 0)
+            loop.{arm}
+            loop.run_forever()
+            assert seen("timerfd_settime") <= 1, seen("timerfd_settime")
+            loop.close()
+        """)
+
 
 #: A transport, and a peer in a thread that echoes what it gets, until the end of the stream.
 ECHO = """\

@@ -19,6 +19,14 @@
 
 static struct mgl_openssl mgl_openssl;
 
+/* Which word of an _ssl._SSLSocket is the session; 0 = not to be called, -1 = not looked for yet. For
+ * all threads: who reads it sees what had been found when it was written. */
+static ptrdiff_t mgl_place = -1;
+static inline ptrdiff_t mgl_session_place(void) { return __atomic_load_n(&mgl_place, __ATOMIC_ACQUIRE); }
+static inline void mgl_session_place_is(ptrdiff_t place) {
+    __atomic_store_n(&mgl_place, place, __ATOMIC_RELEASE);
+}
+
 static int mgl_pipe_read(mgl_bio *bio, char *room, int size) {
     const struct mgl_openssl *lib = &mgl_openssl;
     struct mgl_pipe *p = lib->BIO_get_data(bio);

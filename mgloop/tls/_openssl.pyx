@@ -30,6 +30,8 @@ cdef extern from "pipe_bio.h":
     bint mgl_openssl_make_method() noexcept
     bint mgl_points_to(const int *ends, const void *address, const void *word) noexcept
     mgl_pipe *mgl_pipe_insert(mgl_ssl *session) noexcept
+    Py_ssize_t mgl_session_place() noexcept
+    void mgl_session_place_is(Py_ssize_t place) noexcept
 
 cdef extern from "dlfcn.h":
     void *dlopen(const char *name, int mode) noexcept
@@ -43,11 +45,12 @@ cdef enum:
 cdef object RawObject = _ssl._SSLSocket
 cdef object RawContext = _ssl._SSLContext
 cdef object MemoryBIO = _ssl.MemoryBIO
-cdef object LOCK = threading.Lock()
-cdef bint tried = False
-# Which word of an _SSLSocket is the session, 0 = not known.
-cdef Py_ssize_t place = 0
-cdef object why_not = None
+# Of who looks, and of what was found: which word of an _SSLSocket is the session, 0 = not known,
+# and -1 = not looked for yet. Taken again if the collector begins a connection meanwhile.
+cdef object LOCK = threading.RLock()
+cdef Py_ssize_t found_place = -1
+cdef object not_found = None        # why it was not
+cdef object why_not = None          # ... connections go through the `ssl` module
 
 
 cdef inline void *word(object raw, Py_ssize_t index) noexcept:
@@ -55,9 +58,11 @@ cdef inline void *word(object raw, Py_ssize_t index) noexcept:
 
 
 cdef mgl_ssl *session_of(object raw) except? NULL:
-    if not tried:
+    cdef Py_ssize_t place = mgl_session_place()
+    if place < 0:
         engine()
-    if place == 0 or type(raw) is not RawObject:
+        place = mgl_session_place()
+    if place <= 0 or type(raw) is not RawObject:
         return NULL
     return <mgl_ssl *>word(raw, place)
 
@@ -73,27 +78,34 @@ def engine(choice=None):
     """Return ('openssl', None), or ('ssl', and a sentence that says why OpenSSL is not called
     directly). With *choice*, one of these names, as MGLOOP_TLS_ENGINE=*choice* for connections that
     begin from now on."""
-    if choice is not None or not tried:
-        with LOCK:
-            if choice is not None or not tried:
-                find_out(choice or os.environ.get("MGLOOP_TLS_ENGINE", "openssl"))
-    return ("openssl", None) if place else ("ssl", why_not)
+    global why_not
+    with LOCK:
+        if choice is None and mgl_session_place() < 0:
+            choice = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
+        if choice == "openssl":
+            find_out()
+            why_not = not_found
+            mgl_session_place_is(found_place)
+        elif choice is not None:
+            why_not = f"MGLOOP_TLS_ENGINE={choice}"
+            mgl_session_place_is(0)
+        return ("openssl", None) if mgl_session_place() > 0 else ("ssl", why_not)
 
 
-cdef int find_out(object choice) except -1:
-    global place, tried, why_not
-    cdef Py_ssize_t found
-    place = 0
-    why_not = f"MGLOOP_TLS_ENGINE={choice}" if choice != "openssl" else look_up()
-    if why_not is None:
-        found = find_place()
-        if found == 0:
-            why_not = "the session of an SSLObject was not found"
+cdef int find_out() except -1:
+    global found_place, not_found
+    cdef Py_ssize_t place = 0
+    if found_place >= 0:
+        return 0
+    not_found = look_up()
+    if not_found is None:
+        place = find_place()
+        if place == 0:
+            not_found = "the session of an SSLObject was not found"
         elif library.method is NULL and not mgl_openssl_make_method():
-            why_not = "OpenSSL makes no BIO"
-        else:
-            place = found
-    tried = True
+            place = 0
+            not_found = "OpenSSL makes no BIO"
+    found_place = place
     return 0
 
 

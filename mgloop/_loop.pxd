@@ -117,7 +117,6 @@ cdef extern from "Python.h":
     ctypedef int (*traverseproc)(PyObject *o, visitproc visit, void *arg) noexcept
     ctypedef struct PyTypeObject:
         PyObject *tp_dict
-        unsigned int tp_version_tag
         traverseproc tp_traverse
 
 

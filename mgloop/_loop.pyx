@@ -172,21 +172,30 @@ cdef str PARENTS = (
 # is set, and 0 until the next is looked up.
 cdef object AsyncioHandle = asyncio_events.Handle
 cdef object asyncio_run = None
-cdef unsigned int asyncio_version = 0   # of the class while it has its own _run()
+cdef int64_t asyncio_version = 0    # of the class while it has its own _run()
+
+cdef extern from *:
+    """
+    static inline int64_t mgl_version_of(PyTypeObject *type) {
+        return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
+    }
+    """
+    int64_t mgl_version_of(PyTypeObject *type) noexcept
 
 
 cdef object patched_run():
     """What somebody has put in the place of asyncio's Handle._run(), or None."""
-    global asyncio_run, asyncio_version
-    cdef PyTypeObject *kind = <PyTypeObject *>AsyncioHandle
-    if kind.tp_version_tag == asyncio_version != 0:
+    global asyncio_run
+    # Asked before the class is: another thread may change that meanwhile.
+    cdef int64_t version = mgl_version_of(<PyTypeObject *>AsyncioHandle)
+    if version == mgl_counted(&asyncio_version) and version != 0:
         return None
     run = AsyncioHandle._run
     if run is not asyncio_run:
         if not _stdlib.is_asyncios(run):
             return run
         asyncio_run = run
-    asyncio_version = kind.tp_version_tag
+    mgl_note(&asyncio_version, version)
     return None
 
 

@@ -17,6 +17,7 @@ from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t
 
 from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
@@ -160,9 +161,9 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
     h.heap = &loop.timers
     # Not a number is before and after nothing, and would put the heap out of order: now, then.
     mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
-    if when * 1e9 <= loop.next_wake and when <= loop.read_clock():
-        # Due already, as call_later(0) is: not to be kept until others are.
-        loop.next_wake = 0
+    if when * 1e9 < loop.next_wake:
+        # Set for sooner than others are kept for, as by call_later(0).
+        loop.next_wake = <int64_t>max(when * 1e9, 0)
     Py_INCREF(h)
     return <PyObject *>h
 

@@ -123,13 +123,18 @@ static bool set_alarm(mgl_poll *poll, int64_t deadline) {
     return true;
 }
 
+enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* to fall asleep and be woken by the alarm takes longer */
+
 /* The time-out to call epoll_wait() with: none if the alarm will ring in time, 0 if the deadline has
  * passed. Where the alarm cannot be set (a sandbox that forbids it) the wait is bounded after all. */
 static int time_out(mgl_poll *poll) {
     if (poll->deadline <= 0) return 0;
     if (poll->alarm <= poll->deadline) return -1;
     int64_t left = poll->deadline - mgl_clock_ns();
-    if (left <= 0) return 0;
+    if (left <= MGL_NO_SLEEP_NS) {
+        while (left > 0) left = poll->deadline - mgl_clock_ns();
+        return 0;
+    }
     if (set_alarm(poll, poll->deadline)) return -1;
     left = left / 1000000 + 1; /* up, or it would be too early and the loop turn until it is not */
     return left < INT_MAX ? (int) left : INT_MAX;

@@ -444,9 +444,11 @@ class TestTimers:
             loop.close()
         """)
 
-    @pytest.mark.parametrize("arm", ["call_later(0, step)", "call_at(loop.time(), step)"])
-    def test_what_is_due_at_once_is_not_waited_for(self, run_faulty, arm):
-        """Timers that come close upon each other share a wake-up; but not those of no delay."""
+    @pytest.mark.parametrize(
+        "arm", ["call_later(0, step)", "call_at(loop.time(), step)", "call_later(1e-6, step)"]
+    )
+    def test_what_is_due_at_once_is_not_slept_for(self, run_faulty, arm):
+        """Timers that come close upon each other share a wake-up; but not those set for sooner."""
         run_faulty(f"""
             loop = new_loop()
             left = 200

@@ -465,16 +465,18 @@ cdef class LoopCore:
         cdef mgl_permit answer = mgl_inbox_begin_close(self.inbox)
         cdef list handles = []
         cdef PyObject *item
-        cdef size_t i
+        cdef size_t i = 0
         if answer == MGL_RUNS:
             raise RuntimeError("Cannot close a running event loop")
         if answer == MGL_CLOSES:
             return None
         try:
-            for i in range(mgl_ring_len(&self.ready)):
+            # The list may start the collector, and so add to the queue.
+            while i < mgl_ring_len(&self.ready):
                 item = mgl_ring_at(&self.ready, i)
                 if is_posted(item) and mgl_was_posted(&(<PostedHandle>item).letter):
                     handles.append(<object>item)
+                i += 1
         except MemoryError:
             mgl_inbox_abandon_close(self.inbox)
             raise

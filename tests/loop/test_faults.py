@@ -313,6 +313,10 @@ class TestPosting:
                 self.n += 1
             def all(self):
                 return self.room[:self.n]
+
+        def post(loop):
+            for i in range(1000):
+                loop.call_soon_threadsafe(arrived.note, i)
     '''
 
     def test_none_to_take_them(self, run_faulty):
@@ -320,16 +324,12 @@ class TestPosting:
         run_faulty(
             self.PRELUDE
             + """
-        def post(loop):
-            for i in range(1000):
-                loop.call_soon_threadsafe(arrived.note, i)
-            loop.call_soon_threadsafe(loop.stop)
-
         raised = 0
         for skip in range(12):
             loop = new_loop()
             arrived = Arrivals()
             thread(lambda: post(loop))
+            loop.call_soon_threadsafe(loop.stop)
             fail("malloc", errno.ENOMEM, skip=skip)
             try:
                 loop.run_forever()
@@ -351,7 +351,7 @@ class TestPosting:
         run_faulty(
             self.PRELUDE
             + """
-        def post(loop, skip):
+        def post_what_is_accepted(loop, skip):
             fail("malloc", errno.ENOMEM, skip=skip)
             for i in range(1000):
                 try:
@@ -363,7 +363,7 @@ class TestPosting:
 
         for skip in range(12):
             loop, arrived, accepted = new_loop(), Arrivals(), Arrivals()
-            thread(lambda: post(loop, skip))
+            thread(lambda: post_what_is_accepted(loop, skip))
             loop.call_soon(loop.stop)
             loop.run_forever()
             assert arrived.all() == accepted.all() and accepted.n >= 999, skip
@@ -376,10 +376,6 @@ class TestPosting:
         run_faulty(
             self.PRELUDE
             + """
-        def post(loop):
-            for i in range(1000):
-                loop.call_soon_threadsafe(arrived.note, i)
-
         for skip in range(12):
             loop = new_loop()
             arrived = Arrivals()

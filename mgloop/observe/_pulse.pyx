@@ -3,7 +3,14 @@
 
 Native because it must neither cost the loops anything nor want the GIL, which a callback that holds
 up its loop may have.  port/pulse.h says how it is done; what is made of it is in watchdog.py.
+
+To look is native too: native code that has let go of the GIL may take it again at once, and would
+be over by the time that this thread has it the next time.  Nothing here gives it up between the
+look at the stack and the question whether the loop still stands there.
 """
+
+import asyncio
+import sys
 
 from libc.stdint cimport int64_t
 
@@ -68,16 +75,18 @@ cdef class Pulse:
             self.remove(loop)
 
     def wait(self):
-        """(loop, whether it stands still, seconds of that, seconds until this was told), when there
-        is something to tell; None after stop(). The last is what the GIL had to be waited for."""
+        """(loop, whether it stands still, seconds of that, seconds until this was told, what was
+        seen), when there is something to tell; None after stop(). The fourth is what the GIL had to
+        be waited for, or without one the thread; for the fifth see look()."""
         cdef mgl_inbox *which = NULL
-        cdef int64_t lasted = 0, seen
+        cdef int64_t lasted = 0, began
         cdef mgl_pulse what
         cdef LoopCore loop
+        cdef object seen
         while True:
             with nogil:
                 what = mgl_watcher_wait(self.watcher, &which, &lasted)
-                seen = mgl_clock_ns()
+                began = mgl_clock_ns()
             if what == MGL_STOPPED:
                 return None
             loop = self.loops.get(<size_t>which)
@@ -85,7 +94,24 @@ cdef class Pulse:
                 continue    # removed just now
             if what == MGL_GOES_ON:
                 mgl_count(&loop.count.stalls, 1)
-            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_clock_ns() - seen) * 1e-9
+            seen = self.look(loop) if what == MGL_STALLS else None
+            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
+
+    cdef object look(self, LoopCore loop):
+        """(frames, task, handle) of a loop that stands still: the frames of its thread with their
+        lines, outermost first, without those from run_forever() outwards (so none if a callback is
+        native). None if it has gone on, or its thread has ended."""
+        cdef object outer = asyncio.BaseEventLoop.run_forever.__code__
+        cdef list frames = []
+        cdef object frame = sys._current_frames().get(loop._thread_id)
+        if frame is None:
+            return None
+        while frame is not None and frame.f_code is not outer:
+            frames.append((frame, frame.f_lineno))
+            frame = frame.f_back
+        frames.reverse()
+        task, handle = asyncio.current_task(loop), loop._current_handle
+        return (frames, task, handle) if self.stands(loop) else None
 
     def stands(self, LoopCore loop not None):
         """Whether it still is where it was."""

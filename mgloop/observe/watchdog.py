@@ -17,11 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 import math
 import os
-import sys
 import threading
 import time
 import traceback
@@ -31,6 +29,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from .._loop import LoopCore
 from .._stdlib import has_gil
 from ..loop import Loop
 from ._pulse import Pulse
@@ -45,6 +44,9 @@ _LOOKS = 4
 _KEPT = 0.05
 #: A loop that has stood still for so long may never go on: it is reported without waiting for that.
 _LONG = 10.0
+
+#: As Pulse.wait() tells it: frames with their lines, the task, the handle.
+Seen = tuple[list[tuple[FrameType, int]], asyncio.Task[Any] | None, asyncio.Handle | None]
 
 
 @dataclass(frozen=True)
@@ -183,25 +185,30 @@ class Watchdog:
     # --- in the watchdog's thread ------------------------------------------------------------
 
     def _run(self) -> None:
-        while (told := self._pulse.wait()) is not None:
-            loop, stands, seconds, until_told = told
-            assert isinstance(loop, Loop)
-            if stands:
-                try:
-                    self._look(loop, seconds, until_told)
-                except Exception:  # of a repr() or an attribute of the user's
-                    logger.exception("The watchdog has failed to look at a loop")
-            else:
-                stall = self._stalls.pop(loop, None) or Stall(loop)
-                stall.seconds, stall.over = seconds, True
-                self._report(stall)
-                # While this thread waited to tell of one the next may have begun.
-                self._kept[loop] = time.monotonic(), until_told
+        while True:
+            try:
+                told = self._pulse.wait()
+                if told is None:
+                    break
+                self._note(*told)
+            except Exception:  # of a repr() or an attribute of the user's
+                logger.exception("The watchdog has failed to look at a loop")
+            told = None  # it has the loop's frames
         for stall in self._stalls.values():
             self._report(stall)
         self._stalls.clear()
 
-    def _look(self, loop: Loop, seconds: float, until_told: float) -> None:
+    def _note(
+        self, loop: LoopCore, stands: bool, seconds: float, until_told: float, seen: Seen | None
+    ) -> None:
+        assert isinstance(loop, Loop)
+        if not stands:
+            ended = self._stalls.pop(loop, None) or Stall(loop)
+            ended.seconds, ended.over = seconds, True
+            self._report(ended)
+            # While this thread waited to tell of one the next may have begun.
+            self._kept[loop] = time.monotonic(), until_told
+            return
         stall = self._stalls.get(loop)
         if stall is None:
             stall = self._stalls[loop] = Stall(loop)
@@ -209,29 +216,32 @@ class Watchdog:
             if before >= _KEPT and time.monotonic() - until_told - seconds < until:
                 stall.gil = min(before, seconds)
         stall.seconds = seconds
-        # Native code that has just let go of the GIL goes on soon: first of all, where it is.
-        # Whether that still is what holds up the loop is asked before what takes longer.
-        began = time.monotonic()
-        frames, task, handle = _frames(loop), asyncio.current_task(loop), loop._current_handle
-        kept = until_told if has_gil() else until_told + time.monotonic() - began
+        doing, kept = "", until_told
+        if kept < _KEPT:
+            # To ask the kernel is to let go of the GIL, and the loop's thread may keep it.
+            began = time.monotonic()
+            doing = self._doing(loop)
+            kept = time.monotonic() - began if has_gil() else 0.0
         if kept >= _KEPT:
             stall.gil += kept
             doing = f"native code that {'keeps the GIL' if has_gil() else 'cannot be stopped'}"
-        else:
-            doing = _doing(loop)
-        of = None if task is None else _described(task)
-        if frames is not None and self._pulse.stands(loop):
+        if seen is not None:
+            frames, task, handle = seen
             stall.sights.append(
                 Sight(
-                    seconds + kept,
+                    seconds + until_told,
                     traceback.StackSummary.extract(frames),
-                    of,
+                    None if task is None else _described(task),
                     None if handle is None else repr(handle),
                     doing,
                 )
             )
         if seconds >= _LONG:
             self._report(stall)
+
+    def _doing(self, loop: Loop) -> str:
+        in_call = _in_system_call(loop._native_thread)
+        return "a system call" if in_call and self._pulse.stands(loop) else "Python code"
 
     def _report(self, stall: Stall) -> None:
         try:
@@ -244,41 +254,19 @@ def _log(stall: Stall) -> None:
     logger.warning("%s", stall)
 
 
-def _frames(loop: Loop) -> list[tuple[FrameType, int]] | None:
-    """What the loop's thread is in below run_forever(), outermost first, with the lines: nothing if
-    a callback is native. None if the thread has ended."""
-    thread: Any = loop._thread_id
-    innermost = sys._current_frames().get(thread)
-    if innermost is None:
-        return None
-    frames = itertools.takewhile(_is_the_callbacks, _callers(innermost))
-    return [(frame, frame.f_lineno) for frame in frames][::-1]
-
-
-def _callers(frame: FrameType | None) -> Iterable[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_the_callbacks(frame: FrameType) -> bool:
-    return frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__
-
-
 def _described(task: asyncio.Task[Any]) -> str:
     return f"task {task.get_name()!r} ({coroutine_name(task)})"
 
 
-def _doing(loop: Loop) -> str:
-    """By the kernel's word on the thread: whether it runs, or waits in a system call."""
-    native = loop._native_thread
+def _in_system_call(native: int) -> bool:
+    """By the kernel's word on the thread: whether it runs, or waits."""
     try:
         with open(f"/proc/self/task/{native}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
-        return "Python code"
+        return False
     # It may also be this thread that it waits for, which has the GIL now.
-    return "a system call" if state in (b"S", b"D") and not _wants_gil(native) else "Python code"
+    return state in (b"S", b"D") and not _wants_gil(native)
 
 
 def _wants_gil(native: int) -> bool:

@@ -7,7 +7,7 @@ from mgloop._interest cimport FdCore, FdWatch, Waiter
 cdef class SockCall(Waiter):
     cdef FdCore loop
     cdef object sock
-    cdef object argument        # a number of bytes or a buffer
+    cdef object argument        # a number of bytes, a buffer or an address
     cdef object future          # what the task waits for; None while nothing has to be waited for
     cdef FdWatch watch
     cdef Py_buffer view         # of what is to be sent, while has_view
@@ -21,7 +21,9 @@ cdef class SockCall(Waiter):
     cdef bint finished
 
     cdef object begin(self)
+    cdef object connect(self)
     cdef object try_call(self)
+    cdef bint writes(self) noexcept
     cdef int wait(self) except -1
     cdef int try_again(self) except -1
     cdef int check(self) except -1

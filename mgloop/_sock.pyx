@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""sock_recv(), sock_recv_into() and sock_sendall(): the socket methods that run per packet.
+"""sock_recv(), sock_recv_into() and sock_sendall(), which run per packet, and sock_connect().
 
-Native because programs call them per message. Three things make them cheap. The system call is
-tried first, when the call is awaited, and only EAGAIN makes a future. Waiting uses one
-edge-triggered registration per socket that stays in place (FdWatch). And what is awaited is no
+Native because programs call them per message, or per request. Three things make them cheap. The
+system call is tried first, when the call is awaited, and only EAGAIN makes a future. Waiting uses
+one edge-triggered registration per socket that stays in place (FdWatch). And what is awaited is no
 coroutine but an Awaitable, which has no frame.
 
-The other sock_*() methods run per connection or carry addresses; asyncio's own code serves them.
+sock_connect() is native where a TCP socket is connected to a literal address: asyncio's own code
+serves the rest, and the other sock_*() methods, which run per connection or carry addresses. A
+connection within the machine is there when connect() has said that it is in progress, so the kernel
+is asked once before anything is set up to wait for it.
 
 Lifetime: a call that waits is held by the FdWatch of its descriptor; the descriptor stays the
 user's, who may close it meanwhile. So the socket is asked for its number again before each try:
@@ -19,11 +22,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc cimport errno as c_errno
-from libc.errno cimport EAGAIN, EBADF, EINTR
+from libc.errno cimport EAGAIN, EALREADY, EBADF, EINPROGRESS, EINTR
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
 from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, mgl_count_read, mgl_count_write, os_error
 
+import _socket
 import socket
 import warnings
 
@@ -32,13 +36,36 @@ from . import _stdlib
 
 cdef extern from *:
     """
+    #include <arpa/inet.h>
+    #include <poll.h>
     #include <sys/socket.h>
+
+    /* What has become of a connect() on this descriptor: 0 = connected, or an errno; EINPROGRESS if
+     * it goes on. */
+    static int connect_outcome(int fd) {
+        struct pollfd asked = {.fd = fd, .events = POLLOUT};
+        int error = 0;
+        socklen_t size = sizeof(error);
+        if (poll(&asked, 1, 0) == 0) return EINPROGRESS;
+        return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+    }
+
+    static int is_literal(int family, const char *host) {
+        unsigned char address[16];
+        return inet_pton(family, host, address) == 1;
+    }
     """
+    int connect_outcome(int fd)
+    bint is_literal(int family, const char *host)
     ssize_t recv(int fd, void *buf, size_t n, int flags)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     enum:
         MSG_NOSIGNAL
         MSG_DONTWAIT
+        AF_INET
+        AF_INET6
+        SOCK_STREAM
+        IPPROTO_TCP
 
 
 cdef extern from "Python.h":
@@ -54,9 +81,16 @@ cdef enum Kind:
     RECV
     RECV_INTO
     SENDALL
+    CONNECT
 
 cdef object SocketType = socket.socket
-cdef tuple NAMES = ("Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall")
+cdef tuple NAMES = (
+    "Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall", "Loop.sock_connect")
+
+# As ints: the attributes of socket.socket make an enum each time.
+cdef object family_of = _socket.socket.family.__get__
+cdef object type_of = _socket.socket.type.__get__
+cdef object proto_of = _socket.socket.proto.__get__
 
 # try_call() found nothing to read, or no room to write to.
 cdef object NOT_YET = object()
@@ -102,18 +136,36 @@ cdef class SockCall(Waiter):
         cdef object result
         self.started = True
         self.check()
-        result = self.try_call()
+        result = self.connect() if self.kind == CONNECT else self.try_call()
         if result is NOT_YET:
             self.wait()
         return result
 
+    cdef object connect(self):
+        cdef int error = self.sock.connect_ex(self.argument)
+        if error == 0:
+            return None
+        # After EINTR it goes on as well (connect(2)).
+        if error not in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
+            raise os_error(error)
+        self.loop.users_fd(self.fd)
+        return self.try_call()
+
     cdef object try_call(self):
-        """The call itself: its result, or NOT_YET. Raises OSError."""
+        """The call itself, or what has become of connect(): its result, or NOT_YET. Raises
+        OSError."""
         cdef PyObject *data
         cdef Py_ssize_t n, size, limit
         cdef char *start
         cdef Py_buffer target
         cdef int error
+        if self.kind == CONNECT:
+            error = connect_outcome(self.fd)
+            if error == 0:
+                return None
+            if error in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
+                return NOT_YET
+            raise OSError(error, f"Connect call failed {self.argument}")
         if self.kind == SENDALL:
             start = <char *>self.view.buf
             limit = self.done + MAX_SENT
@@ -172,12 +224,16 @@ cdef class SockCall(Waiter):
             return NOT_YET
         raise os_error(c_errno.errno)
 
+    cdef bint writes(self) noexcept:
+        """Whether it waits for the descriptor to be writable."""
+        return self.kind == SENDALL or self.kind == CONNECT
+
     cdef int wait(self) except -1:
         """Enter the queue of those who wait for the descriptor."""
         cdef FdWatch watch
         self.loop.users_fd(self.fd)
         watch = self.loop.fd_watch(self.fd, True)
-        watch.enlist(self, self.kind == SENDALL, self.sock)
+        watch.enlist(self, self.writes(), self.sock)
         self.watch = watch
         self.future = self.loop.new_future()
         if self.again:
@@ -187,7 +243,7 @@ cdef class SockCall(Waiter):
     cdef int try_again(self) except -1:
         """Behind those who are ready now: no edge will tell."""
         self.again = False
-        return self.loop.mark_ready(self.watch, EPOLLOUT if self.kind == SENDALL else EPOLLIN)
+        return self.loop.mark_ready(self.watch, EPOLLOUT if self.writes() else EPOLLIN)
 
     cdef bint attempt(self) except -1:
         """Called when the descriptor is ready. True = there is nothing more to wait for."""
@@ -244,7 +300,7 @@ cdef class SockCall(Waiter):
         """Leave the queue, and let go of buffer and socket."""
         self.finished = True
         if self.watch is not None:
-            self.watch.delist(self, self.kind == SENDALL)
+            self.watch.delist(self, self.writes())
             self.watch = None
         if self.has_view:
             self.has_view = False
@@ -279,6 +335,24 @@ cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
     return call
 
 
+cdef object literal_target(object sock, object address):
+    """`address` as asyncio's resolver would have it, if that need not be asked; else None."""
+    cdef int family
+    if type(sock) is not SocketType or type(address) is not tuple or not 2 <= len(address) <= 4:
+        return None
+    host, port = address[0], address[1]
+    if type(host) is not str or type(port) is not int or "\0" in host or not host.isascii():
+        return None
+    family = family_of(sock)
+    if type_of(sock) != SOCK_STREAM or proto_of(sock) not in (0, IPPROTO_TCP):
+        return None
+    if family == AF_INET and len(address) == 2 and is_literal(AF_INET, host.encode()):
+        return address
+    if family == AF_INET6 and is_literal(AF_INET6, host.encode()):
+        return address + (0, 0)[len(address) - 2:]
+    return None
+
+
 cdef class SockCore(FdCore):
     """FdCore and the native socket methods."""
 
@@ -289,6 +363,13 @@ cdef class SockCore(FdCore):
     def sock_recv_into(self, sock, buf):
         """Receive into a writable buffer, returns the number of bytes; as asyncio's."""
         return new_call(self, RECV_INTO, sock, buf)
+
+    def sock_connect(self, sock, address):
+        """Connect to a remote address; as asyncio.loop.sock_connect."""
+        target = literal_target(sock, address)
+        if target is None:
+            return _stdlib.SelectorLoop.sock_connect(self, sock, address)
+        return new_call(self, CONNECT, sock, target)
 
     def sock_sendall(self, sock, data):
         """Send all of data; as asyncio.loop.sock_sendall."""

@@ -69,7 +69,6 @@ class Loop(
     sock_recvfrom = _stdlib.SelectorLoop.sock_recvfrom
     sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
     sock_sendto = _stdlib.SelectorLoop.sock_sendto
-    sock_connect = _stdlib.SelectorLoop.sock_connect
     sock_accept = _stdlib.SelectorLoop.sock_accept
     _sock_read_done = _stdlib.SelectorLoop._sock_read_done
     _sock_write_done = _stdlib.SelectorLoop._sock_write_done

@@ -2,6 +2,7 @@
 """sock_connect and sock_accept, over TCP and AF_UNIX: refused, cancelled, late and in numbers."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -66,6 +67,60 @@ class TestConnectAndAccept:
                 with pytest.raises(ConnectionRefusedError) as info:
                     await loop.sock_connect(client, address)
                 assert info.value.errno == errno.ECONNREFUSED
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        "family", [socket.AF_INET, pytest.param(socket.AF_INET6, marks=support.needs_ipv6)]
+    )
+    def test_why_it_was_refused(self, loop, run, family):
+        host, more = ("127.0.0.1", ()) if family == socket.AF_INET else ("::1", (0, 0))
+
+        async def main():
+            with support.refused_address(host) as address, socket.socket(family) as client:
+                client.setblocking(False)
+                with pytest.raises(ConnectionRefusedError) as info:
+                    await loop.sock_connect(client, address[:2])
+                return info.value.strerror, address[1]
+
+        told, port = run(main())
+        assert told == f"Connect call failed {(host, port, *more)}"
+
+    @pytest.mark.parametrize(
+        ("address", "error"),
+        [(("127.0.0.1", 70_000), OverflowError), (("127.0.0.1",), ValueError),
+         (("127.0.0.1", "no such service"), OSError)],
+    )  # fmt: skip
+    def test_bad_addresses(self, loop, run, address, error):
+        with socket.socket() as client:
+            client.setblocking(False)
+            with pytest.raises(error):
+                run(loop.sock_connect(client, address))
+
+    @pytest.mark.parametrize("how", ["accepted", "refused"])
+    def test_an_answer_that_comes_late(self, loop, run, how):
+        """The kernel asks again, after a second, for what a full backlog has left without one."""
+
+        async def main():
+            with support.listening_socket(backlog=0) as listener, contextlib.ExitStack() as stack:
+                for _ in range(20):
+                    client = stack.enter_context(socket.socket())
+                    client.setblocking(False)
+                    pending = loop.create_task(loop.sock_connect(client, listener.getsockname()))
+                    done, _ = await asyncio.wait({pending}, timeout=0.05)
+                    if not done:
+                        break
+                assert not pending.done()
+                if how == "accepted":
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            listener.accept()[0].close()
+                    await asyncio.wait_for(pending, support.PATIENCE)
+                    assert client.getpeername() == listener.getsockname()
+                else:
+                    listener.close()
+                    with pytest.raises(ConnectionRefusedError, match="Connect call failed"):
+                        await asyncio.wait_for(pending, support.PATIENCE)
 
         run(main())
 

@@ -284,6 +284,11 @@ async def test_cancelling_serve_forever_closes_the_clients(loop):
 @on_loop
 async def test_more_clients_than_the_backlog(loop):
     """A connection that the full queue refused is tried again by the kernel, a second later."""
+    ended = []
+
+    class Ending(Echo):
+        def connection_lost(self, exc):
+            ended.append(exc)
 
     async def ask(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -292,9 +297,11 @@ async def test_more_clients_than_the_backlog(loop):
         writer.close()
         await writer.wait_closed()
 
-    async with open_server(loop, Echo, backlog=1) as server:
+    async with open_server(loop, Ending, backlog=1) as server:
         port = port_of(server)
         await asyncio.wait_for(asyncio.gather(*(ask(port) for _ in range(10))), 50)
+        await support.wait_until(lambda: len(ended) == 10)
+    assert ended == [None] * 10
 
 
 @on_loop

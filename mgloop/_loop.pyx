@@ -138,7 +138,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_WAIT_SECONDS = 24 * 3600    # as asyncio: longer waits are split
-    EXTRA_BATCHES = 4               # between two polls for nothing, while at most
+    EXTRA_BATCHES = 8               # between two polls for nothing, while at most
     EXTRA_BATCH_HANDLES = 3         # ... that many callbacks are ready
     PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays

@@ -148,6 +148,8 @@ cdef class SockCall(Waiter):
         # After EINTR it goes on as well (connect(2)).
         if error not in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
             raise os_error(error)
+        if self.loop._closed:
+            self.loop._check_closed()
         self.loop.users_fd(self.fd)
         return self.try_call()
 

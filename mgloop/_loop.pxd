@@ -169,7 +169,8 @@ cdef class LoopCore:
     cdef int64_t next_wake      # for the next timers, at the earliest; in nanoseconds of its clock
     cdef PyObject *snapshot     # the context that the handles made last share, or NULL
     cdef mgl_ring flushes
-    cdef Py_ssize_t deferred    # bytes that wait for the end of the phase
+    cdef Py_ssize_t deferred    # bytes of short writes that wait for the end of the phase
+    cdef Py_ssize_t gathered    # ... of long ones
     cdef bint wakeup_enabled
     cdef bint iterating         # inside _run_once()
     cdef bint busy              # enough is ready in this iteration for small writes to be deferred
@@ -199,7 +200,8 @@ cdef class LoopCore:
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1
     # Have on_flush() called at the end of the phase.
     cdef int defer_flush(self, Watcher watcher) except -1
-    cdef bint can_defer(self, Py_ssize_t nbytes) noexcept
+    cdef bint may_defer(self, Py_ssize_t nbytes) noexcept
+    cdef bint may_gather(self, Py_ssize_t nbytes) noexcept
 
     cdef void spend(self, object whose, int64_t ns) noexcept
     cdef double read_clock(self) except? -1

@@ -143,6 +143,7 @@ cdef enum:
     PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays
     DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
+    GATHER_BYTES = 256 * 1024       # the same of long writes
     # The loop is not woken for timers more often than this: one by one they cost a sleep each.
     WAKE_MIN_NS = 50 * 1000         # as much as the kernel gives a time-out
     WAKE_PER_TIMER_NS = 10 * 1000   # that were due together: the closer they are, the longer
@@ -841,8 +842,19 @@ cdef class LoopCore:
 
     # -------------------------------------------------------------- deferred writes ----
 
-    cdef bint can_defer(self, Py_ssize_t nbytes) noexcept:
-        return self.iterating and self.busy and self.deferred + nbytes <= DEFER_BYTES
+    cdef bint may_defer(self, Py_ssize_t nbytes) noexcept:
+        """Whether a short write may wait for flush(); it is counted then."""
+        if not (self.iterating and self.busy and self.deferred + nbytes <= DEFER_BYTES):
+            return False
+        self.deferred += nbytes
+        return True
+
+    cdef bint may_gather(self, Py_ssize_t nbytes) noexcept:
+        """The same for a long one, after another in this iteration."""
+        if not (self.iterating and self.gathered + nbytes <= GATHER_BYTES):
+            return False
+        self.gathered += nbytes
+        return True
 
     cdef int defer_flush(self, Watcher watcher) except -1:
         if not watcher.flush_queued:
@@ -867,7 +879,7 @@ cdef class LoopCore:
                 held = <object>item
                 Py_DECREF(held)
                 self.caught(held, 0, exc)
-        self.deferred = 0
+        self.deferred = self.gathered = 0
         return 0
 
     cdef int drop_flushes(self) except -1:
@@ -877,7 +889,7 @@ cdef class LoopCore:
             item = mgl_ring_pop(&self.flushes)
             (<Watcher>item).flush_queued = False
             Py_DECREF(<object>item)
-        self.deferred = 0
+        self.deferred = self.gathered = 0
         return 0
 
     # -------------------------------------------------------------- interest ----

@@ -19,6 +19,7 @@ cdef class Stream(SocketTransport):
     cdef SSLProtocol tls        # the protocol, if it is our own TLS, else None
     cdef mgl_queue queue
     cdef uint32_t hint          # how much the next read may bring
+    cdef uint32_t turn          # the iteration of the last long write
     cdef bint buffered          # the protocol is a BufferedProtocol
     cdef bint eof               # write_eof() was called
     cdef bint read_eof          # the peer has shut down its side
@@ -35,6 +36,8 @@ cdef class Stream(SocketTransport):
     cdef int all_sent(self) except -1
     cdef _write(self, object data, const char *start, Py_ssize_t n)
     cdef int write_bytes(self, object data, const char *start, Py_ssize_t n) except -1
+    cdef bint may_defer(self, object data, Py_ssize_t n) noexcept
+    cdef int defer(self) except -1
     cdef int write_failed(self, int error) except -1
     cdef int shutdown_write(self) except -1
     cdef int leave_tls(self) except -1

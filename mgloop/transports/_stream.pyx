@@ -14,10 +14,12 @@ of the size expected, which is then shrunk.
 
 Writing tries send() at once. While several things are ready in an iteration, writes of up to
 DEFER_MAX bytes wait for its end instead (LoopCore.flush) and leave together: that is kinder to the
-caches, wakes the peer once, and makes one segment of a response's head and body. Whatever asks
-about the state of the transport from outside (get_write_buffer_size(), close(), abort(), the
-methods of the socket that get_extra_info() gives ...) sends first, so that deferring cannot be told
-from sending. What waits to be sent, and for what:
+caches, wakes the peer once, and makes one segment of a response's head and body. Of longer writes
+the first in an iteration is sent at once, and those after it gather up to the high water mark:
+fewer system calls, and wake-ups, for many chunks in a row. Whatever asks about the state of the
+transport from outside (get_write_buffer_size(), close(), abort(), the methods of the socket that
+get_extra_info() gives ...) sends first, so that deferring cannot be told from sending. What waits
+to be sent, and for what:
 
     queue    flush_queued  blocked  awaits_room  ready
     empty    no            no       no           -         nothing
@@ -395,16 +397,11 @@ cdef class Stream(SocketTransport):
         """Send, defer or queue n bytes; `data` is the bytes object they are in, or None."""
         cdef ssize_t sent
         cdef Py_ssize_t done = 0
-        if n <= DEFER_MAX and not self.blocked and not self.exposed and self.loop.can_defer(n):
+        if self.may_defer(data, n):
             if data is None:
                 data = PyBytes_FromStringAndSize(start, n)
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
-            mgl_count(&self.loop.count.deferred_writes, 1)
-            self.loop.deferred += n
-            self.loop.defer_flush(self)
-            if <Py_ssize_t>self.queue.size > self.limits.high:
-                self.settle()
-            return 0
+            return self.defer()
         if self.queue.size == 0:
             sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
             mgl_count_write(&self.loop.count, sent)
@@ -452,16 +449,34 @@ cdef class Stream(SocketTransport):
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
+        if self.may_defer(self, total):
+            self.defer()
+            return
         if not self.blocked:
-            if total <= DEFER_MAX and not self.exposed and self.loop.can_defer(total):
-                mgl_count(&self.loop.count.deferred_writes, 1)
-                self.loop.deferred += total
-                self.loop.defer_flush(self)
-                if <Py_ssize_t>self.queue.size > self.limits.high:
-                    self.settle()
-                return
             self.send_queue()
         self.pause_protocol()
+
+    cdef bint may_defer(self, object data, Py_ssize_t n) noexcept:
+        """Whether n bytes may wait for the end of the iteration, which then counts them; long ones
+        not if they would have to be copied (`data` is None)."""
+        cdef uint32_t turn
+        if self.blocked or self.exposed:
+            return False
+        if n <= DEFER_MAX:
+            return self.loop.may_defer(n)
+        turn = <uint32_t>self.loop.count.iterations
+        if self.turn != turn:
+            self.turn = turn        # the first
+            return False
+        return data is not None and self.loop.may_gather(n)
+
+    cdef int defer(self) except -1:
+        """What has just been queued waits, unless it would have the protocol paused."""
+        mgl_count(&self.loop.count.deferred_writes, 1)
+        self.loop.defer_flush(self)
+        if <Py_ssize_t>self.queue.size > self.limits.high:
+            self.settle()
+        return 0
 
     cdef int send_queue(self) except -1:
         """Send until the queue is empty, the kernel takes no more, or it is the others' turn. A
@@ -538,6 +553,7 @@ cdef class Stream(SocketTransport):
         """Send what was deferred; then the transport is as if nothing ever were."""
         if self.queue.size > 0 and not self.blocked and not self.conn_lost:
             mgl_count(&self.loop.count.deferred_sends, 1)
+            self.loop.gathered -= min(self.loop.gathered, <Py_ssize_t>self.queue.size)
             self.send_queue()
             if self.queue.size > 0:
                 self.pause_protocol()

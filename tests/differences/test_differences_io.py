@@ -345,6 +345,45 @@ class TestTransports:
         expected = ["two is written", 0, b"two"]
         assert seen == side(loop_kind, asyncio=[b"one"], mgloop=[None, b"one"]) + expected
 
+    def test_long_writes_in_a_row_leave_at_the_end_of_the_iteration(
+        self, loop, loop_kind, run, socketpair
+    ):
+        """But for the first, and no later than the high water mark is passed."""
+        left, right = socketpair
+        seen = []
+
+        def look():
+            seen.append(len(support.drain(right)))
+
+        def write(transport):
+            for _ in range(3):
+                transport.write(bytes(5000))
+                look()
+            transport.write(bytes(5000))
+            transport.write(bytes(60_000))
+            look()
+
+        async def main():
+            async with connected(left) as (transport, _):
+                loop.call_soon(write, transport)
+                await support.turns(3)
+                look()
+                # In iterations of their own, and while asked, all leave at once.
+                for _ in range(2):
+                    loop.call_soon(transport.write, bytes(5000))
+                    await support.turns(3)
+                    look()
+                transport.write(bytes(5000))
+                transport.write(bytes(5000))
+                assert transport.get_write_buffer_size() == 0
+                look()
+
+        run(main())
+        apart = side(
+            loop_kind, asyncio=[5000, 5000, 5000, 65_000, 0], mgloop=[5000, 0, 0, 75_000, 0]
+        )
+        assert seen == [*apart, 5000, 5000, 10_000]
+
     def test_a_descriptor_kept_from_before_is_ahead_of_small_writes(
         self, loop, loop_kind, run, socketpair
     ):

@@ -321,6 +321,22 @@ async def test_writes_that_leave_together(loop):
 
 
 @on_loop
+async def test_long_writes_that_gather(loop):
+    async with connected_pair(loop, Recorder(loop), Recorder(loop)) as (transport, _):
+        before = loop.stats()
+
+        def write():
+            for _ in range(8):
+                transport.write(bytes(16_000))
+
+        loop.call_soon(write)
+        await support.turns(5)
+        delta = loop.stats().delta(before)
+        # The first; five, with which the high water mark of 64 KiB is passed; what is left.
+        assert (delta.deferred_writes, delta.deferred_sends, delta.writes) == (7, 2, 3)
+
+
+@on_loop
 async def test_sendfile_is_sent(loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)

@@ -569,6 +569,135 @@ class TestFork:
         assert out.strip() == "b'once' b''"
 
 
+# --- long writes ---------------------------------------------------------------------------------
+
+
+class TestLongWrites:
+    """Several in one callback may wait for each other."""
+
+    @families
+    def test_they_stay_in_order(self, loop, family):
+        parts = [b"a" * 5000, b"b" * 5000, bytearray(b"c" * 5000), b"d", memoryview(b"e" * 9000)]
+        parts += [b"f" * 5000, [b"g" * 5000, b"h", b"i" * 5000], b"j" * 100_000, b"k" * 5000]
+        expected = b"".join(b"".join(part) if type(part) is list else part for part in parts)
+
+        with connected(loop, family) as (transport, peer):
+
+            def act():
+                for part in parts:
+                    if type(part) is list:
+                        transport.writelines(part)
+                    else:
+                        transport.write(part)
+                    if type(part) is bytearray:
+                        part[:] = bytes(len(part))
+                transport.close()
+
+            lost = transport.get_protocol().lost
+            loop.call_soon(act)
+            received = bytearray()
+            with support.in_thread(lambda: received.extend(recv_all(peer))):
+                loop.run_until_complete(asyncio.wait({lost}, timeout=support.PATIENCE))
+            assert received == expected
+
+    @families
+    def test_the_protocol_is_paused_in_time(self, loop, family):
+        """Whoever writes until pause_writing() is called has no more waiting than with asyncio."""
+        pauses = []
+
+        with connected(loop, family) as (transport, peer):
+            protocol = transport.get_protocol()
+            protocol.pause_writing = lambda: pauses.append(1)
+            protocol.resume_writing = pauses.clear
+            low, high = transport.get_write_buffer_limits()
+            chunk = bytes(10_000)
+
+            def act():
+                while not pauses:
+                    transport.write(chunk)
+                return transport.get_write_buffer_size()
+
+            async def call():
+                return act()
+
+            waiting = loop.run_until_complete(call())
+            assert high < waiting <= high + len(chunk)
+            while pauses:
+                drained(peer)
+                support.turn(loop)
+            assert transport.get_write_buffer_size() <= low
+
+    @families
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda transport: transport.get_write_buffer_size(),
+            lambda transport: transport.get_extra_info("socket"),
+            lambda transport: transport.set_write_buffer_limits(high=1),
+            lambda transport: transport.write_eof(),
+            lambda transport: transport.close(),
+            lambda transport: transport.abort(),
+        ],
+        ids=["size", "socket", "limits", "write_eof", "close", "abort"],
+    )
+    def test_whoever_asks_has_them_sent(self, loop, family, ask):
+        with connected(loop, family) as (transport, peer):
+
+            async def call():
+                for _ in range(3):
+                    transport.write(bytes(5000))
+                ask(transport)
+                return len(drained(peer))
+
+            assert loop.run_until_complete(call()) == 15_000
+
+    @families
+    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    def test_left_by_an_exception(self, loop, family, exception):
+        with connected(loop, family) as (transport, peer):
+
+            def act():
+                for _ in range(3):
+                    transport.write(bytes(5000))
+                raise exception
+
+            loop.call_soon(act)
+            with pytest.raises(exception):
+                loop.run_forever()
+            assert len(drained(peer)) == 15_000
+
+    @families
+    def test_forked_in_the_middle(self, loop, family):
+        with connected(loop, family) as (transport, peer):
+
+            async def call():
+                for _ in range(3):
+                    transport.write(bytes(5000))
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                return len(drained(peer))
+
+            assert loop.run_until_complete(call()) == 15_000
+            support.turn(loop, 3)
+            assert drained(peer) == b""
+
+    @families
+    def test_the_peer_is_gone(self, loop, family):
+        with connected(loop, family) as (transport, peer):
+            peer.close()
+
+            async def call():
+                for _ in range(3):
+                    transport.write(bytes(5000))
+
+            lost = transport.get_protocol().lost
+            loop.run_until_complete(call())
+            loop.run_until_complete(asyncio.wait({lost}, timeout=support.PATIENCE))
+            assert lost.done()
+
+
 # --- leaving the loop ----------------------------------------------------------------------------
 
 

@@ -449,7 +449,7 @@ cdef class Stream(SocketTransport):
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
-        if self.may_defer(self, total):
+        if self.may_defer(chunks, total):
             self.defer()
             return
         if not self.blocked:
@@ -458,7 +458,7 @@ cdef class Stream(SocketTransport):
 
     cdef bint may_defer(self, object data, Py_ssize_t n) noexcept:
         """Whether n bytes may wait for the end of the iteration, which then counts them; long ones
-        not if they would have to be copied (`data` is None)."""
+        not if they would have to be copied (`data`, what they are in, is None)."""
         cdef uint32_t turn
         if self.blocked or self.exposed:
             return False

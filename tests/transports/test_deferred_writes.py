@@ -572,6 +572,11 @@ class TestFork:
 # --- long writes ---------------------------------------------------------------------------------
 
 
+def write_three(transport):
+    for _ in range(3):
+        transport.write(bytes(5000))
+
+
 class TestLongWrites:
     """Several in one callback may wait for each other."""
 
@@ -612,13 +617,10 @@ class TestLongWrites:
             low, high = transport.get_write_buffer_limits()
             chunk = bytes(10_000)
 
-            def act():
+            async def call():
                 while not pauses:
                     transport.write(chunk)
                 return transport.get_write_buffer_size()
-
-            async def call():
-                return act()
 
             waiting = loop.run_until_complete(call())
             assert high < waiting <= high + len(chunk)
@@ -644,8 +646,7 @@ class TestLongWrites:
         with connected(loop, family) as (transport, peer):
 
             async def call():
-                for _ in range(3):
-                    transport.write(bytes(5000))
+                write_three(transport)
                 ask(transport)
                 return len(drained(peer))
 
@@ -657,8 +658,7 @@ class TestLongWrites:
         with connected(loop, family) as (transport, peer):
 
             def act():
-                for _ in range(3):
-                    transport.write(bytes(5000))
+                write_three(transport)
                 raise exception
 
             loop.call_soon(act)
@@ -671,8 +671,7 @@ class TestLongWrites:
         with connected(loop, family) as (transport, peer):
 
             async def call():
-                for _ in range(3):
-                    transport.write(bytes(5000))
+                write_three(transport)
                 pid = os.fork()
                 if pid == 0:
                     os._exit(0)
@@ -689,8 +688,7 @@ class TestLongWrites:
             peer.close()
 
             async def call():
-                for _ in range(3):
-                    transport.write(bytes(5000))
+                write_three(transport)
 
             lost = transport.get_protocol().lost
             loop.run_until_complete(call())

@@ -19,8 +19,9 @@ from peers import Recorder, connected_pair, on_loop, open_server, port_of
 #: What there is to be called; whoever runs these tests may have chosen.
 USUAL = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
 
-#: OpenSSL's option, which the ssl module does not name.
+#: OpenSSL's options, which the ssl module does not name (the latter since 3.12).
 ALLOW_CLIENT_RENEGOTIATION = 1 << 8
+ENABLE_KTLS = 1 << 3
 
 HELLO = """
     import ssl
@@ -102,6 +103,22 @@ async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificat
     server_certificate.configure_cert(server)
     contexts = {"client_ssl": client_ssl_context, "server_ssl": server}
     assert await engines(loop, contexts) == (USUAL, USUAL)
+
+
+@on_loop
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version):
+    """It does not, but nothing else changes."""
+    for context in contexts.values():
+        context.options |= ENABLE_KTLS
+        context.maximum_version = ssl.TLSVersion[version]
+    payload = support.pattern(1_000_000)
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        for sender, receiver in ((ours, server), (theirs, client)):
+            sender.write(payload)
+            assert await receiver.got(len(payload)) == payload
+        assert ours.get_extra_info("ssl_object").version() == version.replace("_", ".")
 
 
 def test_the_ssl_module_can_be_chosen():

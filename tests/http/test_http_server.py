@@ -398,45 +398,93 @@ def over_tls(folder, authority):
     return {"ssl_certfile": folder / "cert.pem", "ssl_keyfile": folder / "key.pem"}
 
 
+class ByHand:
+    """A TLS client of `server` whose records leave when send() is called."""
+
+    def __init__(self, server, authority):
+        self.server = server
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = certificates.trusting(authority).wrap_bio(
+            self.incoming, self.outgoing, server_hostname="localhost"
+        )
+
+    async def __aenter__(self):
+        """Connected, and greeted, so that the handshake has begun on either side."""
+        address = self.server.sockets[0].getsockname()[:2]
+        self.reader, self.writer = await asyncio.open_connection(*address)
+        with pytest.raises(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        self.send()
+        await self.receive()
+        return self
+
+    async def __aexit__(self, *exc_info):
+        self.writer.close()
+
+    def send(self):
+        self.writer.write(self.outgoing.read())
+
+    async def receive(self):
+        self.incoming.write(await self.reader.read(1 << 16))
+
+    async def through(self, call, *arguments):
+        while True:
+            try:
+                return call(*arguments)
+            except ssl.SSLWantReadError:
+                self.send()
+                await self.receive()
+
+
 def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, authority):
     """As of a client that was accepted just before a worker's replacement."""
     options = over_tls(tmp_path, authority)
 
     async def main():
-        loop = asyncio.get_running_loop()
         server = Server(Config(app=hello, port=0, **options))
         await server.start()
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = certificates.trusting(authority).wrap_bio(
-            incoming, outgoing, server_hostname="localhost"
-        )
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-
-        async def through(call, *arguments):
-            while True:
-                try:
-                    return call(*arguments)
-                except ssl.SSLWantReadError:
-                    writer.write(outgoing.read())
-                    incoming.write(await reader.read(1 << 16))
-
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        writer.write(outgoing.read())
-        incoming.write(await reader.read(1 << 16))  # it has been accepted
-        closing = loop.create_task(server.close())
-        await asyncio.sleep(0.5)  # longer than an idle connection is waited for
-        assert not closing.done()
-        await through(tls.do_handshake)
-        tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        writer.write(outgoing.read())
-        answer = await through(tls.read, 1 << 16)
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b"connection: close" in answer
-        writer.close()
+        async with ByHand(server, authority) as client:
+            closing = asyncio.create_task(server.close())
+            await asyncio.sleep(0.5)  # longer than an idle connection is waited for
+            assert not closing.done()
+            await client.through(client.tls.do_handshake)
+            client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            client.send()
+            answer = await client.through(client.tls.read, 1 << 16)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
         await closing
 
     run(main())
+
+
+def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, authority, caplog):
+    """So that the client has left before the file is begun, or while it is sent."""
+    (tmp_path / "file").write_bytes(bytes(5_000_000))
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200})
+        try:
+            await send({"type": "http.response.pathsend", "path": str(tmp_path / "file")})
+        except OSError as exc:
+            ended.set_result(type(exc).__name__)
+            raise
+
+    async def main():
+        nonlocal ended
+        ended = asyncio.get_running_loop().create_future()
+        config = Config(app=app, port=0, lifespan="off", **over_tls(tmp_path, authority))
+        async with Server(config) as server, ByHand(server, authority) as client:
+            await client.through(client.tls.do_handshake)
+            client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            with pytest.raises(ssl.SSLWantReadError):
+                client.tls.unwrap()
+            client.send()
+            assert await ended == "ClientDisconnected"
+
+    ended = None
+    run(main())
+    assert [record.getMessage() for record in caplog.records if record.levelno > 20] == []
 
 
 def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authority):

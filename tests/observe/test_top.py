@@ -90,11 +90,13 @@ def test_as_json(program, by):
         for loop in loops.values():
             assert loop["seconds"] >= 0.5
             assert loop["callbacks"] > 0
-            # As fast as the machine lets it, at most every 10 ms, and as much as was sent, but for
-            # a message that was on its way when either sample was taken.
+            # As fast as the machine lets it, and as much as was sent, but for a message that was
+            # on its way when either sample was taken.
             assert loop["received"] > 0
             assert round(abs(loop["received"] - loop["sent"]) * loop["seconds"]) <= 1000
-            assert loop["sent"] <= 1000 * 101
+            # At most every 10 ms: one more may be in the span, and one leave while it is sampled.
+            most = 100 + 2 / loop["seconds"]
+            assert 0 < loop["sent"] <= 1000 * most
             assert loop["connections"] == 2
             assert loop["tasks"] == {"main": 1, "ticks": 1}
             assert loop["cpu"] >= 0
@@ -103,7 +105,7 @@ def test_as_json(program, by):
         assert 0 < measured["busy"] < 1
         assert 0 < measured["lag_p50"] <= measured["lag_p99"] <= measured["lag_max"]
         assert {"main", "ticks", "turns of StreamReaderProtocol"} <= set(measured["top"])
-        assert measured["top"]["ticks"]["rate"] <= 101
+        assert measured["top"]["ticks"]["rate"] <= 100 + 2 / measured["seconds"]
         shares = [entry["share"] for entry in measured["top"].values()]
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) == pytest.approx(measured["busy"], abs=0.5)

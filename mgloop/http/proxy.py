@@ -3,13 +3,14 @@
 
 Anybody may send these headers, so they are believed of a trusted peer only, and of the chain of
 addresses only as much as trusted proxies have written: from the right, the first that is not one
-of them is the client.
+of them is the client. So it is with the scheme: what a client has sent stands left of that.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -66,32 +67,38 @@ class TrustedProxies:
         return any(address in network for network in self.networks)
 
     def __call__(self, scope: dict[str, Any]) -> None:
-        hops, scheme = _forwarded(scope["headers"])
+        client, scheme = None, ""
+        for hop, proto in reversed(_forwarded(scope["headers"])):
+            scheme = proto.lower() or scheme
+            if hop:
+                client = _address(hop)
+                if not self.trusts(client[0]):
+                    break
+        if client is not None:
+            scope["client"] = client
         if scheme in _SCHEMES:
             scope["scheme"] = _SCHEMES[scheme]
-        for i, (host, port) in enumerate(reversed(hops), 1):
-            if i == len(hops) or not self.trusts(host):
-                scope["client"] = host, port
-                break
 
 
-def _forwarded(headers: list[tuple[bytes, bytes]]) -> tuple[list[tuple[str, int]], str]:
-    """The chain of addresses, the nearest last, and the scheme that the client has used, or ""."""
+def _forwarded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """(address, scheme) of each hop, the nearest last; "" is what a proxy has not said."""
     chains: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"x-forwarded-proto": []}
     forwarded: list[str] = []
     for name, value in headers:
         if name in chains:
-            chains[name] += value.decode("latin-1").split(",")
+            parts = value.decode("latin-1").split(",")
+            chains[name] += [text for part in parts if (text := part.strip())]
         elif name == b"forwarded":
             forwarded += _elements(value.decode("latin-1"))
-    if any(chains.values()):
-        protos = [proto.strip().lower() for proto in chains[b"x-forwarded-proto"]]
-        hops = chains[b"x-forwarded-for"]
-    else:
+    hops, protos = chains.values()
+    if not hops and not protos:
         parsed = [dict(_parameters(element)) for element in forwarded]
-        protos = [each["proto"].lower() for each in parsed if "proto" in each]
-        hops = [each["for"] for each in parsed if "for" in each]
-    return [_address(hop.strip()) for hop in hops if hop.strip()], protos[0] if protos else ""
+        return [(each.get("for", "").strip(), each.get("proto", "")) for each in parsed]
+    if len(protos) != len(hops):
+        # Not a list beside the other: what counts is what the nearest proxy has written.
+        hops = hops or [""]
+        protos = [""] * (len(hops) - 1) + protos[-1:]
+    return list(itertools.zip_longest(hops, protos, fillvalue=""))
 
 
 def _elements(text: str) -> list[str]:

@@ -52,6 +52,31 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
         ),
         ("127.0.0.1", [(FORWARDED, "For=unknown; Proto=HTTPS")], (("unknown", 0), "https")),
         ("127.0.0.1", [(FORWARDED, ";;=,")], UNCHANGED),
+        # The client may have written a scheme, too.
+        (
+            "127.0.0.1",
+            [(FORWARDED, "for=6.6.6.6;proto=https, for=1.1.1.1;proto=http")],
+            (("1.1.1.1", 0), "http"),
+        ),
+        ("127.0.0.1", [(PROTO, "https"), (PROTO, "http")], UNCHANGED),
+        ("127.0.0.1", [(PROTO, "http, https")], (("127.0.0.1", 1234), "https")),
+        (
+            "127.0.0.1",
+            [(FOR, "6.6.6.6, 1.1.1.1"), (PROTO, "https, http")],
+            (("1.1.1.1", 0), "http"),
+        ),
+        # TLS ends at the first of two.
+        (
+            "127.0.0.1, 10.0.0.0/8",
+            [(FOR, "1.1.1.1, 10.1.1.1"), (PROTO, "https, http")],
+            (("1.1.1.1", 0), "https"),
+        ),
+        (
+            "127.0.0.1, 10.0.0.0/8",
+            [(FORWARDED, "for=1.1.1.1;proto=https, for=10.1.1.1")],
+            (("1.1.1.1", 0), "https"),
+        ),
+        ("127.0.0.1, 10.0.0.0/8", [(FORWARDED, "by=a, for=10.1.1.1")], (("10.1.1.1", 0), "http")),
         # One of the two is written by the proxy; that the other is passed on unread is the danger.
         ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
     ],

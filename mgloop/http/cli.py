@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from . import config as configuration
-from . import importing, logs, running, tls
+from . import importing, logs, running, sockets, tls
 from .config import DEFAULTS, OPTIONS, Config, Option, flag_of
 from .errors import StartError
 
@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check(config: Config) -> int:
     running.loop_factory(config)
+    sockets.check(config)
     tls.make_context(config)
     importing.load(config)
     changed = _changed(config)

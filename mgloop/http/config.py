@@ -68,7 +68,8 @@ def _mode(value: object) -> int:
             raise ValueError("is not an octal mode such as 660")
         return int(value, 8)
     mode = _whole(value)
-    if not 0 <= mode <= 0o7777:
+    # Who writes 660 where 0o660 is meant shall hear of it; it is more than any mode of a socket.
+    if not 0 <= mode <= 0o777:
         raise ValueError("is not a file mode such as 0o660")
     return mode
 
@@ -142,8 +143,8 @@ _APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
 _DEV, _LOG, _METRICS, _HTTP = "Development", "Logging", "Metrics", "HTTP"
 _LIMIT, _TIME, _WS, _TLS = "Limits", "Time-outs", "WebSocket", "TLS"
 
-_COUNT: dict[str, Any] = {"read": _whole, "low": 0, "metavar": "N"}
-_BYTES: dict[str, Any] = {"read": _size, "low": 0, "metavar": "BYTES"}
+_COUNT: dict[str, Any] = {"read": _whole, "low": 0, "high": 2**31 - 1, "metavar": "N"}
+_BYTES: dict[str, Any] = {"read": _size, "low": 0, "high": 2**62, "metavar": "BYTES"}
 _SECONDS: dict[str, Any] = {"read": _number, "low": 0, "metavar": "SECONDS"}
 _FLAG: dict[str, Any] = {"read": _flag}
 _FILE: dict[str, Any] = {"metavar": "FILE"}
@@ -203,6 +204,7 @@ class Config:
         "connections that may wait to be accepted",
         read=_whole,
         low=1,
+        high=2**31 - 1,
         metavar="N",
     )
 
@@ -367,7 +369,7 @@ class Config:
         None, _TLS, "password of the key", metavar="PASSWORD"
     )
     ssl_version: int | None = _option(
-        None, _TLS, "number of the ssl module's protocol", metavar="N", read=_whole
+        None, _TLS, "number of the ssl module's protocol", metavar="N", read=_whole, high=2**31 - 1
     )
     ssl_cert_reqs: int = _option(
         0,
@@ -402,6 +404,8 @@ class Config:
             raise ConfigError(
                 "other processes have to import the application: give it as 'pkg.mod:app'"
             )
+        if any("\ud800" <= c <= "\udfff" for c in self.root_path):
+            raise ConfigError(f"root_path: {self.root_path!r} is not UTF-8")
         TrustedProxies(self.forwarded_allow_ips)
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ConfigError("ssl_keyfile needs ssl_certfile: name the certificate as well")
@@ -507,6 +511,8 @@ def from_toml(file: str) -> dict[str, object]:
     if path.name == "pyproject.toml":
         for key in ("tool", "mgloop", "serve"):
             table = table.get(key, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{file}: {key} is not a table")
     values = {}
     for key, value in table.items():
         name = key.replace("-", "_")
@@ -520,7 +526,8 @@ def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
     """The options in variables such as MGLOOP_SERVE_PORT."""
     values = {}
     for variable, name in _COMMON_VARIABLES.items():
-        if environ.get(variable):
+        # An empty list of proxies says that there are none.
+        if environ.get(variable) or (variable in environ and name == "forwarded_allow_ips"):
             values[name] = convert(name, environ[variable], variable)
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":

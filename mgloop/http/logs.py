@@ -193,8 +193,7 @@ def _json_line(
     return json.dumps(
         {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-            + f".{now % 1:.3f}"[2:]
-            + "Z",
+            + f".{int(now % 1 * 1000):03d}Z",
             "client": _client(scope),
             "method": _method(scope),
             "path": _path(scope),
@@ -211,6 +210,8 @@ def _client(scope: Mapping[str, Any]) -> str:
     if not client:
         return "-"
     host, port = client
+    if not host.isprintable() or '"' in host:
+        host = quote(host)  # what a proxy has passed on
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

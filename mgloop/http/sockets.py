@@ -26,7 +26,7 @@ import socket
 import stat
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from .config import Config
 from .errors import ConfigError, StartError
@@ -115,6 +115,21 @@ def open_all(config: Config, environ: MutableMapping[str, str] | None = None) ->
             listeners.addresses += _tcp(config.host, config.port, slots)
         undo.pop_all()
     return listeners
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for an address that cannot be one, without opening any."""
+    if config.uds == "":
+        _no_path()
+    for text in config.bind:
+        if not text.startswith("unix:"):
+            _parse(text, config.port)
+        elif text == "unix:":
+            _no_path()
+
+
+def _no_path() -> NoReturn:
+    raise ConfigError("a UNIX socket needs a path, such as /run/app.sock")
 
 
 def _open_one(text: str, config: Config, slots: int) -> list[Listener]:
@@ -221,7 +236,7 @@ def refusal(what: str, exc: OSError) -> StartError:
 
 def _unix(path: str, mode: int) -> Listener:
     if not path:
-        raise ConfigError("a UNIX socket needs a path, such as /run/app.sock")
+        _no_path()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -292,6 +307,10 @@ def _inherited(fd: int, what: str) -> Listener:
     ):
         sock.detach()
         raise StartError(f"{what} is not a stream socket of TCP or UNIX: pass one that is")
+    name = sock.getsockname()
+    if not (name if sock.family == socket.AF_UNIX else name[1]):
+        sock.detach()
+        raise StartError(f"{what} is not bound to an address: pass a bound stream socket")
     sock.setblocking(False)
     sock.set_inheritable(False)
     return Listener([sock])
@@ -300,7 +319,9 @@ def _inherited(fd: int, what: str) -> Listener:
 def _systemd_fds(environ: MutableMapping[str, str]) -> list[int]:
     """What systemd passes by sd_listen_fds(3); the variables are not for our children."""
     pid, count = environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")
-    if pid is None or count is None or pid != str(os.getpid()) or not count.isdigit():
+    if pid is None or count is None or pid != str(os.getpid()):
+        return []
+    if not (count.isascii() and count.isdigit()):
         return []
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         environ.pop(name, None)

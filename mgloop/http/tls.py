@@ -19,6 +19,8 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         return None
     try:
         version = ssl.PROTOCOL_TLS_SERVER if config.ssl_version is None else config.ssl_version
+        if version == ssl.PROTOCOL_TLS_CLIENT:
+            raise ValueError
         context = ssl.SSLContext(version)
     except ValueError:
         raise StartError(

@@ -14,7 +14,7 @@ import pytest
 from commands import Command, environment, fails, get, write_app
 
 import mgloop
-from mgloop.http import cli, importing
+from mgloop.http import cli, importing, logs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,6 +161,12 @@ def test_check_imports_the_application_and_serves_nothing(folder):
     assert "has no attribute 'ap'" in line
 
 
+@pytest.mark.parametrize("where", [["--bind", "a:b"], ["--bind", "unix:"], ["--uds", ""]])
+def test_check_looks_at_the_addresses(folder, where):
+    (line,) = fails("serve", "main:app", "--check", *where, cwd=folder, status=2)
+    assert "neither HOST:PORT" in line or "needs a path" in line
+
+
 def test_the_application_is_found_in_app_dir(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     arguments = ["serve", "main:app", "--app-dir", folder, "--check"]
@@ -215,6 +221,26 @@ def test_the_access_log_in_json(folder):
             "status": 200,
             "bytes": len(body),
         }
+        assert command.stop() == 0
+
+
+def test_a_time_in_the_log_is_not_rounded_up(monkeypatch):
+    monkeypatch.setattr(logs.time, "time", lambda: 59.9996)
+    scope = {"path": "/", "method": "GET"}
+    line = json.loads(logs._json_line(scope, 200, 0, 0.0, False))
+    assert line["time"] == "1970-01-01T00:00:59.999Z"
+
+
+def test_what_a_proxy_says_breaks_no_line_of_the_log(folder):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        host = command.url().removeprefix("http://").rstrip("/").split(":")
+        with socket.create_connection((host[0], int(host[1]))) as sock:
+            head = b'GET / HTTP/1.0\r\nX-Forwarded-For: a"b\t\x9b31m\r\n\r\n'
+            sock.sendall(head)
+            while sock.recv(65536):
+                pass
+        command.wait_for("HTTP/1.0")
+        assert command.lines[-1] == 'INFO:     a%22b%09%C2%9B31m:0 - "GET / HTTP/1.0" 200 OK'
         assert command.stop() == 0
 
 

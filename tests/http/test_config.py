@@ -70,6 +70,14 @@ def test_values_are_read(name, value, expected):
         ({"timeout_head": "nan"}, "timeout_head: 'nan' is not a number"),
         ({"limit_request_body": "10X"}, "limit_request_body: '10X' is not a size"),
         ({"uds_mode": "888"}, "uds_mode: '888' is not an octal mode"),
+        # Decimal, where octal is meant.
+        ({"uds_mode": 660}, "uds_mode: 660 is not a file mode such as 0o660"),
+        ({"backlog": 10**11}, "backlog: 100000000000 is more than 2147483647"),
+        ({"limit_concurrency": 10**20}, "limit_concurrency: 100000000000000000000 is more than"),
+        ({"limit_request_head": 10**20}, "limit_request_head: 100000000000000000000 is more"),
+        ({"body_buffer": "99999999999G"}, "body_buffer: '99999999999G' is more than"),
+        ({"ssl_version": 10**20}, "ssl_version: 100000000000000000000 is more than"),
+        ({"root_path": "/\udcff"}, "root_path: '/\\udcff' is not UTF-8"),
         ({"access_log": "perhaps"}, "access_log: 'perhaps' is neither true nor false"),
         ({"interface": "rsgi"}, "interface: 'rsgi' is none of auto, asgi3, asgi2, wsgi"),
         ({"host": None}, "host: a value is needed"),
@@ -119,6 +127,9 @@ def test_a_pyproject_has_a_table_of_its_own(tmp_path):
     file = tmp_path / "pyproject.toml"
     file.write_text('[project]\nname = "x"\n[tool.mgloop.serve]\nport = 7\n')
     assert load(file=str(file)).port == 7
+    file.write_text("[tool.mgloop]\nserve = 3\n")
+    with pytest.raises(ConfigError, match="serve is not a table"):
+        load(file=str(file))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +171,9 @@ def test_common_variables_count_less_than_our_own():
     config = load(environ=environ)
     assert (config.workers, config.forwarded_allow_ips) == (3, "10.0.0.1")
     assert load(environ=environ | {"MGLOOP_SERVE_WORKERS": "2"}).workers == 2
+    # Nothing, but for proxies, which are none then.
+    config = load(environ={"WEB_CONCURRENCY": "", "FORWARDED_ALLOW_IPS": ""})
+    assert (config.workers, config.forwarded_allow_ips) == (1, "")
 
 
 @pytest.mark.parametrize(

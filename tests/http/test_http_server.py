@@ -511,6 +511,7 @@ def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authorit
     [
         (["--ssl-ciphers", "NOTHING"], "ssl_ciphers: OpenSSL knows none of 'NOTHING'"),
         (["--ssl-version", 99], "ssl_version: 99 is no protocol"),
+        (["--ssl-version", int(ssl.PROTOCOL_TLS_CLIENT)], "ssl_version: 16 is no protocol for se"),
         (["--ssl-cert-reqs", 1, "--ssl-ca-certs", "none"], "cannot load the authorities none"),
     ],
 )

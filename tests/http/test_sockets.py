@@ -268,8 +268,16 @@ def test_a_datagram_socket_is_refused(opened):
             opened(fd=sock.fileno())
 
 
-def test_systemds_variables_for_somebody_else_are_ignored(opened):
-    environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
+def test_a_socket_without_an_address_is_refused(opened, family):
+    with socket.socket(family) as sock:
+        with pytest.raises(StartError, match="is not bound to an address"):
+            opened(fd=sock.fileno())
+
+
+@pytest.mark.parametrize(("more", "count"), [(1, "1"), (0, "\u00b2")])
+def test_systemds_variables_that_are_not_for_us_are_ignored(opened, more, count):
+    environ = {"LISTEN_PID": str(os.getpid() + more), "LISTEN_FDS": count}
     assert opened(environ).urls[0].startswith("http://127.0.0.1:")
     assert "LISTEN_FDS" in environ
 

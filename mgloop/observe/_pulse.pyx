@@ -10,6 +10,7 @@ look at the stack and the question whether the loop still stands there.
 """
 
 import asyncio
+import collections
 import sys
 
 from libc.stdint cimport int64_t
@@ -25,7 +26,7 @@ cdef extern from "pulse.h":
     ctypedef struct mgl_watcher:
         pass
     ctypedef enum mgl_pulse:
-        MGL_STOPPED, MGL_STALLS, MGL_GOES_ON
+        MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON
     ctypedef enum mgl_watching:
         MGL_IS_WATCHED, MGL_WAS_WATCHED, MGL_TOO_MANY
     mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period)
@@ -33,7 +34,9 @@ cdef extern from "pulse.h":
     void mgl_watcher_stop(mgl_watcher *w)
     mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, const mgl_ring *ready,
                                  mgl_counters *count)
-    void mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
+    void mgl_watcher_call(mgl_watcher *w)
+    bint mgl_watcher_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood)
+    int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
     bint mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox)
     mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) nogil
 
@@ -43,9 +46,11 @@ cdef class Pulse:
 
     cdef mgl_watcher *watcher
     cdef dict loops         # by the address of its inbox, which lives as long as the loop
+    cdef object left        # removed before wait() told that they go on: (loop, nanoseconds that it stood)
 
     def __cinit__(self, double threshold, double period):
         self.loops = {}
+        self.left = collections.deque()
         self.watcher = mgl_watcher_new(<int64_t>(threshold * 1e9), <int64_t>(period * 1e9))
         if self.watcher is NULL:
             raise MemoryError
@@ -65,9 +70,12 @@ cdef class Pulse:
         self.loops[<size_t>loop.inbox] = loop
 
     def remove(self, LoopCore loop not None):
-        """Watch it no longer."""
-        if self.loops.pop(<size_t>loop.inbox, None) is not None:
-            mgl_watcher_remove(self.watcher, loop.inbox)
+        """Watch it no longer; wait() still tells what is due."""
+        cdef int64_t stood = mgl_watcher_remove(self.watcher, loop.inbox)
+        self.loops.pop(<size_t>loop.inbox, None)
+        if stood > 0:
+            self.left.append((loop, stood))
+            mgl_watcher_call(self.watcher)
 
     def remove_all(self):
         """Watch none any longer."""
@@ -82,20 +90,23 @@ cdef class Pulse:
         cdef int64_t lasted = 0, began
         cdef mgl_pulse what
         cdef LoopCore loop
-        cdef object seen
         while True:
+            if self.left:
+                loop, lasted = self.left.popleft()
+                mgl_count(&loop.count.stalls, 1)
+                return loop, False, lasted * 1e-9, 0.0, None
             with nogil:
                 what = mgl_watcher_wait(self.watcher, &which, &lasted)
                 began = mgl_clock_ns()
-            if what == MGL_STOPPED:
-                return None
             loop = self.loops.get(<size_t>which)
-            if loop is None:
-                continue    # removed just now
-            if what == MGL_GOES_ON:
+            if what == MGL_STALLS and loop is not None:
+                seen = self.look(loop)
+                return loop, True, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
+            if what == MGL_GOES_ON and mgl_watcher_tells(self.watcher, which, &lasted):
                 mgl_count(&loop.count.stalls, 1)
-            seen = self.look(loop) if what == MGL_STALLS else None
-            return loop, what == MGL_STALLS, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
+                return loop, False, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, None
+            if what == MGL_STOPPED and not self.left:
+                return None
 
     cdef object look(self, LoopCore loop):
         """(frames, task, handle) of a loop that stands still: the frames of its thread with their

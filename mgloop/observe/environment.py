@@ -22,10 +22,10 @@ class OncePerProcess(Generic[T]):
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._made: list[T] = []
+        self.made: list[T] = []  # of which there is one, at most
 
     def __call__(self) -> T:
         with self._lock:
-            if not self._made:
-                self._made.append(self._make())
-            return self._made[0]
+            if not self.made:
+                self.made.append(self._make())
+            return self.made[0]

@@ -15,6 +15,7 @@ stopped to be looked at, and such code cannot be stopped.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import dataclasses
 import logging
@@ -162,7 +163,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, loop: Loop) -> Iterator[None]:
-        """Watch another loop meanwhile, unless somebody else does."""
+        """Watch another loop meanwhile, unless somebody else does; what is due is reported."""
         with contextlib.suppress(RuntimeError):
             self._pulse.add(loop)
         try:
@@ -299,3 +300,11 @@ def _make() -> Watchdog | None:
 
 #: The watchdog of all loops while MGLOOP_WATCHDOG has a threshold; a bad one is logged once.
 of_environment = OncePerProcess(_make)
+
+
+@atexit.register
+def _report_what_is_due() -> None:
+    """The thread ends with the process, whether or not it has told all."""
+    for watchdog in of_environment.made:
+        if watchdog is not None:
+            watchdog.stop()

@@ -53,14 +53,26 @@ typedef struct mgl_watcher {
     mgl_watched loops[MGL_WATCHED];
     int n;
     int64_t threshold, period; /* nanoseconds */
+    mgl_inbox *resumed; /* of the loop whose going on is still to be told */
+    int64_t stood;      /* and for how long it stood still, nanoseconds */
     atomic_bool asleep;
+    atomic_bool called;
     atomic_bool stopped;
 } mgl_watcher;
+
+/* Where the clock of the day can be done without it is: set back, it would have the watcher look away. */
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+#define MGL_WAKE_CLOCK CLOCK_MONOTONIC
+#define mgl_wake_timedwait(wake, until) sem_clockwait(wake, CLOCK_MONOTONIC, until)
+#else
+#define MGL_WAKE_CLOCK CLOCK_REALTIME
+#define mgl_wake_timedwait(wake, until) sem_timedwait(wake, until)
+#endif
 
 static mgl_watcher *mgl_free_watchers;
 static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER;
 
-typedef enum { MGL_STOPPED, MGL_STALLS, MGL_GOES_ON } mgl_pulse;
+typedef enum { MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON } mgl_pulse;
 
 static inline void mgl_watcher_wake(mgl_watcher *w) {
     if (atomic_load(&w->asleep) && atomic_exchange(&w->asleep, false)) sem_post(&w->wake);
@@ -107,6 +119,8 @@ static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_
         l->next = w->threshold;
         l->reported = false;
         if (reported) {
+            w->resumed = l->inbox;
+            w->stood = *lasted;
             *what = MGL_GOES_ON;
             return i;
         }
@@ -128,9 +142,11 @@ static inline mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period) {
         pthread_mutex_init(&w->lock, NULL);
     }
     w->n = 0;
+    w->resumed = NULL;
     w->threshold = threshold;
     w->period = period;
     atomic_store(&w->asleep, false);
+    atomic_store(&w->called, false);
     atomic_store(&w->stopped, false);
     return w;
 }
@@ -144,6 +160,12 @@ static inline void mgl_watcher_give_back(mgl_watcher *w) {
 
 static inline void mgl_watcher_stop(mgl_watcher *w) {
     atomic_store(&w->stopped, true);
+    sem_post(&w->wake);
+}
+
+/* Have mgl_watcher_wait() return MGL_CALLED. */
+static inline void mgl_watcher_call(mgl_watcher *w) {
+    atomic_store(&w->called, true);
     sem_post(&w->wake);
 }
 
@@ -166,15 +188,35 @@ static inline mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, con
     return done;
 }
 
-static inline void mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox) {
+/* Whether the caller is to tell that the loop goes on: once of each, the watcher's thread, or who
+ * removes the loop meanwhile. *stood: nanoseconds of standing still. */
+static inline bool mgl_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood) {
+    if (w->resumed != inbox) return false;
+    w->resumed = NULL;
+    *stood = w->stood;
+    return true;
+}
+
+static inline bool mgl_watcher_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood) {
+    pthread_mutex_lock(&w->lock);
+    bool tells = mgl_tells(w, inbox, stood);
+    pthread_mutex_unlock(&w->lock);
+    return tells;
+}
+
+/* Nanoseconds that it stood still, if nobody has been told yet that it goes on; else 0. */
+static inline int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox) {
+    int64_t stood = 0;
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < w->n; i++)
         if (w->loops[i].inbox == inbox) {
+            if (!mgl_tells(w, inbox, &stood) && w->loops[i].reported) stood = mgl_clock_ns() - w->loops[i].since;
             w->loops[i] = w->loops[--w->n];
             atomic_store(&inbox->watcher, NULL);
             break;
         }
     pthread_mutex_unlock(&w->lock);
+    return stood;
 }
 
 /* Whether the loop stands where it stood when it was last looked at. */
@@ -191,7 +233,7 @@ static inline bool mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox) {
 }
 
 /* Blocks, detached from the interpreter, until there is something to say of the loop *which, or the
- * watcher is stopped. *lasted: nanoseconds of standing still. */
+ * watcher is called or stopped. *lasted: nanoseconds of standing still. */
 static inline mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) {
     for (;;) {
         bool busy;
@@ -208,13 +250,14 @@ static inline mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int6
         pthread_mutex_unlock(&w->lock);
         if (atomic_load(&w->stopped)) return MGL_STOPPED;
         if (i >= 0) return what;
+        if (atomic_exchange(&w->called, false)) return MGL_CALLED;
         if (busy) {
             struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
+            clock_gettime(MGL_WAKE_CLOCK, &until);
             int64_t ns = until.tv_nsec + w->period;
             until.tv_sec += ns / 1000000000;
             until.tv_nsec = ns % 1000000000;
-            while (sem_timedwait(&w->wake, &until) != 0 && errno == EINTR) {}
+            while (mgl_wake_timedwait(&w->wake, &until) != 0 && errno == EINTR) {}
         } else {
             while (sem_wait(&w->wake) != 0 && errno == EINTR) {}
         }

@@ -278,6 +278,31 @@ def test_a_loop_that_is_closed_while_it_is_watched(stalls):
     assert stalls == []
 
 
+def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls):
+    told = threading.Event()
+
+    def note(stall):
+        stalls.append(stall)
+        told.set()
+
+    async def hold_up():
+        time.sleep(0.3)
+
+    watchdog = Watchdog(0.05, loops=(), callback=note)
+    watchdog.start()
+    try:
+        for count in (1, 2):
+            with watchdog.watching(loop):
+                loop.run_until_complete(hold_up())
+            assert told.wait(support.PATIENCE)
+            told.clear()
+            assert len(stalls) == count
+    finally:
+        watchdog.stop()
+    assert all(stall.over and 0.25 < stall.seconds < support.PATIENCE for stall in stalls)
+    assert loop.stats().stalls == 2
+
+
 def test_one_watchdog_for_a_loop(loop, stalls):
     with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
         with pytest.raises(RuntimeError, match="has a watchdog already"):
@@ -311,7 +336,7 @@ def test_no_thread_is_left(loop):
 
 
 PROGRAM = """
-import asyncio, logging, time
+import asyncio, logging, sys, time
 import mgloop
 
 logging.basicConfig(format="%(name)s %(message)s")
@@ -319,7 +344,7 @@ logging.basicConfig(format="%(name)s %(message)s")
 async def main():
     await asyncio.sleep(0)
     time.sleep(0.4)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(float(sys.argv[1]))
 
 mgloop.install()
 asyncio.run(main())
@@ -327,16 +352,18 @@ print("done")
 """
 
 
-def run_program(value):
+def run_program(value, goes_on=0.2):
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM)],
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), str(goes_on)],
         env=os.environ | {"MGLOOP_WATCHDOG": value}, capture_output=True, text=True,
         timeout=support.PATIENCE,
     )  # fmt: skip
 
 
-def test_an_unchanged_program():
-    done = run_program("0.1")
+@pytest.mark.parametrize("goes_on", [0.2, 0])
+def test_an_unchanged_program(goes_on):
+    """Also if the process ends with what has held it up."""
+    done = run_program("0.1", goes_on)
     assert done.stdout == "done\n"
     assert re.search(r"mgloop\.watchdog .* was held up for 0\.\d+ s", done.stderr)
     assert "time.sleep(0.4)" in done.stderr or "line 9, in main" in done.stderr

@@ -91,6 +91,8 @@ cdef class Connection(Channel):
     cdef bytes coding                   # Transfer-Encoding, if it is not chunked alone
     cdef bint wants_websocket
     cdef bint timed                     # the deadline is of what is being read
+    cdef Py_ssize_t unsent              # what the client had not taken when it was asked last
+    cdef double stalled                 # and for how long, in seconds, it has taken nothing
     cdef Py_ssize_t extension_len       # of the present chunk
     cdef bint at_chunk                  # a chunk's first line comes next
     cdef bint last_chunk                # ... has said that no other follows
@@ -140,4 +142,6 @@ cdef class Connection(Channel):
     cdef int upgrade(self, const char *data, Py_ssize_t n) except -1
     cdef int enter(self, int event) except -1
     cdef int finish(self, bint more_comes) except -1
+    cdef int watch_writing(self) except -1
+    cdef bint still_taken(self, int kind) except -1
     cdef int refuse(self, int status, str reason) except -1

@@ -36,9 +36,13 @@ import re
 import sys
 from http import HTTPStatus
 
+from . import _peer
+
 
 cdef extern from "Python.h":
     bint PyBytes_CheckExact(object o)
+    enum:
+        PY_SSIZE_T_MAX
 
 
 cdef enum:
@@ -239,13 +243,21 @@ cdef class Connection(Channel):
     def pause_writing(self):
         """The peer does not take what is sent."""
         self.paused_writing = True
-        self.set_deadline(MGL_WRITE)
+        self.watch_writing()
 
     def resume_writing(self):
         """It does again."""
         self.paused_writing = False
         mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
+
+    cdef int watch_writing(self) except -1:
+        """Give the client the time to take something of what has been written."""
+        if self.state == MGL_LINGERS:
+            return 0    # where that is watched all the time
+        self.unsent = _peer.waiting(self.transport)
+        self.stalled = 0
+        return self.set_deadline(MGL_WRITE)
 
     # -------------------------------------------------------------------- reading ----
 
@@ -706,8 +718,6 @@ cdef class Connection(Channel):
 
     cdef int look_at_peer(self) except -1:
         """Who is at the other end; the same for all requests of the connection."""
-        from . import _peer
-
         cdef Site site = self.site
         cdef str scheme = "https" if self.over_tls else "http"
         self.client, server, self.tls = _peer.describe(self.transport)
@@ -835,6 +845,9 @@ cdef class Connection(Channel):
             self.resume_reading()
             if not self.transport.is_closing():
                 self.transport.write_eof()
+            mgl_deadline_unset(&self.write_deadline)
+            self.unsent = PY_SSIZE_T_MAX
+            self.stalled = 0
             self.set_deadline(MGL_LINGER)
         return 0
 
@@ -870,9 +883,23 @@ cdef class Connection(Channel):
             self.transport.close()
         elif kind == MGL_HEAD or kind == MGL_BODY:
             self.refuse(408, "it took too long to come")
-        else:
+        elif not self.still_taken(kind):
             self.transport.abort()
         return 0
+
+    cdef bint still_taken(self, int kind) except -1:
+        """Whether the client, whose time is over, takes what was written: then it has more time."""
+        cdef Py_ssize_t unsent = _peer.waiting(self.transport)
+        cdef double limit = self.site.deadlines.lasts[MGL_WRITE]
+        if unsent < self.unsent:
+            self.stalled = 0
+        else:
+            self.stalled += self.site.deadlines.lasts[kind]
+        if kind == MGL_LINGER and unsent == 0 or 0 < limit <= self.stalled:
+            return False
+        self.unsent = unsent
+        self.set_deadline(kind)
+        return True
 
     def begin_shutdown(self):
         """Close if nothing is going on; else the response that is going on is the last."""

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who is at the ends of a connection, in ASGI's words. Once per connection, hence Python."""
+"""Who is at the ends of a connection, in ASGI's words, and how much waits for the other one.
+
+Once per connection, or for who is slow: hence Python.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ssl
+import sys
+import termios
 from typing import Any
 
 Address = tuple[str, int] | tuple[str, None] | None
@@ -22,6 +28,17 @@ def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[s
     if isinstance(sockname, str) and sockname:
         server = (sockname, None)
     return client, server, _tls(transport.get_extra_info("ssl_object"))
+
+
+def waiting(transport: asyncio.WriteTransport) -> int:
+    """Bytes written that the peer's side has not acknowledged: the transport's and the kernel's."""
+    size = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    try:
+        queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        return size
+    return size + int.from_bytes(queued, sys.byteorder)
 
 
 def _host_and_port(address: Any) -> Address:

@@ -2,8 +2,11 @@
 """What an application may do and what it gets: ASGI 3's `http`."""
 
 import asyncio
+import contextlib
 import contextvars
 import os
+import socket
+import sys
 
 import pytest
 from peers import on_loop
@@ -761,6 +764,34 @@ async def test_who_does_not_read(loop):
         client = await serving.connect(limit=1)
         await client.send(get())
         assert await asyncio.wait_for(ended, 20)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        get(),
+        # The last response, while the client may still be sending.
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+    ids=["kept", "the last"],
+)
+@on_loop
+async def test_who_reads_slowly_gets_all(loop, request_):
+    """In longer than the time-out, and than the server stays after its last response."""
+    payload = bytes(8 << 20)
+    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    async with Serving(loop, app, timeout_write=1) as serving:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+            await loop.sock_sendall(sock, request_)
+            missing, began = len(payload), loop.time()
+            while missing > 0 and (data := await loop.sock_recv(sock, 40_000)):
+                missing -= len(data)
+                await asyncio.sleep(0.015)
+            assert missing < 0  # by the head
+            assert loop.time() - began > 2.5
 
 
 @on_loop

@@ -20,10 +20,9 @@ from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp
 
 from mgloop.http._llhttp cimport (
-    F_CHUNKED, F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HPE_PAUSED_UPGRADE, HTTP_REQUEST,
-    llhttp_execute, llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
-    llhttp_resume_after_upgrade, llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive,
-    llhttp_t,
+    F_CHUNKED, F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HTTP_REQUEST, llhttp_execute,
+    llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
+    llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive, llhttp_t,
 )
 from mgloop.http._request cimport MGL_HELD, Channel, Request, mgl_clock_ns
 from mgloop.http._site cimport (
@@ -278,6 +277,8 @@ cdef class Connection(Channel):
                 n -= used
         finally:
             self.feeding = False
+        if self.site.closing:
+            self.begin_shutdown()   # the end of a body that nobody waits for
         self.set_time()
         return 0
 
@@ -326,10 +327,6 @@ cdef class Connection(Channel):
                 used[0] = n
                 return 0
             llhttp_resume(&self.parser)
-        elif error == HPE_PAUSED_UPGRADE:
-            # To something that is not spoken here: an ordinary request, then.
-            used[0] = llhttp_get_error_pos(&self.parser) - data
-            llhttp_resume_after_upgrade(&self.parser)
         else:
             self.unbegun = None
             failure, self.failure = self.failure, None
@@ -439,7 +436,9 @@ cdef class Connection(Channel):
         return self.begin_message(token.decode() if method is None else method)
 
     cdef int begin_message(self, str method) except -1:
-        llhttp_execute(&self.parser, b"POST ", 5)
+        if llhttp_execute(&self.parser, b"POST ", 5) != HPE_OK:
+            self.refuse(400, "a request behind the last one")
+            return 0
         self.method = method
         self.offset = 0
         return 0
@@ -585,6 +584,12 @@ cdef class Connection(Channel):
         self.enter(MGL_ON_HEAD)
         if self.parser.upgrade:
             self.wants_websocket = self.is_websocket()
+            if not self.wants_websocket:
+                # To something that is not spoken here: an ordinary request, then. llhttp would stop
+                # behind it.
+                self.parser.upgrade = 0
+            elif self.parser.flags & F_TRANSFER_ENCODING or self.parser.content_length > 0:
+                return self.fail(400, "a handshake with a body")
         if self.parser.flags & F_CHUNKED:
             self.at_chunk = True
             return HPE_PAUSED

@@ -38,7 +38,6 @@ cdef extern from "llhttp.h":
     enum:
         HPE_OK
         HPE_PAUSED
-        HPE_PAUSED_UPGRADE
         HTTP_REQUEST
         F_TRANSFER_ENCODING
         F_CHUNKED
@@ -48,7 +47,6 @@ cdef extern from "llhttp.h":
     void llhttp_reset(llhttp_t *parser) noexcept
     int llhttp_execute(llhttp_t *parser, const char *data, size_t length) except *
     void llhttp_resume(llhttp_t *parser) noexcept
-    void llhttp_resume_after_upgrade(llhttp_t *parser) noexcept
     const char *llhttp_get_error_pos(const llhttp_t *parser) noexcept
     const char *llhttp_get_error_reason(const llhttp_t *parser) noexcept
     int llhttp_should_keep_alive(const llhttp_t *parser) noexcept

@@ -109,7 +109,8 @@ cdef class Site:
     cdef readonly dict state            # of the lifespan, or None
     cdef readonly object access_log     # callable, or None
     cdef readonly object proxy          # TrustedProxies, or None
-    cdef readonly bint draining
+    cdef readonly bint draining         # each response is the last of its connection
+    cdef bint closing                   # and who is idle is closed
     cdef public long long requests      # begun until now
     cdef public long in_flight          # now
     cdef readonly set members

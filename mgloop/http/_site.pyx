@@ -268,7 +268,7 @@ cdef class Site:
 
     def begin_shutdown(self):
         """Close connections that have nothing to do; the others close after their response."""
-        self.draining = True
+        self.draining = self.closing = True
         for member in list(self.members):
             member.begin_shutdown()
 

@@ -837,6 +837,17 @@ async def test_draining(loop):
 
 
 @on_loop
+async def test_draining_waits_for_a_body_that_nobody_wants_and_no_longer(loop):
+    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
+        assert (await client.response())[2] == b"ok"
+        serving.site.begin_shutdown()
+        await client.send(b"defghij")
+        await client.ended()
+
+
+@on_loop
 async def test_cancelling(loop):
     cancelled = []
 

@@ -70,6 +70,24 @@ VALID = {
 }
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "apart"])
+@on_loop
+async def test_requests_behind_an_upgrade_that_is_not_spoken(loop, apart):
+    app = Recording()
+    first = get("/1", "Connection: Upgrade", "Upgrade: h2c", "Content-Length: 2") + b"ab"
+    requests = [first, get("/2", "Connection: Upgrade", "Upgrade: h2c"), get("/3")]
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        if not apart:
+            await client.send(b"".join(requests))
+        for request in requests:
+            if apart:
+                await client.send(request)
+            assert (await client.response())[0] == 200
+    assert [scope["path"] for scope in app.scopes] == ["/1", "/2", "/3"]
+    assert app.bodies == [b"ab", b"", b""]
+
+
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("case", VALID)
 @on_loop
@@ -109,6 +127,10 @@ def post(*headers, body=""):
 
 
 CHUNKED = "Transfer-Encoding: chunked"
+HANDSHAKE = (
+    *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
 INVALID = {
     "no Host": b"GET / HTTP/1.1\r\n\r\n",
     "two Hosts": get("/", "Host: b"),
@@ -119,6 +141,8 @@ INVALID = {
     "no version": b"GET /\r\n\r\n",
     "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "no method": b" / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a handshake with a body": get("/", *HANDSHAKE, "Content-Length: 5")[:-2] + b"\r\nhello",
+    "a handshake in chunks": get("/", *HANDSHAKE, CHUNKED) + b"5\r\nhello\r\n0\r\n\r\n",
     "a method in small letters": b"get / HTTP/1.1\r\nHost: a\r\n\r\n",
     "a method that is no token": b"G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
     "a method without end": b"G" * 30,

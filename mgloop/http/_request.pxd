@@ -76,6 +76,7 @@ cdef class Request(Writer):
     cdef bint stepping                  # the application runs
     cdef bint ended                     # it has returned
     cdef bint flush_due                 # flush_soon() has been called
+    cdef bint cancelled                 # by the server
 
     # The request.
     cdef bint is_head
@@ -100,6 +101,7 @@ cdef class Request(Writer):
     cdef bint has_date
     cdef bint has_server
     cdef bint trailers
+    cdef bint in_file                   # of which the end has not been sent
     cdef long long length               # as announced and not sent yet
     cdef long long sent                 # bytes of body
     cdef int64_t began                  # for the access log: mgl_clock_ns()

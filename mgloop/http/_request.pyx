@@ -28,9 +28,10 @@ from mgloop.http._site cimport (
 
 import logging
 import sys
+from asyncio import CancelledError
 from collections.abc import Coroutine
 
-from .errors import ClientDisconnected
+from .errors import ClientDisconnected, because_client_left
 
 
 cdef extern from "Python.h":
@@ -205,7 +206,7 @@ cdef class Request(Writer):
 
     def cancel(self):
         """Cancel the task; the connection is closed when it has ended."""
-        self.close_after = True
+        self.close_after = self.cancelled = True
         if self.task is not None:
             self.task.cancel()
 
@@ -309,10 +310,10 @@ cdef class Request(Writer):
             what = MGL_START
         else:
             what = OTHER_MESSAGES.get(message["type"], MGL_UNKNOWN)
-        if not mgl_may_send(self.state, what):
-            self.refuse(message["type"], what)
-        if self.disconnected:
+        if self.disconnected and self.state != MGL_COMPLETE:
             raise ClientDisconnected("the client has disconnected")
+        if self.in_file or not mgl_may_send(self.state, what):
+            self.refuse(message["type"])
         if what == MGL_START:
             return self.send_start(message)
         if what == MGL_BODY_PIECE:
@@ -324,8 +325,11 @@ cdef class Request(Writer):
         self.send_hint(message)
         return READY
 
-    def refuse(self, kind, what):
+    def refuse(self, kind):
         """A message that does not come next."""
+        if self.in_file:
+            raise RuntimeError(
+                f"Unexpected ASGI message '{kind}' sent, while a file is being sent.")
         if self.state == MGL_COMPLETE:
             raise RuntimeError(
                 f"Unexpected ASGI message '{kind}' sent, after response already completed.")
@@ -354,6 +358,8 @@ cdef class Request(Writer):
             raise
         self.status = status
         self.state = MGL_HELD
+        if not self.stepping:
+            self.flush_soon()
         return READY
 
     cdef int write_headers(self, object headers, bint trailing) except -1:
@@ -454,7 +460,7 @@ cdef class Request(Writer):
         cdef PyObject *more = PyDict_GetItem(<PyObject *>message, <PyObject *>MORE_BODY)
         cdef bint goes_on = more is not NULL and <object>more
         cdef bytes piece
-        piece = b"" if data is NULL else as_bytes(<object>data)
+        piece = b"" if data is NULL or <object>data is None else as_bytes(<object>data)
         self.write_piece(piece, goes_on)
         return self.drained()
 
@@ -490,22 +496,19 @@ cdef class Request(Writer):
                 mgl_out_add(out, PyBytes_AS_STRING(data), n)
             if self.chunked:
                 mgl_out_add(out, b"\r\n", 2)
-        if more:
-            if out.len >= FLUSH_AT:
-                self.flush()
-            elif not self.stepping:
-                self.flush_soon()
-            return 0
-        if self.chunked:
-            mgl_out_add(out, b"0\r\n", 3)
-            if self.trailers:
-                self.state = MGL_TRAILERS
-                return 0
-            mgl_out_add(out, b"\r\n", 2)
-        elif self.trailers:
-            self.state = MGL_TRAILERS   # which cannot be sent, and are accepted
-            return 0
-        return self.complete()
+        if not more:
+            if self.chunked:
+                mgl_out_add(out, b"0\r\n", 3)
+            if not self.trailers:
+                if self.chunked:
+                    mgl_out_add(out, b"\r\n", 2)
+                return self.complete()
+            self.state = MGL_TRAILERS   # accepted also where they cannot be sent
+        if out.len >= FLUSH_AT:
+            self.flush()
+        elif not self.stepping:
+            self.flush_soon()
+        return 0
 
     cdef object send_trailers(self, dict message):
         cdef Site site = self.channel.site
@@ -542,12 +545,17 @@ cdef class Request(Writer):
             file, offset, count, more = files.whole(message)
         else:
             file, offset, count, more = files.part(message)
-        self.check_length(count, more)
-        return files.send(self, file, offset, count, more, by_path)
+        return files.send(self, message["type"], file, offset, count, more, by_path)
 
-    def begin_file(self, Py_ssize_t count, bint more):
+    def begin_file(self, str kind, Py_ssize_t count, bint more):
         """For files.send(): the head, and what stands before the file. False: there is no body."""
-        cdef mgl_outgoing *out = self.channel.site.claim(self)
+        cdef mgl_outgoing *out
+        # It is awaited now, and other messages may have come since send() was called.
+        if self.in_file or not mgl_may_send(self.state, MGL_FILE):
+            self.refuse(kind)
+        self.check_length(count, more)
+        self.in_file = True
+        out = self.channel.site.claim(self)
         if self.state == MGL_HELD:
             self.frame(count, more)
         if self.no_body or count == 0:
@@ -560,6 +568,7 @@ cdef class Request(Writer):
 
     def end_file(self, Py_ssize_t count, bint more):
         """For files.send(): what stands behind the file."""
+        self.in_file = False
         if self.has_length:
             self.length -= count
         self.sent += count
@@ -637,8 +646,11 @@ cdef class Request(Writer):
 
     cdef object drained(self):
         """What send() returns: the application waits while the peer does not take what was sent."""
+        cdef Draining result
         if self.channel.paused_writing and not self.channel.lost:
-            return self.channel.room.new_future(self.channel.site.loop)
+            result = Draining.__new__(Draining)
+            result.future = self.channel.room.new_future(self.channel.site.loop)
+            return result
         return READY
 
     # --------------------------------------------------------------------- the end ----
@@ -678,11 +690,14 @@ cdef class Request(Writer):
 
     cdef int app_raised(self, object exc) except -1:
         """Who has not begun to answer is answered for; else the response is cut short."""
-        cdef bint own = isinstance(exc, Exception)
+        # As with uvicorn, sys.exit() ends no server.
+        cdef bint own = not isinstance(exc, (KeyboardInterrupt, CancelledError, GeneratorExit))
         try:
             if not own:
+                if isinstance(exc, CancelledError) and not self.cancelled:
+                    log.error("Exception in ASGI application\n", exc_info=exc)
                 self.abandon()
-            elif self.disconnected and isinstance(exc, ClientDisconnected):
+            elif self.disconnected and because_client_left(exc):
                 pass
             else:
                 log.error("Exception in ASGI application\n", exc_info=exc)
@@ -727,6 +742,8 @@ cdef class Request(Writer):
         cdef Site site = self.channel.site
         if not self.ended:
             self.ended = True
+            if MGL_HELD <= self.state < MGL_COMPLETE and site.access_log is not None:
+                self.note_access()      # of what has been cut short
             self.coroutine = None
             self.task = None
             site.in_flight -= 1
@@ -763,7 +780,22 @@ cdef bytes explain(object exc, bint debug):
     return "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")
 
 
-# --- receive() -----------------------------------------------------------------------------------
+# --- send() and receive() ------------------------------------------------------------------------
+
+cdef class Draining(Awaitable):
+    """What send() returns to somebody who has to wait: until the peer takes something."""
+
+    cdef object future
+
+    cdef object step(self, bint *returned):
+        cdef object future = self.future
+        if future is None or future.done():
+            self.future = None
+            returned[0] = True
+            return None if future is None else future.result()
+        returned[0] = False
+        return next(iter(future))
+
 
 cdef class Receiving(Awaitable):
     """What receive() returns: one message, waited for if it has not come."""

@@ -49,11 +49,11 @@ import contextvars
 import hashlib
 import http
 import logging
+import sys
 import warnings
-from inspect import iscoroutine
 
 from . import deflate
-from .errors import ClientDisconnected
+from .errors import ClientDisconnected, because_client_left
 
 logger = logging.getLogger("mgloop.http")
 
@@ -82,9 +82,12 @@ cdef double seconds_of(object value):
     return value or 0.0
 
 
-async def awaited(awaitable):
-    """For an application that returns something else than a coroutine."""
-    return await awaitable
+async def awaited(running):
+    """What the application has returned, in which sys.exit() ends no server, as with uvicorn."""
+    try:
+        return await running
+    except SystemExit as exc:
+        raise RuntimeError("sys.exit() in a session") from exc
 
 
 @cython.final
@@ -106,7 +109,7 @@ cdef class WebSocket:
         self.senders = []
         self.early = []
         self.end_reason = ""
-        self.max_queue = config.ws_max_queue or 32
+        self.max_queue = config.ws_max_queue or sys.maxsize
         self.ping_interval = seconds_of(config.ws_ping_interval)
         self.ping_timeout = seconds_of(config.ws_ping_timeout)
         self.write_timeout = seconds_of(config.timeout_write)
@@ -123,9 +126,7 @@ cdef class WebSocket:
         context = contextvars.copy_context()
         try:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
-            if not iscoroutine(running):
-                running = awaited(running)
-            self.task = self.loop.create_task(running, context=context)
+            self.task = self.loop.create_task(awaited(running), context=context)
         except BaseException as exc:
             self.over(exc)
             if not isinstance(exc, Exception):
@@ -162,7 +163,7 @@ cdef class WebSocket:
         """The application has returned, or raised `exc`."""
         self.task = None
         try:
-            if exc is not None and not isinstance(exc, ClientDisconnected):
+            if exc is not None and not because_client_left(exc):
                 logger.error("Exception in ASGI application\n", exc_info=exc)
             elif self.state <= WS_DENYING and not (self.lost or self.cancelled):
                 logger.error("ASGI callable returned without completing handshake.")
@@ -199,7 +200,7 @@ cdef class WebSocket:
             if self.head == len(self.queue):
                 self.queue.clear()
                 self.head = 0
-            elif self.head >= self.max_queue:
+            elif self.head >= min(self.max_queue, 1024):
                 del self.queue[:self.head]
                 self.head = 0
             if self.reading_paused:
@@ -328,6 +329,8 @@ cdef class WebSocket:
             raise RuntimeError(f"Invalid WebSocket close code {code!r}.")
         if len(reason.encode()) > 123:
             raise RuntimeError("The reason of a 'websocket.close' has more than 123 bytes.")
+        if code == 1005 and reason:
+            raise RuntimeError("A 'websocket.close' with the code 1005 has no reason.")
         self.app_closed = True
         self.say_close(code, reason)
         self.end_messages(code, reason)
@@ -513,9 +516,10 @@ cdef class WebSocket:
 
     cdef int say_close(self, int code, str reason) except -1:
         """Begin the closing."""
+        cdef bytes frame = close_frame(code, reason)
         self.stop_pings()
         self.state = WS_CLOSING
-        self.write(close_frame(code, reason))
+        self.write(frame)
         if not self.lost:
             self.arm(CLOSE_TIMEOUT)
         # Whatever has come already may have the peer's close frame in it.

@@ -326,7 +326,7 @@ class Config:
         metavar="LIST",
     )
     body_buffer: int = _option(
-        64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES
+        64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES | {"low": 1}
     )
 
     limit_concurrency: int | None = _option(

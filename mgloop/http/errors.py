@@ -8,6 +8,8 @@ the line and exits, an embedding program gets the exception.
 
 from __future__ import annotations
 
+import sys
+
 
 class StartError(Exception):
     """The server cannot start; ``str()`` is one line that says what to do about it."""
@@ -33,3 +35,22 @@ class LifespanError(StartError):
 
 class ClientDisconnected(OSError):  # noqa: N818 - as uvicorn calls it
     """send() after the client has gone; ASGI's specification asks for an OSError."""
+
+
+def because_client_left(exc: BaseException) -> bool:
+    """Whether the application raised `exc` for no other reason: send()'s exception itself, what was
+    raised from it, a group of these, or what Starlette makes of it."""
+    seen = set()  # whoever sets __cause__ may make a ring of them
+    while exc.__cause__ is not None and exc not in seen and not _says_so(exc):
+        seen.add(exc)
+        exc = exc.__cause__
+    return _says_so(exc)
+
+
+def _says_so(exc: BaseException) -> bool:
+    if isinstance(exc, BaseExceptionGroup):
+        return all(map(because_client_left, exc.exceptions))
+    requests = sys.modules.get("starlette.requests")
+    return isinstance(exc, ClientDisconnected) or (
+        requests is not None and isinstance(exc, requests.ClientDisconnect)
+    )

@@ -39,17 +39,17 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
 
 
 def send(
-    request: Any, file: BinaryIO, offset: int, count: int, more: bool, close: bool
+    request: Any, kind: str, file: BinaryIO, offset: int, count: int, more: bool, close: bool
 ) -> Coroutine[Any, Any, None]:
-    """Send `count` bytes of the file from `offset` as (a piece of) the body."""
-    return _send(request, file, offset, count, more, close)
+    """Send `count` bytes of the file from `offset` as (a piece of) the body; kind: the message's."""
+    return _send(request, kind, file, offset, count, more, close)
 
 
 async def _send(
-    request: Any, file: BinaryIO, offset: int, count: int, more: bool, close: bool
+    request: Any, kind: str, file: BinaryIO, offset: int, count: int, more: bool, close: bool
 ) -> None:
     try:
-        if request.begin_file(count, more):
+        if request.begin_file(kind, count, more):
             await _send_pieces(request, file, offset, count)
         request.end_file(count, more)
     finally:

@@ -40,6 +40,8 @@ async def test_one_piece_has_a_length(loop):
         client = await serving.connect()
         for _ in range(3):
             assert await client.request(get()) == (200, {"content-length": "5"}, b"hello")
+    async with Serving(loop, app_of(START, body(None))) as serving:
+        assert await serving.one(get()) == (200, {"content-length": "0"}, b"")
 
 
 @pytest.mark.parametrize("size", [1, 100, 20_000, 300_000])
@@ -234,6 +236,30 @@ async def test_an_exception_is_a_500_that_tells_nothing(loop, debug, caplog):
     assert "ValueError: a secret" in caplog.text
 
 
+def exits():
+    sys.exit(3)
+
+
+def is_cancelled():
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("act", [exits, is_cancelled])
+@on_loop
+async def test_what_ends_no_server(loop, caplog, act):
+    """Nor is it passed over in silence; as with uvicorn."""
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/":
+            act()
+        await answer(send, b"ok")
+
+    async with Serving(loop, app) as serving:
+        assert (await serving.one(get()))[0] == 500
+        assert (await serving.one(get("/other")))[2] == b"ok"
+    assert logged(caplog) == ["Exception in ASGI application\n"]
+
+
 @on_loop
 async def test_an_exception_after_the_response_is_logged(loop, caplog):
     async def app(scope, receive, send):
@@ -283,6 +309,25 @@ async def test_receive_and_send_are_coroutines_to_create_task(loop):
     async with Serving(loop, app) as serving:
         data = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
         assert (await serving.one(data))[2] == b"hi"
+
+
+@on_loop
+async def test_a_send_that_has_to_wait_is_a_coroutine_too(loop):
+    sent = []
+
+    async def app(scope, receive, send):
+        await send(START)
+        for _ in range(60):
+            await asyncio.create_task(send(body(bytes(200_000), True)))
+            sent.append(1)
+        await send(body())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect(limit=1 << 16)
+        await client.send(get())
+        await asyncio.sleep(0.1)
+        assert len(sent) < 60
+        assert len((await client.response())[2]) == 12_000_000
 
 
 @on_loop
@@ -483,10 +528,14 @@ async def test_the_client_goes_while_the_application_waits(loop):
         assert (await receive())["type"] == "http.request"
         first = await receive()
         second = await receive()
-        try:
-            await send(START)
-        except OSError as exc:
-            told.set_result((first, second, type(exc).__name__))
+        # Each of them, whatever it would have been the turn of.
+        names = []
+        for message in (START, body(b"x"), START):
+            try:
+                await send(message)
+            except OSError as exc:
+                names.append(type(exc).__name__)
+        told.set_result((first, second, *names))
 
     async with Serving(loop, app) as serving:
         client = await serving.connect()
@@ -494,7 +543,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
         await asyncio.sleep(0.05)
         client.writer.close()
         gone = {"type": "http.disconnect"}
-        assert await told == (gone, gone, "ClientDisconnected")
+        assert await told == (gone, gone, *["ClientDisconnected"] * 3)
 
 
 @on_loop
@@ -517,6 +566,64 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
         client.writer.transport.abort()
         assert await ended == "ClientDisconnected"
     assert logged(caplog) == []
+
+
+async def in_other_words():
+    try:
+        yield
+    except OSError as exc:
+        raise ValueError from exc
+
+
+async def in_a_group():
+    async def fail(exc):
+        raise exc
+
+    try:
+        yield
+    except OSError as exc:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail(exc))
+
+
+async def wrongly():
+    try:
+        yield
+    except OSError:
+        raise ValueError("a fault") from None
+
+
+async def in_a_ring():
+    try:
+        yield
+    except OSError:
+        first, second = ValueError("a fault"), ValueError("another")
+        first.__cause__, second.__cause__ = second, first
+        raise first  # noqa: B904 - its cause is set
+
+
+@pytest.mark.parametrize("react", [in_other_words, in_a_group, wrongly, in_a_ring])
+@on_loop
+async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog, react):
+    """It is logged if it says more than that."""
+    ended = asyncio.Event()
+
+    async def app(scope, receive, send):
+        try:
+            async with contextlib.asynccontextmanager(react)():
+                await send(START)
+                while True:
+                    await send(body(bytes(100_000), True))
+        finally:
+            ended.set()
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await client.head()
+        client.writer.transport.abort()
+        await ended.wait()
+    assert len(logged(caplog)) == (react in (wrongly, in_a_ring))
 
 
 @on_loop
@@ -575,6 +682,48 @@ async def test_trailers(loop):
             assert (
                 await client.reader.readuntil(b"\r\n\r\n") == b"1\r\nx\r\n0\r\na: 1\r\nb: 2\r\n\r\n"
             )
+
+
+@on_loop
+async def test_a_head_from_another_task_does_not_wait_for_the_body(loop):
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        async def respond():
+            await send(START)
+            await go_on.wait()
+            await send(body(b"x"))
+
+        await asyncio.create_task(respond())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        assert (await client.head())[0] == 200
+        go_on.set()
+        assert await client.reader.readuntil(b"0\r\n\r\n") == b"1\r\nx\r\n0\r\n\r\n"
+
+
+@on_loop
+async def test_a_body_before_trailers_does_not_wait_for_them(loop):
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        async def respond():
+            await send({**START, "trailers": True})
+            await send(body(b"x"))
+            await go_on.wait()
+            await send({"type": "http.response.trailers", "headers": [(b"a", b"b")]})
+
+        await asyncio.create_task(respond())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await client.head()
+        assert await client.reader.readuntil(b"0\r\n") == b"1\r\nx\r\n0\r\n"
+        go_on.set()
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"a: b\r\n\r\n"
 
 
 @on_loop
@@ -643,6 +792,36 @@ async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
             client.writer.transport.abort()
         assert await asyncio.wait_for(ended, 20) == ("ClientDisconnected", "http.disconnect")
     assert logged(caplog) == []
+
+
+@on_loop
+async def test_a_file_has_its_turn(loop, tmp_path):
+    """send() is called before, and awaited behind, what ends the response; or another is called."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3_000_000))
+    said = []
+
+    async def app(scope, receive, send):
+        await send(START)
+        late = asyncio.ensure_future(send({"type": "http.response.pathsend", "path": str(path)}))
+        if scope["path"] == "/during":
+            await asyncio.sleep(0)
+        try:
+            await send(body(b"B"))
+            await late
+        except RuntimeError as exc:
+            said.append(str(exc))
+        if scope["path"] == "/during":
+            await late
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        assert (await client.request(get("/before")))[2] == b"B"
+        assert (await client.request(get("/during")))[2] == path.read_bytes()
+    assert said == [
+        "Unexpected ASGI message 'http.response.pathsend' sent, after response already completed.",
+        "Unexpected ASGI message 'http.response.body' sent, while a file is being sent.",
+    ]
 
 
 @on_loop
@@ -880,6 +1059,37 @@ async def test_the_access_log(loop):
         await serving.one(get("/a"))
         await serving.one(get("/b"))
     assert lines == [("/a", 200, 5, True), ("/b", 200, 5, True)]
+
+
+@on_loop
+async def test_the_access_log_of_what_is_cut_short(loop, caplog):
+    lines = []
+    left = asyncio.Event()
+
+    def log(scope, status, nbytes, seconds):
+        lines.append((scope["path"], status))
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(b"x", True))
+        if scope["path"] == "/raises":
+            raise ValueError
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+        await send(body(b"x", True))
+
+    async with Serving(loop, app, access_log=log) as serving:
+        client = await serving.connect()
+        await client.send(get("/raises"))
+        await client.head()
+        client = await serving.connect()
+        await client.send(get("/left"))
+        await client.head()
+        client.writer.transport.abort()
+        await left.wait()
+    assert lines == [("/raises", 200), ("/left", 200)]
+    assert len(logged(caplog)) == 1
 
 
 @on_loop

@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import gc
 import logging
+import sys
 import weakref
 
 import pytest
@@ -434,6 +435,8 @@ async def test_what_cannot_be_said_at_closing_raises(loop):
                 await send({"type": "websocket.close", "code": code})
         with pytest.raises(RuntimeError, match="more than 123 bytes"):
             await send({"type": "websocket.close", "reason": "€" * 42})
+        with pytest.raises(RuntimeError, match="has no reason"):
+            await send({"type": "websocket.close", "code": 1005, "reason": "bye"})
         await send({"type": "websocket.close", "reason": "€" * 41})
 
     async with upgrading.serving(loop, app) as site, connect(site.url) as client:
@@ -531,6 +534,22 @@ async def test_an_application_need_not_catch_what_send_raises_after_the_end(loop
 
     async with upgrading.serving(loop, app) as site, bare(site):
         pass
+
+
+@on_loop
+async def test_an_application_that_exits_ends_no_server(loop, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept"})
+        sys.exit(3)
+
+    async with upgrading.serving(loop, app) as site:
+        with logged(caplog):
+            async with connect(site.url) as client:
+                with pytest.raises(ConnectionClosed):
+                    await client.recv()
+            assert client.close_code == 1011
+            assert "SystemExit: 3" in caplog.text
 
 
 @pytest.mark.parametrize(("fails", "code"), [(False, 1000), (True, 1011)])

@@ -117,6 +117,10 @@ cdef extern from "ring.h":
     void mgl_ring_clear(mgl_ring *r)
 
 
+cdef extern from "timersort.h":
+    Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) except -1
+
+
 cdef extern from "pulse.h":
     void mgl_inbox_stirs(mgl_inbox *box) noexcept
 
@@ -732,20 +736,15 @@ cdef class LoopCore:
         """Move the timers that are due into the ready queue. The clock need not be asked after a
         wait that the alarm has not ended."""
         cdef double now
-        cdef int64_t due = 0
-        cdef PyObject *timer
+        cdef int64_t due
         if self.timers.len == 0:
             return 0
         if not ask_clock and not self.time_patched \
                 and not mgl_poll_may_have_passed(self.poll, self.first_deadline()):
             return 0
         now = self.read_clock()
-        while self.timers.len > 0 and self.timers.items[0].when <= now:
-            timer = mgl_heap_remove(&self.timers, 0)
-            due += 1
-            mgl_count(&self.count.timers, 1)
-            mgl_ring_push(&self.ready, timer)
-            Py_DECREF(<object>timer)
+        due = mgl_heap_take_due(&self.timers, now, &self.ready)
+        mgl_count(&self.count.timers, due)
         if due and not self.time_patched:
             self.next_wake = <int64_t>(now * 1e9) \
                 + min(max(due * WAKE_PER_TIMER_NS, WAKE_MIN_NS), WAKE_MAX_NS)

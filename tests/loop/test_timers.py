@@ -459,6 +459,49 @@ class TestMany:
         assert set(fired) == expected
         assert [when for when, _ in fired] == sorted(when for when, _ in fired)
 
+    @pytest.mark.parametrize("later", [0, 1, 2000, 60_000])
+    @pytest.mark.parametrize("due", [100, 600, 5000])
+    def test_due_together_while_others_are_not(self, loop, due, later):
+        chance = random.Random(due + later)
+        now = loop.time()
+        fired, expected, handles = [], [], []
+        special = [0.0, -1.0, -1e300, -math.inf, 5e-324, now, math.nextafter(now, 0)]
+        for number in range(due + later):
+            when = now - chance.random() * 10 ** chance.randint(-9, 3)
+            if number < len(special):
+                when = special[number]
+            elif number >= due:
+                when = now + 3600 + chance.random()
+            handles.append(loop.call_at(when, fired.append, when))
+            if number % 7 == 6:
+                handles.pop().cancel()
+            elif number < due:
+                expected.append(when)
+        support.turn(loop, 2)
+        assert fired == sorted(expected)
+        # The others are a heap still.
+        moved = loop.time() + 7200
+        loop.time = lambda: moved
+        rest = handles[len(expected) :]
+        for handle in rest[::3]:
+            handle.cancel()
+        support.turn(loop, 2)
+        del loop.time
+        assert fired[len(expected) :] == sorted(
+            handle.when() for handle in rest if not handle.cancelled()
+        )
+
+    # asyncio's heap is not stable.
+    @pytest.mark.mgloop_only
+    def test_equal_deadlines_of_many_keep_the_order_of_the_calls(self, loop):
+        order = []
+        chance = random.Random(6)
+        whens = chance.choices([-1.0, -0.0, 0.0, loop.time()], k=4000)
+        for number, when in enumerate(whens):
+            loop.call_at(when, order.append, number)
+        support.turn(loop, 2)
+        assert order == sorted(range(4000), key=whens.__getitem__)  # which is stable
+
     def test_cancelled_while_others_fire(self, loop):
         chance = random.Random(5)
         start = loop.time()

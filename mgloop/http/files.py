@@ -41,7 +41,7 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
 def send(
     request: Any, kind: str, file: BinaryIO, offset: int, count: int, more: bool, close: bool
 ) -> Coroutine[Any, Any, None]:
-    """Send `count` bytes of the file from `offset` as (a piece of) the body; kind: the message's."""
+    """Send `count` bytes of the file from `offset` as (a piece of) the body; kind: of message."""
     return _send(request, kind, file, offset, count, more, close)
 
 

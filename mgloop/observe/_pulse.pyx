@@ -46,7 +46,7 @@ cdef class Pulse:
 
     cdef mgl_watcher *watcher
     cdef dict loops         # by the address of its inbox, which lives as long as the loop
-    cdef object left        # removed before wait() told that they go on: (loop, nanoseconds that it stood)
+    cdef object left        # (loop, nanoseconds that it stood): removed before wait() told of it
 
     def __cinit__(self, double threshold, double period):
         self.loops = {}

@@ -91,12 +91,20 @@ class Lifespan:
         }
         try:
             await self._app(scope, self._events.get, self._send)
-        except Exception as exc:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as exc:
+            # As with uvicorn, sys.exit() ends no server; nor does a task of the application's that
+            # has been cancelled. Whoever waits for an answer must not wait for ever.
+            task = asyncio.current_task()
+            if isinstance(exc, asyncio.CancelledError) and task and task.cancelling():
+                self._ended(None)
+                raise
             self._ended(exc)
         else:
             self._ended(None)
 
-    def _ended(self, exc: Exception | None) -> None:
+    def _ended(self, exc: BaseException | None) -> None:
         """The application returned or raised."""
         if not self._started.done():
             if self._mode == "on":

@@ -137,6 +137,79 @@ def test_an_exception_at_the_end_is_logged_with_its_traceback(run, caplog):
     assert caplog.messages[-1] == "Application shutdown failed."
 
 
+class Unusual(BaseException):
+    """Neither an Exception nor one of asyncio's."""
+
+
+#: What ends a lifespan, but neither the server nor its patience.
+UNUSUAL = [asyncio.CancelledError, SystemExit, Unusual]
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_auto_does_without_whatever_is_raised(run, kind, caplog):
+    async def app(scope, receive, send):
+        raise kind
+
+    async def main():
+        lifespan = Lifespan(app, "auto")
+        await lifespan.startup()
+        assert lifespan.state is None
+        await lifespan.shutdown()
+
+    run(main())
+    assert caplog.messages[-1] == "ASGI 'lifespan' protocol appears unsupported."
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_on_does_not_do_without_whatever_is_raised(run, kind, caplog):
+    async def app(scope, receive, send):
+        raise kind
+
+    async def main():
+        with pytest.raises(LifespanError, match="Application startup failed"):
+            await Lifespan(app, "on").startup()
+
+    run(main())
+    assert kind.__name__ in caplog.text
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_a_shutdown_ends_whatever_is_raised(run, kind, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        await send(STARTED)
+        await receive()
+        raise kind
+
+    async def main():
+        lifespan = Lifespan(app, "auto")
+        await lifespan.startup()
+        await lifespan.shutdown()
+
+    run(main())
+    assert kind.__name__ in caplog.text
+    assert caplog.messages[-1] == "Application shutdown failed."
+
+
+def test_a_shutdown_that_is_cancelled_is_no_exception_of_the_application(run, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        await send(STARTED)
+        await asyncio.Event().wait()
+
+    async def main():
+        lifespan = Lifespan(app, "on")
+        await lifespan.startup()
+        task = asyncio.ensure_future(lifespan.shutdown())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    assert caplog.messages[-1] == "Waiting for application shutdown."
+
+
 def test_an_application_that_ended_early_has_no_shutdown(run, caplog):
     async def main():
         lifespan = Lifespan(answering(STARTED), "auto")

@@ -173,12 +173,14 @@ cdef class Site:
         cdef time_t now = time(NULL)
         if now != self.made_at:
             lines = []
-            if self.config.server_header:
+            given = {in_latin(name).lower() for name, _ in self.config.headers}
+            if self.config.server_header and b"server" not in given:
                 lines.append(b"server: mgloop\r\n")
-            if self.config.date_header:
+            if self.config.date_header and b"date" not in given:
                 lines.append(b"date: %s\r\n" % formatdate(now, usegmt=True).encode())
             for name, value in self.config.headers:
-                lines.append(b"%b: %b\r\n" % (in_latin(name), in_latin(value)))
+                # In small letters, as _request looks for those that an application gives itself.
+                lines.append(b"%b: %b\r\n" % (in_latin(name).lower(), in_latin(value)))
             self.head_end = b"".join(lines)
             self.made_at = now
         return self.head_end

@@ -28,6 +28,8 @@ _COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwa
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Headers that are each response's own: one for all would have clients misread some of them.
+_FRAMING = {"connection", "content-length", "transfer-encoding"}
 _FLAGS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -104,6 +106,8 @@ def _header(value: object) -> tuple[str, str]:
     name, content = name.strip(), content.strip(" \t")
     if not _TOKEN.fullmatch(name):
         raise ValueError("has no name that HTTP allows")
+    if name.lower() in _FRAMING:
+        raise ValueError("is a header that each response has to say for itself")
     if any(c in "\r\n\0" for c in content) or any(ord(c) > 255 for c in content):
         raise ValueError("has a value that HTTP does not allow")
     return name, content

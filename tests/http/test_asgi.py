@@ -119,6 +119,22 @@ async def test_headers_are_those_of_the_application(loop):
 
 
 @on_loop
+async def test_configured_headers_take_the_place_of_the_servers_own(loop):
+    configured = [("Server", "configured"), ("Date", "never")]
+    for given, server in ([], "configured"), ([(b"server", b"the application's")], None):
+        app = app_of({**START, "headers": given}, body())
+        async with Serving(
+            loop, app, server_header=True, date_header=True, headers=configured
+        ) as serving:
+            client = await serving.connect()
+            await client.send(get())
+            head = await client.reader.readuntil(b"\r\n\r\n")
+        lines = sorted(head.lower().split(b"\r\n")[1:-2])
+        name = b"server: " + (server or "the application's").encode()
+        assert lines == [b"content-length: 0", b"date: never", name]
+
+
+@on_loop
 async def test_the_application_ends_the_connection(loop):
     app = app_of({**START, "headers": [(b"Connection", b"close")]}, body(b"bye"))
     async with Serving(loop, app) as serving:

@@ -296,8 +296,11 @@ class Supervisor:
         try:
             while True:
                 worker = slot.worker = await self._start(slot.number)
-                await worker.ready
-                self._announce(self._listeners.urls)
+                # A start that does not come to an end is mended by a change, too.
+                starting: list[asyncio.Future[Any]] = [changed, worker.ready]
+                await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
+                if worker.ready.done():
+                    self._announce(self._listeners.urls)
                 events: list[asyncio.Future[Any]] = [changed, worker.ended]
                 await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
                 if not changed.done():
@@ -306,7 +309,11 @@ class Supervisor:
                     )
                 logger.warning("%s changed: reloading.", await changed)
                 changed = asyncio.ensure_future(anext(changes))
-                worker.stop(self._kill_after())
+                if worker.ready.done():
+                    worker.stop(self._kill_after())
+                else:
+                    worker.signal(signal.SIGQUIT)  # nobody is served yet
+                    worker.kill_after(self._kill_after())
                 await asyncio.wait([worker.ended])
         finally:
             changed.cancel()

@@ -328,6 +328,17 @@ def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_argu
         assert command.stop() == 0
 
 
+def test_a_change_ends_a_start_up_that_stands_still(folder, reload_arguments):
+    standing = 'print("standing still", flush=True)\n        await asyncio.Event().wait()'
+    write_app(folder, APPLICATION.replace("await receive()", standing, 1))
+    with Command(*reload_arguments, cwd=folder) as command:
+        command.wait_for("standing still")
+        write_app(folder)
+        command.wait_for(r"main\.py changed: reloading")
+        get(command.url())
+        assert command.stop() == 0
+
+
 def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_arguments):
     arguments = [*reload_arguments, "--reload-dir", "nowhere"]
     lines = fails(*arguments, cwd=folder, status=1)

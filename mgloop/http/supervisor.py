@@ -280,8 +280,8 @@ class Supervisor:
         """A worker that serves, or None if it could not; that is logged."""
         try:
             worker = await self._start(number)
-        except OSError as exc:
-            logger.error("No worker can be started: %s.", exc)
+        except StartError as exc:
+            logger.error("%s", exc)
             return None
         if await worker.ready:
             return worker
@@ -321,6 +321,13 @@ class Supervisor:
             await changes.aclose()
 
     async def _start(self, number: int) -> Worker:
+        """Another process for the slot; raises StartError if there can be none."""
+        try:
+            return await self._spawn(number)
+        except OSError as exc:
+            raise StartError(f"No worker can be started: {exc.strerror or exc}.") from None
+
+    async def _spawn(self, number: int) -> Worker:
         threads = self.config.threads
         bound = [self._listeners.of_slot(number * threads + n) for n in range(threads)]
         ours, theirs = socket.socketpair()

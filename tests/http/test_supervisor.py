@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Workers under the supervisor: started, replaced, recycled, ended; and --reload."""
 
+import asyncio
+import errno
 import os
 import signal
 import threading
@@ -16,6 +18,9 @@ from commands import (
     wait_gone,
     write_app,
 )
+
+from mgloop.http import Config, StartError
+from mgloop.http.supervisor import supervise
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
 
@@ -278,6 +283,16 @@ def test_threads_in_workers(folder):
         answering(command.address, command.workers)
         assert command.stop() == 0
     assert command.output.count("the application has shut down") == 4
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"reload": True}])
+def test_that_the_first_worker_cannot_be_started_is_one_line(monkeypatch, options):
+    async def refused(*_args, **_options):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    with pytest.raises(StartError, match="No worker can be started: Resource temporarily"):
+        supervise(Config(app="main:app", port=0, **options))
 
 
 # --- reload --------------------------------------------------------------------------------------

@@ -205,8 +205,11 @@ class Server:
             raise sockets.refusal(sockets.Listener([sock]).url(tls=False), exc) from exc
 
     async def close(self) -> None:
-        """Stop in good order: see the module. Returns when the application has shut down."""
-        self.started = False
+        """Stop in good order: see the module. Returns when the application has shut down.
+
+        Who loses patience and cancels it gets the same at once, before CancelledError is raised.
+        """
+        was_started, self.started = self.started, False
         self._stopping.set()
         if self._memory_timer is not None:
             self._memory_timer.cancel()
@@ -216,9 +219,18 @@ class Server:
             sock.close()
         if self._listeners is not None:
             self._listeners.close()
+        if was_started and not self._quiet:
+            logger.info("Shutting down.")  # nobody is accepted any more
+        try:
+            await self._end()
+        except asyncio.CancelledError:
+            self.stop(now=True)
+            await self._end()
+            raise
+
+    async def _end(self) -> None:
+        """All of close() that takes time."""
         if self.site is not None:
-            if not self._quiet:
-                logger.info("Shutting down.")  # nobody is accepted any more
             await self._drain()
         if self._lifespan is not None:
             await self._unless_now(self._lifespan.shutdown())
@@ -280,7 +292,8 @@ class Server:
     ) -> None:
         """Serve until stop(), or SIGINT or SIGTERM; a second one of these ends it at once.
 
-        on_start: called once connections are accepted. Raises StartError.
+        on_start: called once connections are accepted. Raises StartError. If its task is
+        cancelled, the server has ended at once when CancelledError is raised.
         """
         with handled_signals(self) if handle_signals else contextlib.nullcontext():
             starting = asyncio.ensure_future(self.start())
@@ -296,6 +309,12 @@ class Server:
                     on_start()
                 await self._stopping.wait()
                 await self.close()
+            except asyncio.CancelledError:
+                starting.cancel()
+                await asyncio.wait([starting])
+                self.stop(now=True)
+                await self.close()
+                raise
             finally:
                 now.cancel()
                 await asyncio.wait([now])

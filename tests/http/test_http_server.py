@@ -139,6 +139,52 @@ def test_a_request_that_outlasts_the_deadline_is_cancelled(run, caplog):
     assert "Cancelling 1 requests that have not ended in time." in caplog.messages
 
 
+@pytest.mark.parametrize("how", ["serve", "close"])
+def test_who_cancels_it_leaves_nothing_behind(run, how):
+    async def main():
+        gate = Gate()
+        server = Server(Config(app=gate, port=0))
+        if how == "serve":
+            task = asyncio.ensure_future(server.serve(handle_signals=False))
+            while not server.started:
+                await asyncio.sleep(0.01)
+        else:
+            await server.start()
+        request = asyncio.ensure_future(fetch(server))
+        await gate.entered.wait()
+        if how == "close":
+            task = asyncio.ensure_future(server.close())
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert gate.log == ["cancelled", "shutdown"]
+        assert [sock.fileno() for sock in server.sockets] == [-1]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await request
+
+    run(main())
+
+
+def test_a_serve_that_is_cancelled_while_it_starts_leaves_nothing_behind(run):
+    async def main():
+        waiting = asyncio.Event()
+
+        async def app(scope, receive, send):
+            waiting.set()
+            await asyncio.Event().wait()
+
+        server = Server(Config(app=app, port=0))
+        task = asyncio.ensure_future(server.serve(handle_signals=False))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [sock.fileno() for sock in server.sockets] == [-1]
+
+    run(main())
+
+
 def test_an_idle_connection_is_no_obstacle(run):
     async def main():
         async with Server(Config(app=hello, port=0, timeout_keep_alive=600)) as server:

@@ -254,17 +254,18 @@ class Config:
         shown="this one",
     )
     reload_includes: tuple[str, ...] = _option(
-        ("*.py",),
+        (),
         _DEV,
-        "pattern of files to watch; may be repeated",
+        "pattern of files to watch, besides *.py; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-include",
     )
     reload_excludes: tuple[str, ...] = _option(
-        (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__"),
+        (),
         _DEV,
-        "pattern of files and folders not to watch; may be repeated",
+        "pattern of files and folders not to watch, besides .*, *.py[cod], .sw.*, ~* and"
+        " __pycache__; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-exclude",

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which files have changed, for --reload: told by watchfiles if that is installed, else by looking.
 
-Patterns are matched against the name of a file and of each folder on the way to it, so that an
-excluded folder is not looked into.
+Patterns are matched against a file and each folder on the way to it, so that an excluded folder is
+not looked into. One without a slash is matched against the name; one with slashes against the end
+of the path, or all of it. As with uvicorn, what is given is added to the defaults, of which those
+fall away that are given for the contrary.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterator
 from fnmatch import fnmatch
+from pathlib import PurePath
 
 from .config import Config
 from .errors import StartError
+
+_INCLUDES = ("*.py",)
+_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
 
 
 async def changes(config: Config) -> AsyncGenerator[str, None]:
@@ -22,39 +28,70 @@ async def changes(config: Config) -> AsyncGenerator[str, None]:
     for root in roots:
         if not os.path.isdir(root):
             raise StartError(f"cannot watch {root}: there is no such folder")
+    patterns = _Patterns(config)
     try:
         from watchfiles import awatch  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        async for path in _by_looking(config, roots):
+        async for path in _by_looking(config, patterns, roots):
             yield os.path.relpath(path)
         return
     delay = int(config.reload_delay * 1000)
     async for batch in awatch(*roots, watch_filter=None, step=delay, rust_timeout=1000):
-        wanted = [path for _, path in sorted(batch) if _is_wanted(config, roots, path)]
+        wanted = [path for _, path in sorted(batch) if patterns.want(roots, path)]
         if wanted:
             yield os.path.relpath(wanted[0])
 
 
-def _is_wanted(config: Config, roots: list[str], path: str) -> bool:
-    for root in roots:
-        if os.path.commonpath([root, path]) == root:
-            *folders, name = os.path.relpath(path, root).split(os.sep)
-            if not any(_excluded(config, part) for part in (*folders, name)):
-                return any(fnmatch(name, pattern) for pattern in config.reload_includes)
-    return False
+class _Patterns:
+    """Which files are watched."""
+
+    def __init__(self, config: Config) -> None:
+        given = config.reload_includes, config.reload_excludes
+        includes, excludes = (list(map(_normal, filter(None, patterns))) for patterns in given)
+        self.includes = [each for each in _INCLUDES if each not in excludes] + includes
+        self.excludes = [each for each in _EXCLUDES if each not in includes] + excludes
+
+    def want(self, roots: list[str], path: str) -> bool:
+        """Whether the file `path`, somewhere below one of `roots`, is one of them."""
+        for root in roots:
+            if os.path.commonpath([root, path]) == root:
+                way = [path, *(folder for folder in _parents(path) if len(folder) > len(root))]
+                if not any(map(self.exclude, way)):
+                    return any(_matches(path, pattern) for pattern in self.includes)
+        return False
+
+    def exclude(self, path: str) -> bool:
+        """Whether the file or folder is not looked at, wherever it is."""
+        return any(_matches(path, pattern) for pattern in self.excludes)
 
 
-def _excluded(config: Config, name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in config.reload_excludes)
+def _normal(pattern: str) -> str:
+    """Of a path that says that it begins here, from the root on."""
+    here = pattern in (".", "..") or pattern.startswith(("./", "../"))
+    return os.path.abspath(pattern) if here else os.path.normpath(pattern)
 
 
-async def _by_looking(config: Config, roots: list[str]) -> AsyncGenerator[str, None]:
+def _matches(path: str, pattern: str) -> bool:
+    if os.sep in pattern:
+        return PurePath(path).match(pattern)
+    return fnmatch(os.path.basename(path), pattern)  # 0.6 us in place of 4
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder
+
+
+async def _by_looking(
+    config: Config, patterns: _Patterns, roots: list[str]
+) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
-    before = dict(_files(config, roots))
+    before = dict(_files(patterns, roots))
     while True:
         await asyncio.sleep(config.reload_delay)
         # Not in the loop: a large tree takes a while, and signals should not wait.
-        now = dict(await loop.run_in_executor(None, lambda: list(_files(config, roots))))
+        now = dict(await loop.run_in_executor(None, lambda: list(_files(patterns, roots))))
         different = [path for path, seen in now.items() if before.get(path) != seen]
         different += [path for path in before if path not in now]
         before = now
@@ -62,13 +99,15 @@ async def _by_looking(config: Config, roots: list[str]) -> AsyncGenerator[str, N
             yield min(different)
 
 
-def _files(config: Config, roots: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _files(patterns: _Patterns, roots: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
     for root in roots:
         for folder, folders, names in os.walk(root):
-            folders[:] = [name for name in folders if not _excluded(config, name)]
+            folders[:] = [
+                name for name in folders if not patterns.exclude(os.path.join(folder, name))
+            ]
             for name in names:
                 path = os.path.join(folder, name)
-                if _is_wanted(config, roots, path):
+                if patterns.want(roots, path):
                     try:
                         status = os.stat(path)
                     except OSError:

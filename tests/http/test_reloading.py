@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which files --reload watches."""
+
+import os
+
+import pytest
+
+from mgloop.http import Config
+from mgloop.http.reloading import _Patterns
+
+FILES = {
+    *("main.py", "main.pyc", ".hidden.py", "page.html", "tests/test_a.py", "tests/deep/b.py"),
+    *("src/tests/c.py", "__pycache__/d.py", "templates/e.html"),
+}
+DEFAULT = {"main.py", "tests/test_a.py", "tests/deep/b.py", "src/tests/c.py"}
+TESTS = {"tests/test_a.py", "tests/deep/b.py"}
+
+
+@pytest.mark.parametrize(
+    ("includes", "excludes", "watched"),
+    [
+        ([], [], DEFAULT),
+        (["*.html"], [], DEFAULT | {"page.html", "templates/e.html"}),
+        (["templates/*.html"], [], DEFAULT | {"templates/e.html"}),
+        (["./*.html"], [], DEFAULT | {"page.html"}),
+        ([".*"], [], DEFAULT | {".hidden.py"}),
+        (["*.html"], ["*.py"], {"page.html", "templates/e.html"}),
+        ([], ["tests"], {"main.py"}),
+        ([], ["tests/"], {"main.py"}),
+        ([], ["tests/*"], {"main.py"}),
+        ([], ["tests/test_*"], DEFAULT - {"tests/test_a.py"}),
+        ([], ["./tests"], DEFAULT - TESTS),
+        ([], ["{here}/tests"], DEFAULT - TESTS),
+        ([], ["{here}/tests/*"], DEFAULT - TESTS),
+        ([], ["src/tests"], DEFAULT - {"src/tests/c.py"}),
+        ([""], ["", "."], DEFAULT),
+    ],
+)
+def test_what_is_given_is_added_to_what_is_known(
+    tmp_path, monkeypatch, includes, excludes, watched
+):
+    monkeypatch.chdir(tmp_path)
+    here = os.getcwd()
+    excludes = [pattern.format(here=here) for pattern in excludes]
+    patterns = _Patterns(Config(app="main:app", reload_includes=includes, reload_excludes=excludes))
+    assert {name for name in FILES if patterns.want([here], os.path.join(here, name))} == watched

@@ -494,9 +494,11 @@ def load(
         environ.update(added)
         if update_environ is not None:
             update_environ(added)
-    values.update(from_environ(environ))
-    values.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
-    return Config(**values)  # type: ignore[arg-type]
+    platform, chosen = from_platform(environ), from_environ(environ)
+    chosen.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
+    if (values | chosen).get("reload"):
+        platform.pop("workers", None)  # which is for production
+    return Config(**values | platform | chosen)  # type: ignore[arg-type]
 
 
 def flag_of(name: str) -> str:
@@ -527,13 +529,19 @@ def from_toml(file: str) -> dict[str, object]:
     return values
 
 
-def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options in variables such as MGLOOP_SERVE_PORT."""
+def from_platform(environ: Mapping[str, str]) -> dict[str, object]:
+    """The options in variables that are not this server's alone."""
     values = {}
     for variable, name in _COMMON_VARIABLES.items():
         # An empty list of proxies says that there are none.
         if environ.get(variable) or (variable in environ and name == "forwarded_allow_ips"):
             values[name] = convert(name, environ[variable], variable)
+    return values
+
+
+def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    """The options in variables such as MGLOOP_SERVE_PORT."""
+    values = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":
             continue

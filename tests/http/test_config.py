@@ -179,6 +179,14 @@ def test_common_variables_count_less_than_our_own():
     assert (config.workers, config.forwarded_allow_ips) == (1, "")
 
 
+def test_a_platforms_number_of_workers_is_no_obstacle_to_reload():
+    environ = {"WEB_CONCURRENCY": "3"}
+    assert load({"reload": True}, environ).workers == 1
+    assert load({}, environ | {"MGLOOP_SERVE_RELOAD": "1"}).workers == 1
+    with pytest.raises(ConfigError, match="reload and several workers exclude each other"):
+        load({"reload": True, "workers": "2"}, environ)
+
+
 @pytest.mark.parametrize(
     ("environ", "says"),
     [

@@ -106,6 +106,8 @@ class Worker(base.Worker):
 
     def _beat(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.notify()
+        if not self.alive:
+            server.stop()  # --reload: a file has changed
         if os.getppid() != self.ppid:
             self.log.info("Parent changed, shutting down: %s", self)
             server.stop()

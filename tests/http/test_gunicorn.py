@@ -90,6 +90,16 @@ def test_a_loop_that_is_stuck_is_replaced(folder):
         assert get(url) != before
 
 
+def test_changed_code_is_served(folder):
+    with gunicorn(folder, "--reload") as command:
+        url = listening(command)
+        assert not get(url).startswith("new")
+        write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
+        command.wait_for(r"Worker reloading: .*main\.py modified")
+        command.wait_for("Booting worker")
+        assert get(url).startswith("new")
+
+
 def test_options(folder):
     """gunicorn's own, and those of a subclass."""
     write_app(

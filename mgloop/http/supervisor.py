@@ -236,6 +236,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for slot in self._slots:
                 group.create_task(self._keep(slot))
+            self._begin_to_roll()  # the first may have started with old code
 
     # --- one slot ----------------------------------------------------------------------------
 
@@ -249,10 +250,12 @@ class Supervisor:
                     delay = _pause(failures)
                     logger.info("The next worker starts in %g seconds.", delay)
                     await asyncio.sleep(delay)
+                wished = slot.wish.done()
                 slot.worker = await self._start_ready(slot.number)
                 if slot.worker is None:
                     failures += 1
-                slot.grant(slot.worker is not None)
+                if wished:  # and not only since it started, perhaps with old code
+                    slot.grant(slot.worker is not None)
                 continue
             if worker.wants_successor and failures == 0:
                 slot.replace()  # it has reached its limit before it was known to be ready
@@ -436,7 +439,10 @@ class Supervisor:
         if self.config.reload or self._stopping.is_set():
             return
         self._hangups += 1
-        if self._rolling is None and self._announced:
+        self._begin_to_roll()
+
+    def _begin_to_roll(self) -> None:
+        if self._hangups and self._rolling is None and self._announced:
             self._rolling = asyncio.ensure_future(self._roll())
 
     async def _roll(self) -> None:

@@ -4,6 +4,7 @@
 import asyncio
 import errno
 import os
+import re
 import signal
 import threading
 
@@ -276,6 +277,36 @@ def test_a_third_signal_kills(folder):
             command.wait_for("Stopping at once")
             command.send(signal.SIGTERM)
             assert command.end() == 0
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
+    """With the old code, which the first or the second has read when SIGHUP comes."""
+    starting = f"""await receive()
+        with open("starts", "a+") as starts:
+            print("start", file=starts, flush=True)
+            starts.seek(0)
+            number = len(starts.readlines())
+        print("start", number, flush=True)
+        while number == {held} and not os.path.exists("go"):
+            await asyncio.sleep(0.01)"""
+    old = APPLICATION.replace("await receive()", starting, 1)
+    write_app(folder, old)
+    arguments = ["serve", "main:app", "--port", 0, "--workers", 2]
+    with Command(*arguments, cwd=folder) as command:
+        command.wait_for(f"start {held}")
+        write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
+        command.send(signal.SIGHUP)
+        if held == 2:  # when its turn has come
+            command.wait_for("SIGHUP: workers are replaced")
+            command.wait_for("is ready")
+        (folder / "go").touch()
+        command.wait_for("SIGHUP: all workers have been replaced")
+        while command.output.count("the application has shut down") < 2:
+            command.wait_for("the application has shut down")
+        url = re.search(r"Serving on (\S+)", command.output)[1]
+        assert all(get(url).startswith("new") for _ in range(50))
+        assert command.stop() == 0
 
 
 def test_threads_in_workers(folder):

@@ -30,6 +30,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Headers that are each response's own: one for all would have clients misread some of them.
 _FRAMING = {"connection", "content-length", "transfer-encoding"}
+# Between double quotes in a file of the environment.
+_ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 _FLAGS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -565,7 +567,10 @@ def guess(name: str) -> str:
 
 
 def read_env_file(file: str) -> dict[str, str]:
-    """NAME=value lines: with quotes or without, comments, and an `export` in front if need be."""
+    """NAME=value lines: with quotes or without, comments, and an `export` in front if need be.
+
+    Backslashes between quotes are python-dotenv's. Other variables are not put in.
+    """
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -578,10 +583,14 @@ def read_env_file(file: str) -> dict[str, str]:
             continue
         match = re.fullmatch(
             r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*"""
-            r"""(?:"([^"]*)"|'([^']*)'|(.*?))(?:\s+\#.*)?""",
+            r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(.*?))(?:\s+\#.*)?""",
             stripped,
         )
         if not match:
             raise ConfigError(f"{file}, line {number}: this is not NAME=value: {stripped!r}")
-        values[match[1]] = next((part for part in match.groups()[1:] if part is not None), "")
+        name, double, single, plain = match.groups()
+        if double is not None:
+            values[name] = re.sub(r"\\([\\'\"abfnrtv])", lambda m: _ESCAPES.get(m[1], m[1]), double)
+        else:
+            values[name] = plain if single is None else re.sub(r"\\([\\'])", r"\1", single)
     return values

@@ -215,6 +215,8 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
             PLAIN=some words # and a comment
             export QUOTED="a # b"
             SINGLE = 'c'
+            LINES="a\\nb \\"c\\" \\\\d" # and a comment
+            APOSTROPHE='it\\'s \\n'
             EMPTY=
             KEPT=new
             MGLOOP_SERVE_PORT=99
@@ -228,6 +230,8 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
         "PLAIN": "some words",
         "QUOTED": "a # b",
         "SINGLE": "c",
+        "LINES": 'a\nb "c" \\d',
+        "APOSTROPHE": "it's \\n",
         "EMPTY": "",
         "MGLOOP_SERVE_PORT": "99",
     }

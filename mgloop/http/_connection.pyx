@@ -750,13 +750,13 @@ cdef class Connection(Channel):
         cdef Request request = self.unbegun
         cdef Site site = self.site
         self.unbegun = None
+        if site.access_log is not None:
+            request.began = mgl_clock_ns()
         if 0 < site.limit_concurrency <= site.in_flight:
             log.warning("Exceeded concurrency limit.")
             self.refuse(503, "too many requests at once")
             return 0
         site.in_flight += 1
-        if site.access_log is not None:
-            request.began = mgl_clock_ns()
         site.count_request()
         request.step_on()
         return 0
@@ -866,15 +866,15 @@ cdef class Connection(Channel):
             return 0
         if 400 <= status < 500:
             log.warning("Invalid HTTP request received: %s", reason)
-        if request is not None:
-            request.disconnect()
         if request is not None and request.state > MGL_HELD:
+            request.disconnect()
             self.enter(MGL_ON_LOSS)
             self.transport.close()
             return 0
-        self.write(closing_response(
-            status, f"{status} {HTTPStatus(status).phrase}: {reason}\n".encode(),
-            self.site.headers_now()))
+        body = f"{status} {HTTPStatus(status).phrase}: {reason}\n".encode()
+        if request is not None:
+            request.refused(status, len(body))
+        self.write(closing_response(status, body, self.site.headers_now()))
         return self.finish(True)
 
     cdef int write_failed(self, object exc) except -1:

@@ -105,6 +105,7 @@ cdef class Request(Writer):
     cdef long long length               # as announced and not sent yet
     cdef long long sent                 # bytes of body
     cdef int64_t began                  # for the access log: mgl_clock_ns()
+    cdef bint noted                     # it has been told
 
     cdef int begin(self) except -1
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1
@@ -124,13 +125,14 @@ cdef class Request(Writer):
     cdef int check_length(self, Py_ssize_t n, bint more) except -1
     cdef int hand_over(self, bytes data) except -1
     cdef int flush_soon(self) except -1
+    cdef int refused(self, int status, Py_ssize_t n) except -1
     cdef int note_access(self) except -1
     cdef int suspended(self) except -1
     cdef int frame(self, Py_ssize_t n, bint more) except -1
     cdef int write_piece(self, bytes data, bint more) except -1
     cdef int complete(self) except -1
     cdef object drained(self)
-    cdef int app_returned(self) except -1
+    cdef int app_returned(self, object value) except -1
     cdef int app_raised(self, object exc) except -1
     cdef int abandon(self) except -1
     cdef int own_answer(self, int status, bytes text) except -1

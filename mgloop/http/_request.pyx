@@ -107,9 +107,12 @@ cdef PySendResult request_step(PyObject *self, PyObject *value,
         if outcome == PYGEN_NEXT:
             request.suspended()
             return outcome
-        Py_DECREF(<object>result[0])
+        value = result[0]
         result[0] = NULL
-        request.app_returned()
+        try:
+            request.app_returned(<object>value)
+        finally:
+            Py_DECREF(<object>value)
     result[0] = <PyObject *>None
     Py_INCREF(None)
     return outcome
@@ -164,9 +167,9 @@ cdef class Request(Writer):
         self.stepping = True
         try:
             yielded = self.coroutine.throw(value)
-        except StopIteration:
+        except StopIteration as stop:
             self.stepping = False
-            self.app_returned()
+            self.app_returned(stop.value)
         except BaseException as exc:
             self.stepping = False
             self.app_raised(exc)
@@ -664,7 +667,19 @@ cdef class Request(Writer):
             self.note_access()
         return self.channel.answered(self, not self.close_after)
 
+    cdef int refused(self, int status, Py_ssize_t n) except -1:
+        """The server has answered in the application's place, n bytes of body."""
+        self.status = status
+        self.sent = n
+        if self.channel.site.access_log is not None:
+            self.began = self.began or mgl_clock_ns()
+            self.note_access()
+        return self.disconnect()
+
     cdef int note_access(self) except -1:
+        if self.noted:
+            return 0
+        self.noted = True
         try:
             self.channel.site.access_log(
                 self.scope, self.status, self.sent, (mgl_clock_ns() - self.began) * 1e-9)
@@ -678,8 +693,11 @@ cdef class Request(Writer):
         self.channel.site.running.add(self)
         return 0
 
-    cdef int app_returned(self) except -1:
-        if not self.disconnected:
+    cdef int app_returned(self, object value) except -1:
+        if value is not None:
+            log.error("ASGI callable should return None, but returned '%s'.", value)
+            self.abandon()
+        elif not self.disconnected:
             if self.state == MGL_UNSTARTED:
                 log.error("ASGI callable returned without starting response.")
                 self.own_answer(500, b"Internal Server Error")

@@ -127,7 +127,12 @@ def _code(default: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `mgloop`; returns the exit status."""
-    given = vars(parser().parse_args(arguments))
+    top = parser()
+    known, unknown = top.parse_known_args(arguments)
+    given = vars(known)
+    if unknown:
+        top.prog += f" {given['command']}"  # whose --help has the options
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     del given["command"]
     file, check = given.pop("config", None), given.pop("check", False)
     try:

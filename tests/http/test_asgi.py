@@ -1109,6 +1109,60 @@ async def test_the_access_log_of_what_is_cut_short(loop, caplog):
 
 
 @on_loop
+async def test_the_access_log_of_what_is_refused(loop):
+    """With the server's status, once, whatever the application says when it hears of it."""
+    lines = []
+    go_on = asyncio.Event()
+
+    def log(scope, status, nbytes, seconds):
+        assert 0 <= seconds < 60
+        lines.append((scope["path"], status, nbytes > 0))
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/waits":
+            await go_on.wait()
+            await answer(send, b"ok")
+        else:
+            await send(START)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    limits = {"limit_concurrency": 1, "limit_request_body": 5}
+    async with Serving(loop, app, access_log=log, **limits) as serving:
+        waits = await serving.connect()
+        await waits.send(get("/waits"))
+        await asyncio.sleep(0.05)
+        assert (await serving.one(get("/busy")))[0] == 503
+        go_on.set()
+        await waits.response()
+        post = b"POST /large HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert (await serving.one(post + b"9\r\n123456789\r\n0\r\n\r\n"))[0] == 413
+        client = await serving.connect()
+        await client.send(post.replace(b"large", b"later") + b"5\r\n12345\r\n")
+        await asyncio.sleep(0.05)
+        await client.send(b"1\r\n6\r\n0\r\n\r\n")
+        assert (await client.head())[0] == 200  # it had left before
+        await client.ended()
+    refused = [("/busy", 503, True), ("/waits", 200, True), ("/large", 413, True)]
+    assert lines[:3] == refused
+    assert lines[3:] == [("/later", 200, False)]
+
+
+@pytest.mark.parametrize("first", [[], [START, body(b"ok")]], ids=len)
+@on_loop
+async def test_an_application_that_returns_something(loop, caplog, first):
+    async def app(scope, receive, send):
+        for message in first:
+            await send(message)
+        return "something"
+
+    async with Serving(loop, app) as serving:
+        status, _, text = await serving.one(get())
+        assert (status, text) == ((200, b"ok") if len(first) == 2 else (500, text))
+    assert logged(caplog) == ["ASGI callable should return None, but returned 'something'."]
+
+
+@on_loop
 async def test_nothing_grows(loop):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive))

@@ -86,7 +86,7 @@ def test_help_names_every_option(capsys):
         (["main:app", "--header", "x"], "--header: 'x' is not a header of the form Name:Value"),
         (["main:app", "--uds", "a", "--fd", "3"], "uds and fd exclude each other"),
         (["main:app", "--bind", "a:b"], "--bind: 'a:b' is neither HOST:PORT nor unix:PATH"),
-        (["main:app", "--prot", "3"], "unrecognized arguments: --prot"),
+        (["main:app", "--prot", "3"], "mgloop serve: unrecognized arguments: --prot"),
         (["main:app", "--port"], "argument --port: expected one argument"),
         (["main:app", "--log-config", "none.json"], "cannot read the logging configuration"),
         (["main:app", "--config", "none.toml"], "cannot read the configuration none.toml"),

@@ -13,6 +13,7 @@
 # make ecosystem    other projects' suites and programs over mgloop
 # make threads      a million calls from 8 threads into 8 loops, counted; also while these are being closed
 # make serve-soak   `mgloop serve` under slow clients, while workers go, after a million requests, among clients of every kind
+# make tls          what speaks TLS, and CPython's own suites of it, by way of the ssl module
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
@@ -47,8 +48,8 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem faults \
-	serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
+.PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem tls \
+	faults serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -126,6 +127,15 @@ conformance: build $(VENV)/.group-test
 
 ecosystem: build $(VENV)/.group-test
 	$(RUN) python -m tests.ecosystem $(ARGS)
+
+# Everything else here calls OpenSSL directly, where that is safe. The other engine is chosen for the processes that the
+# tests start, too; asyncio's half, which has only one, is left out.
+TLS_SUITES = ssl sslproto start_tls streams sendfile buffered_proto
+tls: export MGLOOP_TLS_ENGINE = ssl
+tls: build $(VENV)/.group-test
+	$(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" -k "tls or ssl or https or sendfile" $(ABOUT_TOOLS) \
+		$(PYTEST_ARGS)
+	$(RUN) python -m tests.conformance --no-control --suite $(TLS_SUITES) $(ARGS)
 
 # Half an hour. ARGS="slow --quick", say, is a part, and a little of it.
 serve-soak: build $(VENV)/.group-test

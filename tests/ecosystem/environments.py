@@ -45,6 +45,12 @@ def _run(*command: object) -> None:
         raise SetupError(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
 
 
+def _pip(python: Path, *what: object) -> None:
+    """Install into the environment of *python*, by the pip that runs this: the one which came with
+    an older interpreter looks past the pins of packages that are asked for with an extra."""
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *what)
+
+
 def _pinned(file: str, name: str) -> str | None:
     """The line for *name* in a file of ``requirements/``."""
     entries = (REQUIREMENTS / file).read_text().replace("\\\n", " ").splitlines()
@@ -74,21 +80,12 @@ class Environments:
             print(f"  making {folder.name}", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             _run(sys.executable, "-m", "venv", folder)
-            _run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", requirements)
+            _pip(python, "--require-hashes", "-r", requirements)
             stamp.write_text(digest)
         if self.loop == "mgloop":
-            _run(
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--force-reinstall",
-                self.wheel(),
-            )
+            _pip(python, "--no-deps", "--force-reinstall", self.wheel())
         elif self.loop != "asyncio":
-            _run(python, "-m", "pip", "install", "--quiet", self.loop)
+            _pip(python, self.loop)
         return python
 
     def wheel(self) -> Path:

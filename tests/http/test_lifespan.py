@@ -65,15 +65,30 @@ def test_off_means_that_it_is_not_called(run):
     run(main())
 
 
-async def unsupported(scope, receive, send):
-    raise ValueError("only http")
+class Unusual(BaseException):
+    """Neither an Exception nor one of asyncio's."""
+
+
+#: What ends a lifespan, but neither the server nor its patience.
+KINDS = [ValueError, asyncio.CancelledError, SystemExit, Unusual]
+
+
+def raising(kind):
+    async def app(scope, receive, send):
+        raise kind("only http")
+
+    return app
 
 
 async def returning(scope, receive, send):
     pass
 
 
-@pytest.mark.parametrize("app", [unsupported, returning])
+UNSUPPORTED = [*map(raising, KINDS), returning]
+NAMES = [*(kind.__name__ for kind in KINDS), "returns"]
+
+
+@pytest.mark.parametrize("app", UNSUPPORTED, ids=NAMES)
 def test_auto_does_without(run, app, caplog):
     async def main():
         lifespan = Lifespan(app, "auto")
@@ -85,7 +100,7 @@ def test_auto_does_without(run, app, caplog):
     assert caplog.messages[-1] == "ASGI 'lifespan' protocol appears unsupported."
 
 
-@pytest.mark.parametrize("app", [unsupported, returning])
+@pytest.mark.parametrize("app", UNSUPPORTED, ids=NAMES)
 def test_on_does_not_do_without(run, app, caplog):
     async def main():
         with pytest.raises(LifespanError, match="Application startup failed"):
@@ -120,12 +135,13 @@ def test_a_shutdown_that_fails_is_logged(run, caplog):
     assert caplog.messages[-2:] == ["still busy", "Application shutdown failed."]
 
 
-def test_an_exception_at_the_end_is_logged_with_its_traceback(run, caplog):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_at_the_end_is_logged_with_its_traceback(run, kind, caplog):
     async def app(scope, receive, send):
         await receive()
         await send(STARTED)
         await receive()
-        raise RuntimeError("at the end")
+        raise kind("at the end")
 
     async def main():
         lifespan = Lifespan(app, "auto")
@@ -133,61 +149,7 @@ def test_an_exception_at_the_end_is_logged_with_its_traceback(run, caplog):
         await lifespan.shutdown()
 
     run(main())
-    assert "RuntimeError: at the end" in caplog.text
-    assert caplog.messages[-1] == "Application shutdown failed."
-
-
-class Unusual(BaseException):
-    """Neither an Exception nor one of asyncio's."""
-
-
-#: What ends a lifespan, but neither the server nor its patience.
-UNUSUAL = [asyncio.CancelledError, SystemExit, Unusual]
-
-
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_auto_does_without_whatever_is_raised(run, kind, caplog):
-    async def app(scope, receive, send):
-        raise kind
-
-    async def main():
-        lifespan = Lifespan(app, "auto")
-        await lifespan.startup()
-        assert lifespan.state is None
-        await lifespan.shutdown()
-
-    run(main())
-    assert caplog.messages[-1] == "ASGI 'lifespan' protocol appears unsupported."
-
-
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_on_does_not_do_without_whatever_is_raised(run, kind, caplog):
-    async def app(scope, receive, send):
-        raise kind
-
-    async def main():
-        with pytest.raises(LifespanError, match="Application startup failed"):
-            await Lifespan(app, "on").startup()
-
-    run(main())
-    assert kind.__name__ in caplog.text
-
-
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_a_shutdown_ends_whatever_is_raised(run, kind, caplog):
-    async def app(scope, receive, send):
-        await receive()
-        await send(STARTED)
-        await receive()
-        raise kind
-
-    async def main():
-        lifespan = Lifespan(app, "auto")
-        await lifespan.startup()
-        await lifespan.shutdown()
-
-    run(main())
-    assert kind.__name__ in caplog.text
+    assert f"{kind.__name__}: at the end" in caplog.text
     assert caplog.messages[-1] == "Application shutdown failed."
 
 

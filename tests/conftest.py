@@ -22,7 +22,10 @@ import support
 LOOP_KINDS = ("asyncio", "mgloop")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks
 def pytest_configure(config):
+    if support.SLOWNESS != 1 and config.option.timeout is None:
+        config.option.timeout = float(config.getini("timeout")) * support.SLOWNESS
     config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")
     config.addinivalue_line(
         "markers",

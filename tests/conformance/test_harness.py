@@ -15,6 +15,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +71,8 @@ def run(tmp_path):
                 loop,
                 "--json",
                 str(summary),
+                "--timeout",
+                str(support.PATIENCE),
                 *arguments,
             ],
             cwd=ROOT,
@@ -77,7 +80,7 @@ def run(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=50,
+            timeout=50 * support.SLOWNESS,
             check=False,
         )
         results = json.loads(summary.read_text())["results"] if summary.exists() else {}

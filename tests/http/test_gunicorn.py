@@ -6,6 +6,7 @@ import http.client
 import importlib.util
 import os
 import signal
+import threading
 import time
 
 import certificates
@@ -90,12 +91,31 @@ def test_a_loop_that_is_stuck_is_replaced(folder):
         assert get(url) != before
 
 
+@contextlib.contextmanager
+def touched(path):
+    """Changed again and again: gunicorn takes what it sees first of a file for its beginning."""
+    enough = threading.Event()
+
+    def touch():
+        while not enough.wait(0.2):
+            os.utime(path)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
 def test_changed_code_is_served(folder):
     with gunicorn(folder, "--reload") as command:
         url = listening(command)
         assert not get(url).startswith("new")
         write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
-        command.wait_for(r"Worker reloading: .*main\.py modified")
+        with touched(folder / "main.py"):
+            command.wait_for(r"Worker reloading: .*main\.py modified")
         command.wait_for("Booting worker")
         assert get(url).startswith("new")
 

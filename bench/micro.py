@@ -7,6 +7,8 @@ The parent has the loops take turns, window by window.
 """
 
 import asyncio
+import contextlib
+import multiprocessing
 import resource
 import shutil
 import socket
@@ -14,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from statistics import mean
 
 from .many import pin
 from .stats import median, percentile
@@ -175,7 +178,7 @@ class Ball(asyncio.Protocol):
 
 @workload(
     "own-echo",
-    100_000,
+    400_000,
     title="Protocol echo, 1 KiB x 50, both ends in it",
     suite="threads",
     many=True,
@@ -375,29 +378,6 @@ def measure(loop, spec, n):
     return {"ops": ops, "cpu_us": cpu / ops * 1e6, "wall_us": wall / ops * 1e6, **extra}
 
 
-def side_by_side(spec, others):
-    """*spec* as carried out by a loop and by *others*, each in a thread and, if possible, on a core
-    of its own.
-    """
-    count = 1 + len(others)
-
-    def run(loop, n):
-        def one(number, each):
-            pin(number, count)
-            spec["run"](each, n)
-
-        threads = [
-            threading.Thread(target=one, args=(number, each))
-            for number, each in enumerate([loop, *others])
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    return {**spec, "run": run, "count": count, "clock": "process"}
-
-
 def operations(spec, scale):
     """How many to do at this scale."""
     n = max(int(spec["ops"] * scale), min(spec["ops"], 20))
@@ -416,30 +396,101 @@ def sample(loop, spec, n):
     return found
 
 
-def main(config, factory, tell):
-    """Entry of the child process: one result per line of stdin, always on the same loop."""
-    spec = WORKLOADS[config["name"]]
-    n = operations(spec, config["scale"])
-    count = config["together"]["loops"]
-    if count > 1 and config["together"]["shape"] != "threads":
-        raise NotImplementedError("in one process only")
+def side_by_side(spec, others):
+    """*spec* as carried out by a loop and by *others*, each in a thread and, if possible, on a core
+    of its own.
+    """
+    count = 1 + len(others)
+
+    def run(loop, n):
+        def one(number, each):
+            pin(number, count)
+            spec["run"](each, n)
+
+        with ThreadPoolExecutor(count) as pool:
+            for done in [pool.submit(one, *each) for each in enumerate([loop, *others])]:
+                done.result()
+
+    return {**spec, "run": run, "count": count, "clock": "process"}
+
+
+@contextlib.contextmanager
+def in_this_process(spec, factory, count):
+    """A function that carries out *spec*, n times, by *count* loops in threads at once."""
     loop, *others = [factory() for _ in range(count)]
     if others:
         spec = side_by_side(spec, others)
     try:
+        yield lambda n: sample(loop, spec, n)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        for each in (loop, *others):
+            each.close()
+
+
+@contextlib.contextmanager
+def in_processes(spec, factory, count):
+    """The same by *count* processes of one loop each: what such cores do that share no memory."""
+
+    def serve(number, pipe):
+        pin(number, count)
+        with in_this_process(spec, factory, 1) as carry_out:
+            while (n := pipe.recv()) is not None:
+                try:
+                    pipe.send(carry_out(n))
+                except Exception as exc:
+                    pipe.send(exc)
+
+    def carry_out(n):
+        for pipe in pipes:
+            pipe.send(n)
+        found = [pipe.recv() for pipe in pipes]
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return {
+            "ops": sum(one["ops"] for one in found),
+            "cpu_us": mean(one["cpu_us"] for one in found),
+            "wall_us": max(one["wall_us"] for one in found) / count,
+            "rss_kib": sum(one["rss_kib"] for one in found),
+        }
+
+    # While there is no loop here, which a child would have, too.
+    context = multiprocessing.get_context("fork")
+    pipes, children = [], []
+    for number in range(count):
+        near, far = context.Pipe()
+        children.append(context.Process(target=serve, args=(number, far), daemon=True))
+        pipes.append(near)
+        children[-1].start()
+        far.close()
+    try:
+        yield carry_out
+    finally:
+        for pipe in pipes:
+            pipe.send(None)
+        for child in children:
+            child.join()
+
+
+SHAPES = {"threads": in_this_process, "processes": in_processes}
+
+
+def main(config, factory, tell):
+    """Entry of the child process: one result per line of stdin, always on the same loops."""
+    spec = WORKLOADS[config["name"]]
+    n = operations(spec, config["scale"])
+    together = config["together"]
+    with SHAPES[together["shape"]](spec, factory, together["loops"]) as carry_out:
         tell(ready=True)
         for turn, _line in enumerate(sys.stdin):
             try:
                 if turn == 0:
-                    measure(loop, spec, operations(spec, config["scale"] / 20))
-                found = sample(loop, spec, n)
+                    carry_out(operations(spec, config["scale"] / 20))
+                found = carry_out(n)
             except NotImplementedError as exc:
                 tell(unsupported=str(exc) or "not implemented by this loop")
             except Exception as exc:
                 tell(error=f"{type(exc).__name__}: {exc}")
             else:
                 tell(**found)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        for each in (loop, *others):
-            each.close()

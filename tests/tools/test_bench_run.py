@@ -124,13 +124,13 @@ def test_tls_by_the_client_in_python(tmp_path):
 
 def test_several_loops_behind_one_port(tmp_path):
     done, found = run(tmp_path, "--suite", "threads", "--loops", "asyncio",
-                      "--only", "streams-1k,threadsafe")  # fmt: skip
+                      "--only", "streams-1k,own-echo,threadsafe")  # fmt: skip
     assert done.returncode == 0, done.stderr
+    shapes = {"asyncio", "asyncio 2thr", "asyncio 2proc"}
     assert {(s["workload"], s["subject"]) for s in found["samples"]} >= {
-        ("threads/streams-1k", "asyncio"),
-        ("threads/streams-1k", "asyncio 2thr"),
-        ("threads/streams-1k", "asyncio 2proc"),
         ("threads/threadsafe-loops", "asyncio"),
+        *(("threads/streams-1k", shape) for shape in shapes),
+        *(("threads/own-echo", shape) for shape in shapes),
     }
     assert {s["status"] for s in found["samples"]} == {"ok"}
 

@@ -13,6 +13,7 @@ it, not a later one.
 
 import asyncio
 import gc
+import signal
 import ssl
 
 import certificates
@@ -26,6 +27,9 @@ LOOP_KINDS = ("asyncio", "mgloop")
 def pytest_configure(config):
     if support.SLOWNESS != 1 and config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * support.SLOWNESS
+    # As the background job of a script does, and what tests start and interrupt then would, too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")
     config.addinivalue_line(
         "markers",

@@ -84,8 +84,6 @@ cdef frozenset CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress",
 #: What a trailer may not say, for a message has been framed and sent on its way by then.
 cdef frozenset NO_TRAILERS = frozenset({
     b"host", b"content-length", b"transfer-encoding", b"trailer", b"te", b"connection"})
-#: As a gateway might read them into its environment's CONTENT_LENGTH.
-cdef frozenset AMBIGUOUS = frozenset({b"content_length", b"transfer_encoding"})
 #: In a chunk's first line; what is quoted stays as it is.
 cdef object BLANKS = re.compile(rb'("(?:[^"\\\r\n]|\\.)*")|[ \t]*([;=])[ \t]*')
 
@@ -519,6 +517,7 @@ cdef class Connection(Channel):
         self.headers.append((name, value))
         if len(self.headers) > self.site.limit_headers:
             return self.fail(431, "too many headers")
+        # Those with an underscore a gateway might read into its environment's CONTENT_LENGTH.
         n = PyBytes_GET_SIZE(name)
         if n == 4:
             if name == b"host":
@@ -537,7 +536,7 @@ cdef class Connection(Channel):
             if name == b"content-type":
                 self.types += 1
         elif n == 14:
-            if name in AMBIGUOUS:
+            if PyBytes_AS_STRING(name)[7] == 95 and name == b"content_length":  # "_"
                 return self.fail(400, "Content_Length")
         elif n == 15:
             if name == b"x-forwarded-for":
@@ -547,7 +546,7 @@ cdef class Connection(Channel):
                 self.forwarded = True
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 self.coding = value if self.coding is None else self.coding + b"," + value
-            elif name in AMBIGUOUS:
+            elif name == b"transfer_encoding":
                 return self.fail(400, "Transfer_Encoding")
         return 0
 

@@ -3,6 +3,7 @@
 of its connection. _request.pyx says how it works.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from mgloop.http._ready cimport Waiters
@@ -35,6 +36,20 @@ cdef extern from *:
         };
         return allowed[state] >> message & 1;
     }
+
+    /* Those that each response has, by the letters: a name with dots is interned by no compiler. */
+    static inline int mgl_message_kind(PyObject *type)
+    {
+        static const char start[] = "http.response.start", body[] = "http.response.body";
+        const void *text;
+        size_t len;
+        if (!PyUnicode_CheckExact(type) || !PyUnicode_IS_COMPACT_ASCII(type)) return MGL_UNKNOWN;
+        text = PyUnicode_DATA(type);
+        len = (size_t) PyUnicode_GET_LENGTH(type);
+        if (len == sizeof(body) - 1 && !memcmp(text, body, len)) return MGL_BODY_PIECE;
+        if (len == sizeof(start) - 1 && !memcmp(text, start, len)) return MGL_START;
+        return MGL_UNKNOWN;
+    }
     """
     enum:
         MGL_UNSTARTED
@@ -50,6 +65,7 @@ cdef extern from *:
         MGL_HINT
         MGL_UNKNOWN
     bint mgl_may_send(int state, int message) noexcept
+    int mgl_message_kind(PyObject *type) noexcept
 
 
 # What a request needs of the connection that it came by.
@@ -114,8 +130,8 @@ cdef class Request(Writer):
     cdef int step_on(self) except -1
     cdef dict take(self)
     cdef int say_continue(self) except -1
-    cdef object send_start(self, dict message)
-    cdef object send_body(self, dict message)
+    cdef object send_start(self, int status, object headers, bint trailers)
+    cdef object send_body(self, object data, bint more)
     cdef object send_file(self, dict message, bint by_path)
     cdef object send_trailers(self, dict message)
     cdef int send_hint(self, dict message) except -1

@@ -47,7 +47,7 @@ cdef extern from "Python.h":
     PySendResult PyIter_Send(PyObject *iterator, PyObject *value,
                              PyObject **result) except PYGEN_ERROR
     bint PyCoro_CheckExact(object o)
-    PyObject *PyDict_GetItem(PyObject *d, PyObject *key) noexcept
+    bint PyDict_Next(PyObject *d, Py_ssize_t *position, PyObject **key, PyObject **value) noexcept
     bint PyDict_CheckExact(object o)
     bint PyBytes_CheckExact(object o)
     bint PyTuple_CheckExact(object o)
@@ -64,12 +64,13 @@ cdef object log = logging.getLogger("mgloop.http")
 cdef str TYPE = sys.intern("type")
 cdef str STATUS = sys.intern("status")
 cdef str HEADERS = sys.intern("headers")
+cdef str TRAILERS = sys.intern("trailers")
 cdef str BODY = sys.intern("body")
 cdef str MORE_BODY = sys.intern("more_body")
 cdef str HTTP_REQUEST = sys.intern("http.request")
-cdef str RESPONSE_START = sys.intern("http.response.start")
-cdef str RESPONSE_BODY = sys.intern("http.response.body")
-cdef dict OTHER_MESSAGES = {
+#: The keys that Fields has, each to itself.
+cdef dict KNOWN = {key: key for key in (TYPE, STATUS, HEADERS, TRAILERS, BODY, MORE_BODY)}
+cdef dict MESSAGES = {
     "http.response.start": MGL_START,
     "http.response.body": MGL_BODY_PIECE,
     "http.response.pathsend": MGL_FILE,
@@ -81,6 +82,48 @@ cdef dict OTHER_MESSAGES = {
 cdef tuple EXPECTED = (
     "http.response.start", "http.response.body", "http.response.body", "http.response.trailers",
 )
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+cdef struct Fields:
+    # Of a message of the application's, borrowed from it.
+    PyObject *type
+    PyObject *status
+    PyObject *headers
+    PyObject *trailers
+    PyObject *body
+    PyObject *more_body
+
+
+cdef bint read_fields(dict message, Fields *fields) noexcept:
+    """One look at each key, in the place of one lookup for each field that there may be. False: a
+    key is another one, or a string that is equal to one of them and not the same."""
+    cdef Py_ssize_t position = 0
+    cdef PyObject *key = NULL
+    cdef PyObject *value = NULL
+    fields[0] = Fields(NULL, NULL, NULL, NULL, NULL, NULL)
+    while PyDict_Next(<PyObject *>message, &position, &key, &value):
+        if key is <PyObject *>TYPE:
+            fields.type = value
+        elif key is <PyObject *>BODY:
+            fields.body = value
+        elif key is <PyObject *>MORE_BODY:
+            fields.more_body = value
+        elif key is <PyObject *>STATUS:
+            fields.status = value
+        elif key is <PyObject *>HEADERS:
+            fields.headers = value
+        elif key is <PyObject *>TRAILERS:
+            fields.trailers = value
+        else:
+            return False
+    return True
+
+
+cdef dict known_of(dict message):
+    """The fields of such a message, for read_fields()."""
+    return {KNOWN[key]: value for key, value in message.items() if key in KNOWN}
 
 
 # --- the coroutine -------------------------------------------------------------------------------
@@ -302,27 +345,43 @@ cdef class Request(Writer):
 
     def send_message(self, message):
         """ASGI's send()."""
-        cdef PyObject *kind
+        cdef Fields fields
+        cdef dict known
+        cdef object kind, first, second, third
         cdef int what
         if not PyDict_CheckExact(message):
             message = dict(message)
-        kind = PyDict_GetItem(<PyObject *>message, <PyObject *>TYPE)
-        if kind is <PyObject *>RESPONSE_BODY:
-            what = MGL_BODY_PIECE
-        elif kind is <PyObject *>RESPONSE_START:
-            what = MGL_START
-        else:
-            what = OTHER_MESSAGES.get(message["type"], MGL_UNKNOWN)
+        known = message
+        if not read_fields(known, &fields):
+            known = known_of(known)
+            read_fields(known, &fields)
+        if fields.type is NULL:
+            raise KeyError(TYPE)
+        kind = <object>fields.type
+        what = mgl_message_kind(fields.type)
+        if what == MGL_UNKNOWN:
+            # A dict of our own, for what `kind` runs to be hashed may change the application's.
+            known = known_of(known)
+            read_fields(known, &fields)
+            what = MESSAGES.get(kind, MGL_UNKNOWN)
         if self.disconnected and self.state != MGL_COMPLETE:
             raise ClientDisconnected("the client has disconnected")
         if self.in_file or not mgl_may_send(self.state, what):
-            self.refuse(message["type"])
-        if what == MGL_START:
-            return self.send_start(message)
+            self.refuse(kind)
+        # Owned before anything of the application's runs, which may change the message.
         if what == MGL_BODY_PIECE:
-            return self.send_body(message)
+            first = None if fields.body is NULL else <object>fields.body
+            second = False if fields.more_body is NULL else <object>fields.more_body
+            return self.send_body(first, second)
+        if what == MGL_START:
+            if fields.status is NULL:
+                raise KeyError(STATUS)
+            first = <object>fields.status
+            second = () if fields.headers is NULL else <object>fields.headers
+            third = False if fields.trailers is NULL else <object>fields.trailers
+            return self.send_start(first, second, third)
         if what == MGL_FILE:
-            return self.send_file(message, message["type"] == "http.response.pathsend")
+            return self.send_file(message, kind == "http.response.pathsend")
         if what == MGL_TRAILER:
             return self.send_trailers(message)
         self.send_hint(message)
@@ -338,11 +397,9 @@ cdef class Request(Writer):
                 f"Unexpected ASGI message '{kind}' sent, after response already completed.")
         raise RuntimeError(f"Expected ASGI message '{EXPECTED[self.state]}', but got '{kind}'.")
 
-    cdef object send_start(self, dict message):
-        cdef int status = message["status"]
+    cdef object send_start(self, int status, object headers, bint trailers):
         cdef mgl_outgoing *out
         cdef bytes line
-        cdef PyObject *headers = PyDict_GetItem(<PyObject *>message, <PyObject *>HEADERS)
         cdef size_t before
         if status < 200 or status > 599:
             raise ValueError(f"status {status} is not one of a final response, 200 to 599")
@@ -351,10 +408,9 @@ cdef class Request(Writer):
         line = <bytes>STATUS_LINES[status]
         mgl_out_add(out, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
         self.no_body = self.is_head or status == 204 or status == 304
-        self.trailers = bool(message.get("trailers", False))
+        self.trailers = trailers
         try:
-            if headers is not NULL:
-                self.write_headers(<object>headers, False)
+            self.write_headers(headers, False)
         except BaseException:
             out.len = before
             self.forget_headers()
@@ -458,13 +514,8 @@ cdef class Request(Writer):
         self.state = MGL_SENDING
         return 0
 
-    cdef object send_body(self, dict message):
-        cdef PyObject *data = PyDict_GetItem(<PyObject *>message, <PyObject *>BODY)
-        cdef PyObject *more = PyDict_GetItem(<PyObject *>message, <PyObject *>MORE_BODY)
-        cdef bint goes_on = more is not NULL and <object>more
-        cdef bytes piece
-        piece = b"" if data is NULL or <object>data is None else as_bytes(<object>data)
-        self.write_piece(piece, goes_on)
+    cdef object send_body(self, object data, bint more):
+        self.write_piece(b"" if data is None else as_bytes(data), more)
         return self.drained()
 
     cdef int check_length(self, Py_ssize_t n, bint more) except -1:
@@ -750,8 +801,7 @@ cdef class Request(Writer):
         self.state = MGL_UNSTARTED
         self.forget_headers()
         self.close_after = True
-        self.send_start({
-            "status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]})
+        self.send_start(status, [(b"content-type", b"text/plain; charset=utf-8")], False)
         self.write_piece(text, False)
         return 0
 

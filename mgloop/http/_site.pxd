@@ -121,6 +121,7 @@ cdef class Site:
     cdef long handshakes                # of TLS, that go on
     cdef double handshakes_end          # the time-out of the last of them
     cdef dict task_options
+    cdef bint asyncios_factory          # the loop's get_task_factory() is
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
     cdef long limit_concurrency, limit_connections

@@ -122,6 +122,9 @@ cdef class Site:
         self.factory = Connection
         self.loop = loop
         self.task_options = {"loop": loop, "eager_start": True}
+        # asyncio's own method is one of Python's, for each request.
+        self.asyncios_factory = (
+            getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
         self.app = app
         self.config = config
         self.state = state
@@ -231,7 +234,8 @@ cdef class Site:
     cdef object start(self, object coroutine):
         """A task of its own; it begins now where the version can."""
         cdef object loop = self.loop
-        if EAGER and loop.get_task_factory() is None:
+        if EAGER and (loop._task_factory if self.asyncios_factory else loop.get_task_factory()) \
+                is None:
             # A dict that is there already, not one for each call.
             return PyObject_Call(Task, (coroutine,), self.task_options)
         return loop.create_task(coroutine)

@@ -166,6 +166,8 @@ WRONG = {
     "bad length": ([{**START, "headers": [(b"content-length", b"-1")]}], "Content-Length"),
     "two lengths": ([{**START, "headers": [(b"content-length", b"1")] * 2}], "Content-Length"),
     "no type": ([{}], "KeyError"),
+    "no status": ([{"type": "http.response.start"}], "KeyError"),
+    "an unhashable type": ([{"type": []}], "TypeError"),
     "no message": ([5], "TypeError"),
     "nothing": ([], "ASGI callable returned without starting response."),
     "text as body": ([START, {"type": "http.response.body", "body": "x"}], "TypeError"),
@@ -184,6 +186,62 @@ async def test_a_wrong_message_before_the_response_is_a_500(loop, case, caplog):
     (message,) = logged(caplog)
     assert text in caplog.text
     assert "ASGI" in message
+
+
+class Text(str):
+    """Equal to a string, and no string to those who look at its type. `seen`: when it is hashed."""
+
+    def __new__(cls, text, seen=None):
+        self = super().__new__(cls, text)
+        self.seen = seen
+        return self
+
+    def __hash__(self):
+        if self.seen is not None:
+            self.seen()
+        return super().__hash__()
+
+
+class Clearing:
+    """True as the last piece is, and empties its message when that is asked."""
+
+    def __init__(self, message):
+        self.message = message
+
+    def __bool__(self):
+        self.message.clear()
+        return False
+
+
+@pytest.mark.parametrize("text", [Text, lambda text: "".join(list(text))], ids=["other", "equal"])
+@on_loop
+async def test_keys_and_types_count_by_their_letters(loop, text):
+    def message(**fields):
+        return {text(key): value for key, value in fields.items()}
+
+    app = app_of(
+        message(type=text("http.response.start"), status=201, headers=[(b"a", b"b")], other=1),
+        message(type=text("http.response.body"), body=b"one", more_body=True),
+        message(other=1, type=text("http.response.body"), body=b"two"),
+    )
+    async with Serving(loop, app) as serving:
+        status, headers, got = await serving.one(get())
+        assert (status, headers["a"], got) == (201, "b", b"onetwo")
+
+
+@on_loop
+async def test_a_message_that_is_emptied_while_it_is_read(loop):
+    async def app(scope, receive, send):
+        start = {"status": 200, "headers": [(b"a", b"b")]}
+        start["type"] = Text("http.response.start", start.clear)
+        await send(start)
+        last = {"type": "http.response.body", "body": bytes(900)}
+        last["more_body"] = Clearing(last)
+        await send(last)
+
+    async with Serving(loop, app) as serving:
+        status, headers, got = await serving.one(get())
+        assert (status, headers["a"], got) == (200, "b", bytes(900))
 
 
 LATE = {

@@ -396,36 +396,31 @@ def sample(loop, spec, n):
     return found
 
 
-def side_by_side(spec, others):
-    """*spec* as carried out by a loop and by *others*, each in a thread and, if possible, on a core
-    of its own.
-    """
-    count = 1 + len(others)
-
-    def run(loop, n):
-        def one(number, each):
-            pin(number, count)
-            spec["run"](each, n)
-
-        with ThreadPoolExecutor(count) as pool:
-            for done in [pool.submit(one, *each) for each in enumerate([loop, *others])]:
-                done.result()
-
-    return {**spec, "run": run, "count": count, "clock": "process"}
-
-
 @contextlib.contextmanager
 def in_this_process(spec, factory, count):
-    """A function that carries out *spec*, n times, by *count* loops in threads at once."""
-    loop, *others = [factory() for _ in range(count)]
-    if others:
-        spec = side_by_side(spec, others)
-    try:
-        yield lambda n: sample(loop, spec, n)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        for each in (loop, *others):
-            each.close()
+    """A function that carries out *spec*, n times, by *count* loops at once: several have a thread
+    and, if possible, a core each, which they keep.
+    """
+    loops = [factory() for _ in range(count)]
+    with contextlib.ExitStack() as ended:
+        for loop in loops:
+            ended.callback(loop.close)
+        ended.callback(lambda: loops[0].run_until_complete(loops[0].shutdown_default_executor()))
+        if count > 1:
+            threads = [
+                ended.enter_context(ThreadPoolExecutor(1, initializer=pin, initargs=place))
+                for place in zip(range(count), [count] * count, strict=True)
+            ]
+            one = spec["run"]
+
+            def run(_loop, n):
+                for done in [
+                    thread.submit(one, loop, n) for thread, loop in zip(threads, loops, strict=True)
+                ]:
+                    done.result()
+
+            spec = {**spec, "run": run, "count": count, "clock": "process"}
+        yield lambda n: sample(loops[0], spec, n)
 
 
 @contextlib.contextmanager

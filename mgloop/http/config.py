@@ -30,6 +30,9 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Headers that are each response's own: one for all would have clients misread some of them.
 _FRAMING = {"connection", "content-length", "transfer-encoding"}
+#: What --reload watches, and does not, whatever else it is given.
+RELOAD_INCLUDES = ("*.py",)
+RELOAD_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
 # Between double quotes in a file of the environment.
 _ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 _FLAGS = {
@@ -117,6 +120,10 @@ def _header(value: object) -> tuple[str, str]:
 
 def _anything(value: object) -> object:
     return value
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +265,7 @@ class Config:
     reload_includes: tuple[str, ...] = _option(
         (),
         _DEV,
-        "pattern of files to watch, besides *.py; may be repeated",
+        f"pattern of files to watch, besides {_listed(RELOAD_INCLUDES)}; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-include",
@@ -266,8 +273,8 @@ class Config:
     reload_excludes: tuple[str, ...] = _option(
         (),
         _DEV,
-        "pattern of files and folders not to watch, besides .*, *.py[cod], .sw.*, ~* and"
-        " __pycache__; may be repeated",
+        f"pattern of files and folders not to watch, besides {_listed(RELOAD_EXCLUDES)};"
+        " may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-exclude",

@@ -15,11 +15,8 @@ from collections.abc import AsyncGenerator, Iterator
 from fnmatch import fnmatch
 from pathlib import PurePath
 
-from .config import Config
+from .config import RELOAD_EXCLUDES, RELOAD_INCLUDES, Config
 from .errors import StartError
-
-_INCLUDES = ("*.py",)
-_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
 
 
 async def changes(config: Config) -> AsyncGenerator[str, None]:
@@ -48,8 +45,8 @@ class _Patterns:
     def __init__(self, config: Config) -> None:
         given = config.reload_includes, config.reload_excludes
         includes, excludes = (list(map(_normal, filter(None, patterns))) for patterns in given)
-        self.includes = [each for each in _INCLUDES if each not in excludes] + includes
-        self.excludes = [each for each in _EXCLUDES if each not in includes] + excludes
+        self.includes = [each for each in RELOAD_INCLUDES if each not in excludes] + includes
+        self.excludes = [each for each in RELOAD_EXCLUDES if each not in includes] + excludes
 
     def want(self, roots: list[str], path: str) -> bool:
         """Whether the file `path`, somewhere below one of `roots`, is one of them."""

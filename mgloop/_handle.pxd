@@ -55,6 +55,7 @@ cdef class Handle:
     cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
+    cdef void show_as(self, Handle other) noexcept
     cdef void clear(self) noexcept
     cdef void finish(self) noexcept
 

@@ -206,6 +206,21 @@ cdef class Handle:
             _stdlib.report_callback_failure(loop, self, exc)
         return 0
 
+    cdef void show_as(self, Handle other) noexcept:
+        """Have `other`, which is new, refer to what this one does, so that its repr() is the same;
+        runs nothing."""
+        cdef int i
+        if self.callback is not NULL:
+            other.callback = self.callback
+            Py_INCREF(<object>other.callback)
+            other.nargs = self.nargs
+            for i in range(1, 1 + (1 if self.nargs < 0 else self.nargs)):
+                other.args[i] = self.args[i]
+                Py_INCREF(<object>other.args[i])
+        other.loop = self.loop
+        other.source_traceback = self.source_traceback
+        other.text = self.text
+
     def _run(self):
         self.run(False)
 

@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from typing import Self
+from types import CodeType
+from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
 from .._loop import LoopCore
 from .watchdog import Seen
+
+def calls_of(
+    thread: int | None, outer: CodeType | None = None
+) -> list[tuple[CodeType, int, dict[str, Any]]] | None: ...
+@disjoint_base
+class Glance:
+    def __new__(cls, loop: LoopCore) -> Self: ...
 
 @disjoint_base
 class Pulse:

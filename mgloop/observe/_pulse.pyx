@@ -6,16 +6,21 @@ up its loop may have.  port/pulse.h says how it is done; what is made of it is i
 
 To look is native too: native code that has let go of the GIL may take it again at once, and would
 be over by the time that this thread has it the next time.  Nothing here gives it up between the
-look at the stack and the question whether the loop still stands there.
+look at the stack and the question whether the loop still stands there.  Without the GIL the loop's
+thread goes on meanwhile: port/calls.h says how it is looked at all the same.
 """
 
 import asyncio
 import collections
 import sys
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
+from mgloop._handle cimport Handle
 from mgloop._loop cimport LoopCore, mgl_count, mgl_counters, mgl_inbox, mgl_ring
+
+from mgloop._stdlib import has_gil
 
 
 cdef extern from "clock.h":
@@ -39,6 +44,83 @@ cdef extern from "pulse.h":
     int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
     bint mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox)
     mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) nogil
+
+
+cdef extern from "calls.h":
+    ctypedef struct mgl_call:
+        PyObject *code
+        PyObject *globals
+        int line
+    ctypedef struct mgl_calls:
+        mgl_call *call
+        Py_ssize_t len
+        PyObject *outer
+        PyObject *innermost
+        void (*also)(void *arg) noexcept
+        void *arg
+    void mgl_calls_take(mgl_calls *c) noexcept
+    void mgl_calls_clear(mgl_calls *c) noexcept
+
+
+cdef bint HAS_GIL = has_gil()
+
+
+def calls_of(thread, outer=None):
+    """What the thread with this number has called, as (code, line, globals), outermost first, from
+    the call of the code `outer` inwards; None if there is no such thread."""
+    return read_calls(thread, outer, None)
+
+
+cdef list read_calls(object thread, object outer, Glance glance):
+    """calls_of(), and what `glance` is to see at the same moment."""
+    cdef mgl_calls calls
+    cdef mgl_call *call
+    cdef Py_ssize_t i
+    cdef list found = []
+    cdef object innermost = sys._current_frames().get(thread)
+    if innermost is None:
+        return None
+    calls = mgl_calls(NULL, 0, <PyObject *>outer, <PyObject *>innermost, NULL, NULL)
+    if glance is not None:
+        calls.also = see
+        calls.arg = <void *>glance
+    mgl_calls_take(&calls)
+    try:
+        for i in range(calls.len - 1, -1, -1):
+            call = &calls.call[i]
+            if <object>call.code is not outer:
+                found.append((<object>call.code, call.line, <object>call.globals))
+    finally:
+        mgl_calls_clear(&calls)
+    return found
+
+
+cdef class Glance:
+    """What a loop runs. Without the GIL its handle may be over before it can be described, and lets
+    go of what it referred to: so a handle that refers to the same is."""
+
+    cdef LoopCore loop
+    cdef object item        # a handle, or the watcher of a descriptor
+    cdef Handle copy
+
+    def __cinit__(self, LoopCore loop not None):
+        self.loop = loop
+        self.copy = Handle.__new__(Handle)
+
+    cdef str described(self):
+        if self.item is None:
+            return None
+        if HAS_GIL:
+            return repr(self.item)
+        return repr(self.copy) if isinstance(self.item, Handle) else object.__repr__(self.item)
+
+
+cdef void see(void *arg) noexcept:
+    """Of calls.h's `also`: no Python, and nothing is given back."""
+    cdef Glance glance = <Glance>arg
+    glance.item = glance.loop._current_handle
+    if not HAS_GIL and isinstance(glance.item, Handle):
+        (<Handle>glance.item).show_as(glance.copy)
 
 
 cdef class Pulse:
@@ -109,20 +191,16 @@ cdef class Pulse:
                 return None
 
     cdef object look(self, LoopCore loop):
-        """(frames, task, handle) of a loop that stands still: the frames of its thread with their
-        lines, outermost first, without those from run_forever() outwards (so none if a callback is
-        native). None if it has gone on, or its thread has ended."""
-        cdef object outer = asyncio.BaseEventLoop.run_forever.__code__
-        cdef list frames = []
-        cdef object frame = sys._current_frames().get(loop._thread_id)
-        if frame is None:
+        """(calls, task, handle) of a loop that stands still: the calls of its thread, as calls_of()
+        tells them, from run_forever() inwards (so none if a callback is native), and how its handle
+        describes itself. None if it has gone on, or its thread has ended."""
+        cdef Glance glance = Glance(loop)
+        cdef list calls = read_calls(
+            loop._thread_id, asyncio.BaseEventLoop.run_forever.__code__, glance)
+        if calls is None:
             return None
-        while frame is not None and frame.f_code is not outer:
-            frames.append((frame, frame.f_lineno))
-            frame = frame.f_back
-        frames.reverse()
-        task, handle = asyncio.current_task(loop), loop._current_handle
-        return (frames, task, handle) if self.stands(loop) else None
+        task = asyncio.current_task(loop)
+        return (calls, task, glance.described()) if self.stands(loop) else None
 
     def stands(self, LoopCore loop not None):
         """Whether it still is where it was."""

@@ -18,6 +18,7 @@ import asyncio
 import atexit
 import contextlib
 import dataclasses
+import linecache
 import logging
 import math
 import os
@@ -27,7 +28,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import CodeType, TracebackType
 from typing import Any, Self
 
 from .._loop import LoopCore
@@ -46,8 +47,8 @@ _KEPT = 0.05
 #: A loop that has stood still for so long may never go on: it is reported without waiting for that.
 _LONG = 10.0
 
-#: As Pulse.wait() tells it: frames with their lines, the task, the handle.
-Seen = tuple[list[tuple[FrameType, int]], asyncio.Task[Any] | None, asyncio.Handle | None]
+#: As Pulse.wait() tells it: calls as (code, line, globals), the task, the handle's repr().
+Seen = tuple[list[tuple[CodeType, int, dict[str, Any]]], asyncio.Task[Any] | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ class Watchdog:
                 self._note(*told)
             except Exception:  # of a repr() or an attribute of the user's
                 logger.exception("The watchdog has failed to look at a loop")
-            told = None  # it has the loop's frames
+            told = None  # it has the loop's task
         for stall in self._stalls.values():
             self._report(stall)
         self._stalls.clear()
@@ -227,13 +228,13 @@ class Watchdog:
             stall.gil += kept
             doing = f"native code that {'keeps the GIL' if has_gil() else 'cannot be stopped'}"
         if seen is not None:
-            frames, task, handle = seen
+            calls, task, handle = seen
             stall.sights.append(
                 Sight(
                     seconds + until_told,
-                    traceback.StackSummary.extract(frames),
+                    _summary(calls),
                     None if task is None else _described(task),
-                    None if handle is None else repr(handle),
+                    handle,
                     doing,
                 )
             )
@@ -253,6 +254,17 @@ class Watchdog:
 
 def _log(stall: Stall) -> None:
     logger.warning("%s", stall)
+
+
+def _summary(calls: list[tuple[CodeType, int, dict[str, Any]]]) -> traceback.StackSummary:
+    """As StackSummary.extract() makes it of frames."""
+    for code, _, names in calls:
+        linecache.lazycache(code.co_filename, names)
+    for filename in {code.co_filename for code, _, _ in calls}:
+        linecache.checkcache(filename)
+    return traceback.StackSummary.from_list(
+        [traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line, _ in calls]
+    )
 
 
 def _described(task: asyncio.Task[Any]) -> str:

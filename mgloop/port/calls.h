@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * What another thread has called and not returned from, as it is at one moment.
+ *
+ * With the GIL that thread does not run meanwhile.  Without it, it does, and may return from the very call that is looked
+ * at: CPython's frames are not made for that, and reading one can end the process.  So all is read while the interpreter
+ * has stopped every thread.  PyUnstable_GC_VisitObjects() is the way to such a moment that is open to others: its visitor
+ * does everything at the first object, and asks for no second one.
+ *
+ * At that moment no Python may run and nothing may be given back, for a destructor is Python, too: frames are kept until
+ * mgl_calls_clear().  Of the functions that are called here none asks an audit hook, as reading frame.f_code would. */
+#ifndef MGLOOP_CALLS_H
+#define MGLOOP_CALLS_H
+
+#include <Python.h>
+#include <stdbool.h>
+
+typedef struct mgl_call {
+    PyFrameObject *frame;
+    PyObject *code;
+    PyObject *globals;
+    int line;
+} mgl_call;
+
+/* Innermost first, to the one of `outer`; cut where there is no memory. */
+typedef struct mgl_calls {
+    mgl_call *call;
+    Py_ssize_t len;
+    Py_ssize_t room;
+    PyObject *outer;            /* a code object, borrowed */
+    PyObject *innermost;        /* a frame, borrowed */
+    void (*also)(void *arg);    /* what else is to be done at that moment, under the same rules; may be NULL */
+    void *arg;
+} mgl_calls;
+
+static inline bool mgl_calls_grow(mgl_calls *c) {
+    Py_ssize_t room = c->room ? 2 * c->room : 64;
+    mgl_call *call = (mgl_call *) PyMem_RawRealloc(c->call, (size_t) room * sizeof(*call));
+    if (call == NULL) return false;
+    c->call = call;
+    c->room = room;
+    return true;
+}
+
+static inline void mgl_calls_read(mgl_calls *c) {
+    PyFrameObject *frame = NULL;
+    if (mgl_calls_grow(c)) {
+        frame = (PyFrameObject *) c->innermost;
+        Py_INCREF(frame);
+    }
+    while (frame != NULL) {
+        mgl_call *call = &c->call[c->len++];
+        call->frame = frame;
+        call->code = (PyObject *) PyFrame_GetCode(frame);
+        call->globals = PyFrame_GetGlobals(frame);
+        call->line = PyFrame_GetLineNumber(frame);
+        if (call->code == c->outer || (c->len == c->room && !mgl_calls_grow(c))) break;
+        frame = PyFrame_GetBack(frame);
+    }
+    if (c->also != NULL) c->also(c->arg);
+}
+
+#ifdef Py_GIL_DISABLED
+static int mgl_calls_visit(PyObject *Py_UNUSED(object), void *arg) {
+    mgl_calls_read((mgl_calls *) arg);
+    return 0;
+}
+
+static inline void mgl_calls_take(mgl_calls *c) {
+    PyUnstable_GC_VisitObjects(mgl_calls_visit, c);
+}
+#else
+static inline void mgl_calls_take(mgl_calls *c) {
+    mgl_calls_read(c);
+}
+#endif
+
+static inline void mgl_calls_clear(mgl_calls *c) {
+    while (c->len > 0) {
+        mgl_call *call = &c->call[--c->len];
+        Py_XDECREF(call->globals);
+        Py_DECREF(call->code);
+        Py_DECREF(call->frame);
+    }
+    PyMem_RawFree(c->call);
+    c->call = NULL;
+    c->room = 0;
+}
+
+#endif

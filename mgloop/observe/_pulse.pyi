@@ -10,6 +10,7 @@ from .watchdog import Seen
 def calls_of(
     thread: int | None, outer: CodeType | None = None
 ) -> list[tuple[CodeType, int, dict[str, Any]]] | None: ...
+
 @disjoint_base
 class Glance:
     def __new__(cls, loop: LoopCore) -> Self: ...

@@ -408,8 +408,10 @@ def in_this_process(spec, factory, count):
         ended.callback(lambda: loops[0].run_until_complete(loops[0].shutdown_default_executor()))
         if count > 1:
             threads = [
-                ended.enter_context(ThreadPoolExecutor(1, initializer=pin, initargs=place))
-                for place in zip(range(count), [count] * count, strict=True)
+                ended.enter_context(
+                    ThreadPoolExecutor(1, initializer=pin, initargs=(number, count))
+                )
+                for number in range(count)
             ]
             one = spec["run"]
 

@@ -536,7 +536,7 @@ cdef class Connection(Channel):
             if name == b"content-type":
                 self.types += 1
         elif n == 14:
-            if PyBytes_AS_STRING(name)[7] == 95 and name == b"content_length":  # "_"
+            if PyBytes_AS_STRING(name)[7] == b"_" and name == b"content_length":
                 return self.fail(400, "Content_Length")
         elif n == 15:
             if name == b"x-forwarded-for":

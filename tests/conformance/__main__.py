@@ -103,6 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run what the command line asks for; returns the exit status."""
     arguments = parse_arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A script's background job ignores it, and Runner's tests leave themselves out then.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         suites.require_test_package()
     except suites.MissingTestsError as exc:

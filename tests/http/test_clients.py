@@ -28,6 +28,7 @@ import pytest
 import websockets.sync.client
 from commands import PATIENCE, Command, connect, get
 from peers import on_loop
+from support import open_fds, wait_until
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
@@ -482,6 +483,7 @@ async def test_aiohttp_unix_socket(loop, server):
 
 @on_loop
 async def test_aiohttp_tls(loop, tls_server):
+    before = open_fds()
     connector = aiohttp.TCPConnector(ssl=tls_server.context)
     async with aiohttp_session(base_url=tls_server.url, connector=connector) as session:
         async with session.post("/duplex", data=in_pieces(BODY)) as response:
@@ -489,6 +491,8 @@ async def test_aiohttp_tls(loop, tls_server):
         async with session.ws_connect("/echo") as ws:
             await ws.send_str("over TLS")
             assert await ws.receive_str() == "over TLS"
+    # The session does not wait for the end of TLS.
+    await wait_until(lambda: open_fds().keys() <= before.keys())
 
 
 @pytest.mark.parametrize("compress", [0, 15, 9])

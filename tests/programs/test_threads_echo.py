@@ -39,6 +39,8 @@ def test_it_serves_and_ends(loop_kind, how, number):
             for n in range(30):
                 assert echoed(address, bytes([n]) * 10_000) == bytes([n]) * 10_000
             with socket.create_connection(address, timeout=support.PATIENCE) as idle:
+                idle.sendall(b"x")
+                assert idle.recv(1) == b"x"  # so it has been accepted
                 program.send_signal(number)
                 assert idle.recv(1) == b""
             _, errors = program.communicate(timeout=support.PATIENCE * 2)

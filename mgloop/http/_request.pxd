@@ -43,7 +43,8 @@ cdef extern from *:
         static const char start[] = "http.response.start", body[] = "http.response.body";
         const void *text;
         size_t len;
-        if (!PyUnicode_CheckExact(type) || !PyUnicode_IS_COMPACT_ASCII(type)) return MGL_UNKNOWN;
+        if (type == NULL || !PyUnicode_CheckExact(type) || !PyUnicode_IS_COMPACT_ASCII(type))
+            return MGL_UNKNOWN;
         text = PyUnicode_DATA(type);
         len = (size_t) PyUnicode_GET_LENGTH(type);
         if (len == sizeof(body) - 1 && !memcmp(text, body, len)) return MGL_BODY_PIECE;

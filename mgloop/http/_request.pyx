@@ -351,19 +351,17 @@ cdef class Request(Writer):
         cdef int what
         if not PyDict_CheckExact(message):
             message = dict(message)
-        known = message
-        if not read_fields(known, &fields):
-            known = known_of(known)
-            read_fields(known, &fields)
-        if fields.type is NULL:
-            raise KeyError(TYPE)
-        kind = <object>fields.type
-        what = mgl_message_kind(fields.type)
+        what = MGL_UNKNOWN
+        if read_fields(message, &fields):
+            what = mgl_message_kind(fields.type)
         if what == MGL_UNKNOWN:
-            # A dict of our own, for what `kind` runs to be hashed may change the application's.
-            known = known_of(known)
+            # A dict of our own: what is run to hash keys and kinds may change the application's.
+            known = known_of(message)
             read_fields(known, &fields)
-            what = MESSAGES.get(kind, MGL_UNKNOWN)
+            if fields.type is NULL:
+                raise KeyError(TYPE)
+            what = MESSAGES.get(<object>fields.type, MGL_UNKNOWN)
+        kind = <object>fields.type
         if self.disconnected and self.state != MGL_COMPLETE:
             raise ClientDisconnected("the client has disconnected")
         if self.in_file or not mgl_may_send(self.state, what):

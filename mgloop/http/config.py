@@ -122,10 +122,6 @@ def _anything(value: object) -> object:
     return value
 
 
-def _listed(words: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
 @dataclasses.dataclass(frozen=True)
 class Option:
     """How a field of Config is read, bounded and described."""
@@ -265,7 +261,7 @@ class Config:
     reload_includes: tuple[str, ...] = _option(
         (),
         _DEV,
-        f"pattern of files to watch, besides {_listed(RELOAD_INCLUDES)}; may be repeated",
+        "pattern of files to watch, besides *.py; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-include",
@@ -273,8 +269,8 @@ class Config:
     reload_excludes: tuple[str, ...] = _option(
         (),
         _DEV,
-        f"pattern of files and folders not to watch, besides {_listed(RELOAD_EXCLUDES)};"
-        " may be repeated",
+        "pattern of files and folders not to watch, besides .*, *.py[cod], .sw.*, ~* and"
+        " __pycache__; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-exclude",

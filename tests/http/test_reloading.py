@@ -6,6 +6,7 @@ import os
 import pytest
 
 from mgloop.http import Config
+from mgloop.http.config import OPTIONS, RELOAD_EXCLUDES, RELOAD_INCLUDES
 from mgloop.http.reloading import _Patterns
 
 FILES = {
@@ -44,3 +45,12 @@ def test_what_is_given_is_added_to_what_is_known(
     excludes = [pattern.format(here=here) for pattern in excludes]
     patterns = _Patterns(Config(app="main:app", reload_includes=includes, reload_excludes=excludes))
     assert {name for name in FILES if patterns.want([here], os.path.join(here, name))} == watched
+
+
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("reload_includes", RELOAD_INCLUDES), ("reload_excludes", RELOAD_EXCLUDES)],
+)
+def test_help_names_what_is_known(option, known):
+    told = " and ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    assert f"besides {told};" in OPTIONS[option].help

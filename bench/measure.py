@@ -169,7 +169,8 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
         if subject.name == "floor"
         else subject.command(config)
     )
-    child = processes.spawn(subject.name, command, _cores(bench, workload), pass_fds=server_fds)
+    cores = _cores(bench, workload, subject)
+    child = processes.spawn(subject.name, command, cores, pass_fds=server_fds)
     for fd in server_fds:
         os.close(fd)
     try:
@@ -186,9 +187,10 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
     return Target(child, ["--port", str(ready.get("port", 0)), *extra], fds)
 
 
-def _cores(bench: Bench, workload: Workload) -> frozenset[int]:
+def _cores(bench: Bench, workload: Workload, subject: Loop) -> frozenset[int]:
     """Where the subject runs: several loops want all cores, and share the client's with it."""
-    return bench.cores.all if workload.suite == "threads" else bench.cores.server
+    several = workload.suite == "threads" or subject.count > 1
+    return bench.cores.all if several else bench.cores.server
 
 
 def _floor_command(bench: Bench, workload: Workload, config: dict) -> list[str]:
@@ -530,7 +532,7 @@ def measure_micro(
         "name": workload.name.partition("/")[2],
         "scale": bench.settings.micro_scale,
     }
-    cores = _cores(bench, workload)
+    cores = _cores(bench, workload, subject)
     child = processes.spawn(subject.name, subject.command(config), cores, talk=True)
     with processes.running(child):
         processes.wait_ready(child)

@@ -78,7 +78,8 @@ def main(config, _factory, tell):
     # An address in use is found here, where it can be told, and not by asking somebody else's port.
     with contextlib.closing(listen(config)) as sock:
         port = port_of(sock)
-    command = [*COMMANDS[config["server"]](config, port), APPS[config["app"]]]
+    command = COMMANDS[config["server"]](config, port)
+    command += [*config["options"], APPS[config["app"]]]
     os.environ["BENCH_FILE"] = config.get("file", "")
     tell(port=port, pid=os.getpid(), listening=False)
     # Nobody reads what a server prints; a log is written to where that costs least, by all alike.

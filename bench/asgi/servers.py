@@ -16,23 +16,37 @@ from ..errors import BenchError
 from ..loops import child_command
 from ..registry import ASGI_REFERENCE, Workload
 
+SHAPES = {"threads": "--threads", "processes": "--workers"}
+
 
 @dataclass(frozen=True)
 class Server:
-    """One way to serve. ``module`` is what ``python -m`` runs, ``needs`` what must be installed."""
+    """One way to serve. ``module`` is what ``python -m`` runs, ``needs`` what must be installed.
+
+    ``count`` loops, in threads or processes by ``shape``: more than one take part where they are
+    named.
+    """
 
     name: str
     module: str
     needs: tuple[str, ...]
     loop: str = ""
+    count: int = 1
+    shape: str = ""
     python: str = sys.executable
     version: str = ""
     control_of: str | None = None
 
     @property
+    def options(self) -> list[str]:
+        """What its command line says of several loops."""
+        return [SHAPES[self.shape], str(self.count)] if self.shape else []
+
+    @property
     def spec(self) -> str:
         """What the results file says of how it is started."""
-        return f"python -m {self.module}" + (f", {self.loop}" if self.loop else "")
+        command = " ".join(("python -m", self.module, *self.options))
+        return f"{command}, {self.loop}" if self.loop else command
 
     def takes_part(self, suite: str) -> bool:
         """As a loop is asked; a server is measured where servers are."""
@@ -40,7 +54,7 @@ class Server:
 
     def command(self, config: dict) -> list[str]:
         """The command line of a child in which it serves."""
-        config = {"access_log": False, **config, "server": self.module}
+        config = {"access_log": False, **config, "server": self.module, "options": self.options}
         if self.loop:
             config["server_loop"] = self.loop
         return child_command(config, self.python)
@@ -50,6 +64,8 @@ class Server:
 KNOWN = (
     Server(ASGI_REFERENCE, "uvicorn", ("uvicorn", "httptools", "uvloop", "websockets")),
     Server("mgloop serve", "mgloop", ("mgloop",)),
+    Server("mgloop serve 2proc", "mgloop", ("mgloop",), count=2, shape="processes"),
+    Server("mgloop serve 2thr", "mgloop", ("mgloop",), count=2, shape="threads"),
     Server(
         "uvicorn/mgloop",
         "uvicorn",
@@ -64,9 +80,10 @@ KNOWN = (
 def available(
     names: Sequence[str], peers: Sequence[str], *, control: bool
 ) -> tuple[list[Server], dict[str, str]]:
-    """Those of *names* (none: all) that an interpreter of this run has, and why not the others.
+    """Those of *names* that an interpreter of this run has, and why not the others.
 
-    With *control*, the reference is there a second time behind itself. BenchError if none is left.
+    Without names: all that have one loop. With *control*, the reference is there a second time
+    behind itself. BenchError if none is left.
     """
     for name in names:
         if name not in {server.name for server in KNOWN}:
@@ -76,7 +93,7 @@ def available(
     pythons = packages.interpreters(peers)
     found, missing = [], {}
     for server in KNOWN:
-        if names and server.name not in names:
+        if server.name not in names if names else server.count > 1:
             continue
         python, version, reason = packages.choose(server.needs, pythons)
         if python is None:

@@ -616,6 +616,17 @@ class TestServers:
         with pytest.raises(BenchError, match="unknown server 'nonsense': use one of ghost, here"):
             servers.available(["nonsense"], [], control=True)
 
+    def test_several_loops_take_part_where_they_are_named(self):
+        alone, _missing = servers.available([], [], control=False)
+        assert {server.count for server in alone} == {1}
+        named = ["mgloop serve", "mgloop serve 2proc", "mgloop serve 2thr"]
+        found, _missing = servers.available(named, [], control=False)
+        assert [(s.name, s.options) for s in found] == [
+            ("mgloop serve", []),
+            ("mgloop serve 2proc", ["--workers", "2"]),
+            ("mgloop serve 2thr", ["--threads", "2"]),
+        ]
+
     def test_ratios_are_relative_to_the_first_where_uvicorn_is_not(self):
         row = next(w for w in registry.workloads() if w.suite == "asgi")
         assert row.reference == "uvicorn"

@@ -145,23 +145,26 @@ class _Slot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.worker: Worker | None = None
-        self.wish: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.granted: asyncio.Future[bool] | None = None
+        self.starting = False  # a successor
+        self.wish = _Wish()
 
     def replace(self) -> asyncio.Future[bool]:
-        """Ask for another worker; the future says whether it came."""
-        if self.granted is None:
-            self.granted = asyncio.get_running_loop().create_future()
-            if not self.wish.done():
-                self.wish.set_result(None)
-        return self.granted
+        """Ask for a worker that starts from now on; the future says whether it came."""
+        if not self.wish.made.done():
+            self.wish.made.set_result(None)
+        return self.wish.granted
 
-    def grant(self, succeeded: bool) -> None:
-        if self.granted is not None and not self.granted.done():
-            self.granted.set_result(succeeded)
-        self.granted = None
-        if self.wish.done():
-            self.wish = asyncio.get_running_loop().create_future()
+    def take_wish(self) -> asyncio.Future[bool]:
+        """Before a start; later wishes are for another one, as this one may have read old code."""
+        wish, self.wish = self.wish, _Wish()
+        return wish.granted
+
+
+class _Wish:
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.made: asyncio.Future[None] = loop.create_future()
+        self.granted: asyncio.Future[bool] = loop.create_future()
 
 
 class Supervisor:
@@ -250,16 +253,15 @@ class Supervisor:
                     delay = _pause(failures)
                     logger.info("The next worker starts in %g seconds.", delay)
                     await asyncio.sleep(delay)
-                wished = slot.wish.done()
+                granted = slot.take_wish()
                 slot.worker = await self._start_ready(slot.number)
                 if slot.worker is None:
                     failures += 1
-                if wished:  # and not only since it started, perhaps with old code
-                    slot.grant(slot.worker is not None)
+                granted.set_result(slot.worker is not None)
                 continue
             if worker.wants_successor and failures == 0:
                 slot.replace()  # it has reached its limit before it was known to be ready
-            events: list[asyncio.Future[Any]] = [worker.ended, slot.wish]
+            events: list[asyncio.Future[Any]] = [worker.ended, slot.wish.made]
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             if worker.ended.done():
                 lived = time.monotonic() - worker.born
@@ -267,17 +269,26 @@ class Supervisor:
                 logger.error("Worker [%d] %s; another one is started.", worker.pid, worker.why())
                 slot.worker = None
                 continue
+            granted = slot.take_wish()
+            slot.starting = True
             successor = await self._start_ready(slot.number)
+            slot.starting = False
             if successor is None:
                 logger.error("Worker [%d] stays.", worker.pid)
             else:
                 slot.worker = successor
                 worker.retire(self._kill_after())
                 failures = 0
-            slot.grant(successor is not None)
+            granted.set_result(successor is not None)
             if successor is None and worker.wants_successor:
                 failures += 1
-                loop.call_later(_pause(failures + 1), slot.replace)
+                loop.call_later(_pause(failures + 1), self._replace, worker)
+
+    def _replace(self, worker: Worker) -> None:
+        """Unless it has a successor, or one that is starting."""
+        slot = self._slots[worker.slot]
+        if slot.worker is worker and not slot.starting:
+            slot.replace()
 
     async def _start_ready(self, number: int) -> Worker | None:
         """A worker that serves, or None if it could not; that is logged."""
@@ -388,11 +399,10 @@ class Supervisor:
             if not worker.ready.done():
                 worker.ready.set_result(True)
         elif event == "replace":
-            slot = self._slots[worker.slot]
             logger.info("Worker [%d] is replaced: %s.", worker.pid, message["reason"])
             worker.wants_successor = True
-            if slot.worker is worker and not self._stopping.is_set():
-                slot.replace()
+            if not self._stopping.is_set():
+                self._replace(worker)
         elif event == "stats":
             worker.counted(message["stats"])
         elif event == "alive":

@@ -279,18 +279,23 @@ def test_a_third_signal_kills(folder):
             assert command.end() == 0
 
 
-@pytest.mark.parametrize("held", [1, 2])
-def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
-    """With the old code, which the first or the second has read when SIGHUP comes."""
+def held_start(number):
+    """The application, whose start of that number waits for the file "go"."""
     starting = f"""await receive()
         with open("starts", "a+") as starts:
             print("start", file=starts, flush=True)
             starts.seek(0)
             number = len(starts.readlines())
         print("start", number, flush=True)
-        while number == {held} and not os.path.exists("go"):
+        while number == {number} and not os.path.exists("go"):
             await asyncio.sleep(0.01)"""
-    old = APPLICATION.replace("await receive()", starting, 1)
+    return APPLICATION.replace("await receive()", starting, 1)
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
+    """With the old code, which the first or the second has read when SIGHUP comes."""
+    old = held_start(held)
     write_app(folder, old)
     arguments = ["serve", "main:app", "--port", 0, "--workers", 2]
     with Command(*arguments, cwd=folder) as command:
@@ -306,6 +311,27 @@ def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
             command.wait_for("the application has shut down")
         url = re.search(r"Serving on (\S+)", command.output)[1]
         assert all(get(url).startswith("new") for _ in range(50))
+        assert command.stop() == 0
+
+
+def test_a_sighup_counts_for_the_successor_of_a_worker_at_its_limit(folder):
+    """It has read the old code, too, and there is one replacement more, not two."""
+    old = held_start(3)
+    write_app(folder, old)
+    with Supervised("--limit-max-requests", 5, cwd=folder) as command:
+        answers = [get(command.address)]
+        while answers.count(answers[-1]) < 5:
+            answers.append(get(command.address))
+        command.wait_for("start 3")
+        write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
+        command.send(signal.SIGHUP)
+        command.wait_for("SIGHUP: workers are replaced")
+        (folder / "go").touch()
+        command.wait_for("SIGHUP: all workers have been replaced")
+        while command.output.count("the application has shut down") < 3:
+            command.wait_for("the application has shut down")
+        assert get(command.address).startswith("new")
+        assert command.output.count("is ready") == 5
         assert command.stop() == 0
 
 

@@ -65,13 +65,6 @@ cdef str QUERY_STRING = sys.intern("query_string")
 cdef str HEADERS = sys.intern("headers")
 cdef str STATE = sys.intern("state")
 cdef str EXTENSIONS_KEY = sys.intern("extensions")
-cdef dict VERSIONS = {"version": "3.0", "spec_version": "2.5"}
-cdef dict HTTP_EXTENSIONS = {
-    "http.response.pathsend": {},
-    "http.response.zerocopysend": {},
-    "http.response.trailers": {},
-    "http.response.early_hint": {},
-}
 cdef dict METHODS = {
     name.encode(): sys.intern(name)
     for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")}
@@ -642,7 +635,7 @@ cdef class Connection(Channel):
             self.look_at_peer()
         scope = self.common_scope.copy()    # a third of the price of putting all in one by one
         scope[CLIENT] = self.client
-        scope[ASGI] = VERSIONS.copy()
+        scope[ASGI] = site.versions.copy()
         if self.parser.http_minor == 0:
             scope[HTTP_VERSION] = "1.0"
         scope[METHOD] = self.method
@@ -651,7 +644,7 @@ cdef class Connection(Channel):
         scope[HEADERS] = self.headers
         if site.state is not None:
             scope[STATE] = site.state.copy()
-        scope[EXTENSIONS_KEY] = HTTP_EXTENSIONS.copy()
+        scope[EXTENSIONS_KEY] = site.extensions.copy()
         if self.tls is not None:
             scope[EXTENSIONS_KEY]["tls"] = self.tls
         if self.forwarded and self.trusted:

@@ -5,7 +5,8 @@ from mgloop._awaitable cimport Awaitable
 
 
 # Nothing has to be waited for, and nothing comes of it.
-cdef Awaitable READY
+cdef class Ready(Awaitable):
+    cdef object step(self, bint *returned)
 
 
 # Until somebody calls wake_all().

@@ -5,14 +5,11 @@ from mgloop._awaitable cimport Awaitable
 
 
 cdef class Ready(Awaitable):
-    """What a send() returns that need not wait: one for all of them."""
+    """What a send() returns that need not wait: one for all of a site's."""
 
     cdef object step(self, bint *returned):
         returned[0] = True
         return None
-
-
-READY = Ready()
 
 
 cdef class Waiters:

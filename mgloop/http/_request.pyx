@@ -18,7 +18,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from mgloop._awaitable cimport Awaitable, thrown
-from mgloop.http._ready cimport READY, Waiters
+from mgloop.http._ready cimport Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     STATUS_LINES, Site, Writer,
@@ -383,7 +383,7 @@ cdef class Request(Writer):
         if what == MGL_TRAILER:
             return self.send_trailers(message)
         self.send_hint(message)
-        return READY
+        return self.channel.site.ready
 
     def refuse(self, kind):
         """A message that does not come next."""
@@ -417,7 +417,7 @@ cdef class Request(Writer):
         self.state = MGL_HELD
         if not self.stepping:
             self.flush_soon()
-        return READY
+        return self.channel.site.ready
 
     cdef int write_headers(self, object headers, bint trailing) except -1:
         """Put the lines into the buffer, and note what they say of the body and the connection."""
@@ -703,7 +703,7 @@ cdef class Request(Writer):
             result = Draining.__new__(Draining)
             result.future = self.channel.room.new_future(self.channel.site.loop)
             return result
-        return READY
+        return self.channel.site.ready
 
     # --------------------------------------------------------------------- the end ----
 

@@ -3,6 +3,8 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
+from mgloop._awaitable cimport Awaitable
+
 
 cdef extern from "outgoing.h":
     ctypedef struct mgl_outgoing:
@@ -120,6 +122,10 @@ cdef class Site:
     cdef object factory                 # of connections
     cdef long handshakes                # of TLS, that go on
     cdef double handshakes_end          # the time-out of the last of them
+    # Its own, though they are the same in all: without the GIL, what every thread counts the
+    # references of for each request is fetched from the other cores each time.
+    cdef dict versions, extensions      # of each scope
+    cdef Awaitable ready                # what a send() returns that need not wait
     cdef dict task_options
     cdef bint asyncios_factory          # the loop's get_task_factory() is
 

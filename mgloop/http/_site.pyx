@@ -11,6 +11,8 @@ cimport cython
 from cpython.mem cimport PyMem_Free
 from libc.time cimport time, time_t
 
+from mgloop.http._ready cimport Ready
+
 import asyncio
 import sys
 from email.utils import formatdate
@@ -114,6 +116,7 @@ cdef class Site:
         self.members = set()
         self.running = set()
         self.made_at = -1
+        self.ready = Ready.__new__(Ready)
         mgl_deadlines_init(&self.deadlines)
 
     def __init__(self, loop, app, config, *, state=None, access_log=None, proxy=None):
@@ -126,6 +129,13 @@ cdef class Site:
         self.asyncios_factory = (
             getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
         self.app = app
+        self.versions = {"version": "3.0", "spec_version": "2.5"}
+        self.extensions = {
+            "http.response.pathsend": {},
+            "http.response.zerocopysend": {},
+            "http.response.trailers": {},
+            "http.response.early_hint": {},
+        }
         self.config = config
         self.state = state
         self.access_log = access_log

@@ -41,9 +41,10 @@ cdef class Handle:
     cdef PyObject *context      # a snapshot if `shared`: to be entered by way of a copy
     cdef PyObject *args[1 + MAX_INLINE]
     cdef int nargs              # -1: a tuple in args[1]
-    cdef bint shared
     cdef int cancelled_flag     # other threads may raise it
-    cdef bint lasting           # runs more than once: a reader or writer
+    cdef unsigned char shared   # these three truths are small, for all of it to be two cache lines
+    cdef unsigned char lasting  # runs more than once: a reader or writer
+    cdef unsigned char posted   # from another thread than its loop's
     cdef object loop
     cdef object source_traceback
     cdef object text            # repr kept by a cancel in debug mode

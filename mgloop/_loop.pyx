@@ -91,7 +91,6 @@ cdef extern from "inbox.h":
 
 cdef extern from "posted.h":
     int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) except -1
-    bint mgl_was_posted(const mgl_letter *letter) noexcept
     PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) noexcept
     Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) except -1
     void mgl_posted_close(mgl_posted *p) noexcept
@@ -479,7 +478,7 @@ cdef class LoopCore:
             # The list may start the collector, and so add to the queue.
             while i < mgl_ring_len(&self.ready):
                 item = mgl_ring_at(&self.ready, i)
-                if is_posted(item) and mgl_was_posted(&(<PostedHandle>item).letter):
+                if is_posted(item) and (<PostedHandle>item).posted:
                     handles.append(<object>item)
                 i += 1
         except MemoryError:
@@ -1022,6 +1021,7 @@ cdef class LoopCore:
 
     cdef int post(self, PostedHandle handle) except -1:
         """Have the handle run, from another thread."""
+        handle.posted = True
         if mgl_posted_add(&self.inbox.posted, &handle.letter, <PyObject *>handle):
             mgl_poll_wakeup(self.inbox)
         else:

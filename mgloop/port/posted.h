@@ -12,7 +12,7 @@
  * Under the GIL, which both sides hold, it is a ring. A list costs the loop a wait for memory per
  * letter, one after the other, since each was written by another core and tells where the next is;
  * the ring's places are known beforehand. It is not the loop's queue, which keeps room for what a wait
- * brings, while others have the GIL. */
+ * brings, while others have the GIL; but an empty queue is exchanged for it, and nothing moved. */
 #ifndef MGLOOP_POSTED_H
 #define MGLOOP_POSTED_H
 
@@ -30,7 +30,7 @@
 
 typedef struct mgl_letter {
     struct mgl_letter *before;
-    PyObject *handle; /* that it lies in; NULL = was never posted */
+    PyObject *handle; /* that it lies in */
 } mgl_letter;
 
 typedef struct {
@@ -40,8 +40,6 @@ typedef struct {
 
 /* What `newest` is once it is closed. */
 static mgl_letter *const mgl_no_more = (mgl_letter *) 1;
-
-static inline bool mgl_was_posted(const mgl_letter *letter) { return letter->handle != NULL; }
 
 /* Takes a reference that another thread will let go of.
  *
@@ -133,7 +131,7 @@ static inline PyObject *mgl_posted_pop(mgl_posted *p) {
 #define MGL_WITHOUT_GIL 0
 
 typedef struct {
-    bool posted;
+    char none[0]; /* a handle is to be no larger for it */
 } mgl_letter;
 
 typedef struct {
@@ -141,15 +139,11 @@ typedef struct {
     bool closed;
 } mgl_posted;
 
-static inline bool mgl_was_posted(const mgl_letter *letter) { return letter->posted; }
-
 static inline PyObject *mgl_gift(PyObject *o) { return Py_NewRef(o); }
 
-static inline int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) {
+static inline int mgl_posted_add(mgl_posted *p, mgl_letter *Py_UNUSED(letter), PyObject *handle) {
     if (p->closed) return 0;
-    if (mgl_ring_push(&p->ring, handle) != 0) return -1;
-    letter->posted = true;
-    return 1;
+    return mgl_ring_push(&p->ring, handle) == 0 ? 1 : -1;
 }
 
 static inline bool mgl_posted_any(mgl_posted *p) { return mgl_ring_len(&p->ring) > 0 && !p->closed; }
@@ -161,6 +155,10 @@ static inline PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) {
 static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
     if (!mgl_posted_any(p)) return 0;
     size_t n = mgl_ring_len(&p->ring);
+    if (mgl_ring_len(queue) == 0) {
+        mgl_ring_swap(&p->ring, queue);
+        return (Py_ssize_t) n;
+    }
     if (mgl_ring_reserve(queue, n) != 0) return -1;
     for (size_t i = 0; i < n; i++) mgl_ring_put(queue, mgl_ring_pop(&p->ring));
     return (Py_ssize_t) n;

@@ -76,6 +76,19 @@ static inline PyObject *mgl_ring_pop(mgl_ring *r) {
     return o;
 }
 
+/* Each has what the other had. */
+static inline void mgl_ring_swap(mgl_ring *a, mgl_ring *b) {
+    mgl_ring was = *a;
+    a->items = b->items;
+    a->mask = b->mask;
+    a->tail = b->tail;
+    __atomic_store_n(&a->head, b->head, __ATOMIC_RELAXED);
+    b->items = was.items;
+    b->mask = was.mask;
+    b->tail = was.tail;
+    __atomic_store_n(&b->head, was.head, __ATOMIC_RELAXED);
+}
+
 /* The i-th oldest, borrowed. */
 static inline PyObject *mgl_ring_at(const mgl_ring *r, size_t i) {
     return r->items[(r->head + i) & r->mask];

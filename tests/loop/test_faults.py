@@ -325,12 +325,14 @@ class TestPosting:
             self.PRELUDE
             + """
         raised = 0
-        for skip in range(12):
+        for skip in range(24):
             loop = new_loop()
             arrived = Arrivals()
             thread(lambda: post(loop))
             loop.call_soon_threadsafe(loop.stop)
-            fail("malloc", errno.ENOMEM, skip=skip)
+            if skip % 2:
+                loop.call_soon(int)  # an empty queue needs no room for them
+            fail("malloc", errno.ENOMEM, skip=skip // 2)
             try:
                 loop.run_forever()
             except MemoryError:

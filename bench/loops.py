@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .errors import BenchError
 
@@ -176,8 +177,8 @@ def control(reference: Loop) -> Loop:
     return replace(reference, name=f"{reference.name}#2", control_of=reference.name)
 
 
-def together(alone: Sequence[Loop], counts: Sequence[int]) -> list[Loop]:
-    """Each of the loops alone, then *counts* of it in threads and in processes."""
+def together(alone: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """Each of the loops (or servers) alone, then *counts* of it in threads and in processes."""
     return [
         one
         for loop in alone

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from .. import packages
 from ..errors import BenchError
-from ..loops import child_command
+from ..loops import child_command, together
 from ..registry import ASGI_REFERENCE, Workload
 
 SHAPES = {"threads": "--threads", "processes": "--workers"}
@@ -64,8 +64,6 @@ class Server:
 KNOWN = (
     Server(ASGI_REFERENCE, "uvicorn", ("uvicorn", "httptools", "uvloop", "websockets")),
     Server("mgloop serve", "mgloop", ("mgloop",)),
-    Server("mgloop serve 2proc", "mgloop", ("mgloop",), count=2, shape="processes"),
-    Server("mgloop serve 2thr", "mgloop", ("mgloop",), count=2, shape="threads"),
     Server(
         "uvicorn/mgloop",
         "uvicorn",
@@ -77,23 +75,33 @@ KNOWN = (
 )
 
 
+def every() -> list[Server]:
+    """All that can be named: those that are known, and mgloop's with two loops, too."""
+    return [
+        one
+        for server in KNOWN
+        for one in (together([server], [2]) if server.module == "mgloop" else [server])
+    ]
+
+
 def available(
     names: Sequence[str], peers: Sequence[str], *, control: bool
 ) -> tuple[list[Server], dict[str, str]]:
     """Those of *names* that an interpreter of this run has, and why not the others.
 
-    Without names: all that have one loop. With *control*, the reference is there a second time
+    Without names: all that are known. With *control*, the reference is there a second time
     behind itself. BenchError if none is left.
     """
+    candidates = every() if names else KNOWN
     for name in names:
-        if name not in {server.name for server in KNOWN}:
+        if name not in {server.name for server in candidates}:
             raise BenchError(
-                f"unknown server {name!r}: use one of {', '.join(s.name for s in KNOWN)}"
+                f"unknown server {name!r}: use one of {', '.join(s.name for s in candidates)}"
             )
     pythons = packages.interpreters(peers)
     found, missing = [], {}
-    for server in KNOWN:
-        if server.name not in names if names else server.count > 1:
+    for server in candidates:
+        if names and server.name not in names:
             continue
         python, version, reason = packages.choose(server.needs, pythons)
         if python is None:

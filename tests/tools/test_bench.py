@@ -623,8 +623,8 @@ class TestServers:
         found, _missing = servers.available(named, [], control=False)
         assert [(s.name, s.options) for s in found] == [
             ("mgloop serve", []),
-            ("mgloop serve 2proc", ["--workers", "2"]),
             ("mgloop serve 2thr", ["--threads", "2"]),
+            ("mgloop serve 2proc", ["--workers", "2"]),
         ]
 
     def test_ratios_are_relative_to_the_first_where_uvicorn_is_not(self):

@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--reference", help="ratios are relative to this loop (uvloop, else asyncio)")
     run.add_argument("--no-control", action="store_true", help="without the reference's twin")
+    run.add_argument("--control", metavar="LOOP", help="what takes the place of that twin")
     run.add_argument("--no-floor", action="store_true", help="without the C server")
     run.add_argument("--server-core", type=int, metavar="CPU")
     run.add_argument("--client-core", type=int, metavar="CPU")
@@ -143,7 +144,12 @@ def _run(args: argparse.Namespace) -> int:
         subjects, missing = loops.available(_parts(args.loops))
         reference = loops.choose_reference(subjects, args.reference)
         if not args.no_control:
-            subjects.insert(subjects.index(reference) + 1, loops.control(reference))
+            control = loops.control(reference, args.control)
+            if control.name in {subject.name for subject in subjects}:
+                raise BenchError(
+                    f"the control has the name of another loop: label it, NAME={args.control}"
+                )
+            subjects.insert(subjects.index(reference) + 1, control)
     if "asgi" in wanted:
         servers, absent = asgi.available(
             _parts(args.servers), args.peers, control=not args.no_control

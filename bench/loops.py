@@ -172,9 +172,15 @@ def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
     return found[0]
 
 
-def control(reference: Loop) -> Loop:
-    """The reference a second time, under another name: what it differs by is noise."""
-    return replace(reference, name=f"{reference.name}#2", control_of=reference.name)
+def control(reference: Loop, twin: str | None = None) -> Loop:
+    """The reference a second time, under another name: what it differs by is noise.
+
+    Or the loop *twin*, which is known to do the same. BenchError if there is no such loop here.
+    """
+    if twin is None:
+        return replace(reference, name=f"{reference.name}#2", control_of=reference.name)
+    found, _missing = available([twin])
+    return replace(found[0], control_of=reference.name)
 
 
 def together(alone: Sequence[Any], counts: Sequence[int]) -> list[Any]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The regression guard: ``python -m bench.revisions BASE`` (``make bench-compare BASE=<rev>``).
 
-Builds mgloop twice into virtual environments in a temporary folder, from the revision BASE and from
-the working tree as it lies there, and measures the core workloads on both in turn: paired, in one
-run, with a control of BASE against itself. What looks slower is measured once more. Exit status 1
-if a workload is slower beyond the noise both times, 2 if a revision does not exist or does not
-build. Git is only read (``archive``, ``ls-files``).
+Builds mgloop into virtual environments in a temporary folder, from the revision BASE and from the
+working tree as it lies there, and measures the core workloads on both in turn: paired, in one run.
+The control is BASE built once more with its code moved a little: of two builds of the same sources
+one may be faster for where its code happens to lie. What looks slower is measured once more. Exit
+status 1 if a workload is slower beyond the noise both times, 2 if a revision does not exist or does
+not build. Git is only read (``archive``, ``ls-files``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from .errors import BenchError
 from .machine import ROOT
 from .results import Results
 
-BASE, HEAD = "base", "head"
+BASE, HEAD, MOVED = "base", "head", "base-moved"
+# So many bytes that do nothing, before each function.
+MOVE = "-fpatchable-function-entry=12"
 # The working tree again, with what docs/observing.md describes switched on.
 OBSERVED = {"timing": "MGLOOP_TIMING=1", "watchdog": "MGLOOP_WATCHDOG=0.1"}
 
@@ -70,17 +73,20 @@ def copy_tree(folder: Path) -> None:
             shutil.copy2(source, target)
 
 
-def _environment() -> dict[str, str]:
+def _environment(flags: str) -> dict[str, str]:
     """For a build: the tools of the running interpreter, and what was fetched already."""
     env = dict(os.environ)
+    env["CFLAGS"] = f"{env.get('CFLAGS', '')} {flags}".strip()
     env["PATH"] = sysconfig.get_path("scripts") + os.pathsep + env.get("PATH", "")
     for fetched in ROOT.glob("thirdparty/*/fetched"):
         env.setdefault(f"MGLOOP_{fetched.parent.name.upper()}_DIR", str(fetched))
     return env
 
 
-def build(source: Path, folder: Path) -> str:
+def build(source: Path, folder: Path, flags: str = "") -> str:
     """A virtual environment in *folder* with mgloop built from *source*; its interpreter.
+
+    *flags* are for the C compiler, beside those of CFLAGS.
 
     It sees the packages of the running interpreter too (aiohttp and the rest, at equal versions),
     behind its own: a path file does that without the path files that lie there, so an editable
@@ -108,7 +114,9 @@ def build(source: Path, folder: Path) -> str:
     ]
     if all(importlib.util.find_spec(name) for name in ("mesonpy", "Cython", "mesonbuild")):
         command.append("--no-build-isolation")
-    _run([*command, str(source)], f"mgloop of {source.name} does not build", env=_environment())
+    _run(
+        [*command, str(source)], f"mgloop of {source.name} does not build", env=_environment(flags)
+    )
     return str(python)
 
 
@@ -155,17 +163,19 @@ def _compare(args: argparse.Namespace) -> int:
         copy_tree(folder / "src" / HEAD)
         print(f"building {revision[:12]} and the working tree", file=sys.stderr)
         pythons = {n: build(folder / "src" / n, folder / n) for n in (BASE, HEAD)}
+        moved = build(folder / "src" / BASE, folder / MOVED, MOVE)
         loops = ",".join(
             [f"{n}=mgloop@{python}" for n, python in pythons.items()]
             + [f"{n}=mgloop@{pythons[HEAD]}?{setting}" for n, setting in OBSERVED.items()]
             * args.observed
         )
-        status, worse = _measure(args, loops, args.only, args.json)
+        control = f"{MOVED}=mgloop@{moved}"
+        status, worse = _measure(args, loops, control, args.only, args.json)
         if worse:
             # Among forty workloads one or two look slower by chance: what is real is so twice.
             print("measuring again what looks slower", file=sys.stderr)
             again = str(Path(args.json).with_suffix(".again.json"))
-            status, confirmed = _measure(args, loops, ",".join(worse), again)
+            status, confirmed = _measure(args, loops, control, ",".join(worse), again)
             worse = {name: confirmed[name] for name in worse if name in confirmed}
     for sentence in worse.values():
         print(f"REGRESSION {sentence}")
@@ -175,12 +185,12 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _measure(
-    args: argparse.Namespace, loops: str, only: str, path: str
+    args: argparse.Namespace, loops: str, control: str, only: str, path: str
 ) -> tuple[int, dict[str, str]]:
     """One run of both builds: its exit status and the regressions that it shows."""
     Path(path).unlink(missing_ok=True)
     status = cli.main(
-        ["run", "--core", "--no-floor", "--loops", loops, "--reference", BASE,
+        ["run", "--core", "--no-floor", "--loops", loops, "--reference", BASE, "--control", control,
          "--suite", args.suite, "--only", only, "--rounds", str(args.rounds),
          "--windows", str(args.windows), "--seconds", str(args.seconds), "--json", path]
     )  # fmt: skip

@@ -157,6 +157,20 @@ def test_a_slow_loop_is_detected(tmp_path):
     assert min(values[1]) > max(values[0])
 
 
+def test_another_loop_can_be_the_control(tmp_path):
+    path = tmp_path / "r.json"
+    done = bench("run", "--quick", "--suite", "micro", "--only", "call_soon-0", "--windows", "1",
+                 "--loops", "asyncio", "--control", "slow=bench_fakes:SlowLoop",
+                 "--json", str(path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert [(s["name"], s["control_of"]) for s in found["subjects"]] == [
+        ("asyncio", None), ("slow", "asyncio"),
+    ]  # fmt: skip
+    assert samples(found, "slow")
+    assert "Control: slow is asyncio once more." in done.stdout
+
+
 def test_a_micro_workload_that_kills_its_process_costs_only_itself(tmp_path):
     done, found = run(tmp_path, "--quick", "--suite", "micro", "--only", "chain,call_later,sleep",
                       "--rounds", "1", "--loops", "fragile=bench_fakes:FragileLoop")  # fmt: skip
@@ -256,6 +270,8 @@ def test_interrupt_keeps_what_was_measured(tmp_path):
         (["run", "--loops", "asyncio", "--only", "nonsense"], "no workload matches"),
         (["run", "--loops", "asyncio", "--rounds", "0"], "must be positive"),
         (["run", "--loops", "asyncio", "--reference", "uvloop"], "not among the loops"),
+        (["run", "--loops", "asyncio", "--control", "nonsense"], "unknown loop 'nonsense'"),
+        (["run", "--loops", "asyncio", "--control", "asyncio"], "the name of another loop"),
         (["run", "--loops", "asyncio", "--suite", "micro", "--json", "/dev/null/x"], "cannot"),
         (["report", "no-such-file.json"], "cannot read"),
         (["compare", "README.md", "README.md"], "not JSON"),

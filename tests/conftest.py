@@ -57,7 +57,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("loop_kind", kinds, ids=kinds)
 
 
-def pytest_collection_finish(session):
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
     # The audit collects garbage after each test; frozen, the modules' objects cost it nothing.
     gc.collect()
     gc.freeze()

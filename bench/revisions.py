@@ -28,7 +28,7 @@ from .machine import ROOT
 from .results import Results
 
 BASE, HEAD, MOVED = "base", "head", "base-moved"
-# So many bytes that do nothing, before each function.
+# So many bytes that do nothing, at the beginning of each function.
 MOVE = "-fpatchable-function-entry=12"
 # The working tree again, with what docs/observing.md describes switched on.
 OBSERVED = {"timing": "MGLOOP_TIMING=1", "watchdog": "MGLOOP_WATCHDOG=0.1"}

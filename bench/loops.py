@@ -172,8 +172,8 @@ def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
     return found[0]
 
 
-def control(reference: Loop, twin: str | None = None) -> Loop:
-    """The reference a second time, under another name: what it differs by is noise.
+def control(reference: Any, twin: str | None = None) -> Any:
+    """The reference, a loop or server, a second time under another name: what differs is noise.
 
     Or the loop *twin*, which is known to do the same. BenchError if there is no such loop here.
     """

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .. import packages
+from .. import loops, packages
 from ..errors import BenchError
-from ..loops import child_command, together
 from ..registry import ASGI_REFERENCE, Workload
 
 SHAPES = {"threads": "--threads", "processes": "--workers"}
@@ -57,7 +56,7 @@ class Server:
         config = {"access_log": False, **config, "server": self.module, "options": self.options}
         if self.loop:
             config["server_loop"] = self.loop
-        return child_command(config, self.python)
+        return loops.child_command(config, self.python)
 
 
 # The order is the order of the columns.
@@ -80,7 +79,7 @@ def every() -> list[Server]:
     return [
         one
         for server in KNOWN
-        for one in (together([server], [2]) if server.module == "mgloop" else [server])
+        for one in (loops.together([server], [2]) if server.module == "mgloop" else [server])
     ]
 
 
@@ -114,8 +113,7 @@ def available(
             + "; ".join(f"{name} ({reason})" for name, reason in missing.items())
         )
     if control:
-        reference = found[0]
-        found.insert(1, replace(reference, name=f"{reference.name}#2", control_of=reference.name))
+        found.insert(1, loops.control(found[0]))
     return found, missing
 
 

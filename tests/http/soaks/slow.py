@@ -128,8 +128,8 @@ class Manner:
             limit = self.p99 + alone
             check(ordinary.within(0.99) < limit, "p99 is to be less than", limit, "ms")
             grown = watched.memory - memory
-            limit = ONCE + self.connections * (PER_CONNECTION + attack.waiting)
-            check(grown < limit, "memory grew by", mib(grown))
+            most = ONCE + self.connections * (PER_CONNECTION + attack.waiting)
+            check(grown < most, "memory grew by", mib(grown))
             check(watched.cut or not attack.cut, "the time-outs have not ended it")
             # What its own probe says.
             check("Connection refused" not in said, said[-1000:])

@@ -18,7 +18,10 @@ cancelled from any thread, and a ThreadSafeHandle without the GIL too.
 """
 
 cimport cython
-from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject
+from cpython.exc cimport PyErr_Fetch, PyErr_Restore
+from cpython.object cimport (
+    Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject, PyTypeObject, destructor,
+)
 from cpython.ref cimport Py_DECREF, Py_XDECREF, Py_INCREF
 
 import contextvars
@@ -39,6 +42,7 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     Py_ssize_t Py_REFCNT(PyObject *o)
+    void PyObject_ClearWeakRefs(PyObject *o)
 
 
 cdef extern from "turn.h":
@@ -74,10 +78,6 @@ cdef int raise_pending() except -1:
 @cython.no_gc
 cdef class Handle:
     """A callback that waits for its turn; as asyncio.Handle."""
-
-    def __dealloc__(self):
-        self.clear()
-        Py_XDECREF(self.context)
 
     cdef void clear(self) noexcept:
         """Drop the callback and its arguments, last of all steps: destructors may run Python."""
@@ -410,6 +410,62 @@ cdef class ThreadSafeHandle(PostedHandle):
     @property
     def __class__(self):
         return AsyncioHandle if AsyncioThreadSafeHandle is None else AsyncioThreadSafeHandle
+
+
+# ---------------------------------------------------------------- freeing them ----
+
+# In place of a __dealloc__, round which Cython saves the exception that is set and restores it: for
+# each handle, though one that has run or was cancelled refers to nothing, and nearly all have. It
+# is a twentieth of what call_soon() and an empty function cost on 3.11. These ask first, and go on
+# with what Cython makes.
+
+cdef destructor handle_made, timer_made, thread_safe_made
+
+
+cdef inline void let_go(PyObject *o) noexcept:
+    if (<Handle>o).callback is not NULL or (<Handle>o).context is not NULL:
+        let_go_of_what_waits(o)
+
+
+cdef void let_go_of_what_waits(PyObject *o) noexcept:
+    """Destructors may run Python, which sees no exception that is not its own, and no handle."""
+    cdef PyObject *kind
+    cdef PyObject *value
+    cdef PyObject *traceback
+    cdef PyObject *context = (<Handle>o).context
+    PyErr_Fetch(&kind, &value, &traceback)
+    PyObject_ClearWeakRefs(o)
+    (<Handle>o).context = NULL
+    (<Handle>o).clear()
+    Py_XDECREF(context)
+    PyErr_Restore(kind, value, traceback)
+
+
+cdef void free_handle(PyObject *o) noexcept:
+    let_go(o)
+    handle_made(o)
+
+
+cdef void free_timer(PyObject *o) noexcept:
+    let_go(o)
+    timer_made(o)
+
+
+cdef void free_thread_safe(PyObject *o) noexcept:
+    let_go(o)
+    thread_safe_made(o)
+
+
+cdef destructor replace_dealloc(PyTypeObject *type_, destructor by):
+    cdef destructor made = type_.tp_dealloc
+    type_.tp_dealloc = by
+    return made
+
+
+handle_made = replace_dealloc(<PyTypeObject *>Handle, free_handle)
+replace_dealloc(<PyTypeObject *>PostedHandle, free_handle)    # Cython makes it none of its own
+timer_made = replace_dealloc(<PyTypeObject *>TimerHandle, free_timer)
+thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread_safe)
 
 
 # ------------------------------------------------------------------ making them ----

@@ -110,6 +110,27 @@ class TestHandles:
         del request
         assert_collected(reference)
 
+    def test_of_a_callback_that_was_never_scheduled(self, loop, schedule, monkeypatch):
+        """Since debug mode could not tell where from. What has failed is what the caller sees."""
+
+        def no_stack(*args):
+            raise LookupError("no stack")
+
+        loop.set_debug(True)
+        request = Request()
+        context = contextvars.copy_context()
+        context.run(current_request.set, Request())
+        kept = context.get(current_request)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.format_helpers, "extract_stack", no_stack)
+            with pytest.raises(LookupError, match="no stack"):
+                context.run(schedule, loop, request.work, request)
+        support.turn(loop)  # which ends the sharing of contexts
+        references = [weakref.ref(request), weakref.ref(kept)]
+        del request, kept, context
+        for reference in references:
+            assert_collected(reference)
+
     @pytest.mark.parametrize("end", ["run", "fail", "cancel", "close"])
     def test_in_the_context_that_they_keep(self, loop_factory, schedule, end):
         """The handle keeps a copy of the context, the context the request, which the handle."""

@@ -887,7 +887,7 @@ cdef class Connection(Channel):
     cdef bint still_taken(self, int kind) except -1:
         """Whether the client, whose time is over, takes what was written: then it has more time."""
         cdef Py_ssize_t unsent = _peer.waiting(self.transport)
-        cdef double limit = self.site.deadlines.lasts[MGL_WRITE]
+        cdef double limit = self.site.timeout_write
         if unsent < self.unsent:
             self.stalled = 0
         else:

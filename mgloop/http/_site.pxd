@@ -130,6 +130,7 @@ cdef class Site:
     cdef bint asyncios_factory          # the loop's get_task_factory() is
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
+    cdef double timeout_write           # in seconds; 0 = without end
     cdef long limit_concurrency, limit_connections
     cdef long long limit_requests
     cdef bytes root_path

@@ -154,7 +154,9 @@ cdef class Site:
         self.deadlines.lasts[MGL_HEAD] = config.timeout_head or 0
         self.deadlines.lasts[MGL_BODY] = config.timeout_body or 0
         self.deadlines.lasts[MGL_KEEP_ALIVE] = config.timeout_keep_alive or 0
-        self.deadlines.lasts[MGL_WRITE] = config.timeout_write or 0
+        self.timeout_write = config.timeout_write or 0
+        # Looked at more often than that: until when something was taken is known no better.
+        self.deadlines.lasts[MGL_WRITE] = self.timeout_write / 4
         self.deadlines.lasts[MGL_LINGER] = 2.0
 
     def __dealloc__(self):

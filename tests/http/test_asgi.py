@@ -1013,10 +1013,19 @@ async def test_who_does_not_read(loop):
         except OSError:
             ended.set_result(True)
 
-    async with Serving(loop, app, timeout_write=0.3) as serving:
-        client = await serving.connect(limit=1)
-        await client.send(get())
-        assert await asyncio.wait_for(ended, 20)
+    async with Serving(loop, app, timeout_write=3) as serving:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+            await loop.sock_sendall(sock, get())
+            await asyncio.sleep(1)
+            for _ in range(10):
+                await loop.sock_recv(sock, 65536)
+            began = loop.time()
+            assert await asyncio.wait_for(ended, 20)
+            # From then on, and not the whole time again since it had taken something once.
+            assert 2.9 < loop.time() - began < 4.5
 
 
 @pytest.mark.parametrize(

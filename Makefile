@@ -76,8 +76,9 @@ types: build $(VENV)/.group-types
 	$(BIN)/mypy
 	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
-# A file's tests stay in one process. More processes than this would measure how patient the tests are.
-PARALLEL = -n auto --maxprocesses=4 --dist=loadfile
+# A file's tests stay in one process. One process more than there are cores, for tests wait a third of their time; with
+# still more they measure how patient they are.
+PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.

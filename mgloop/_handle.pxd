@@ -56,8 +56,10 @@ cdef class Handle:
     cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
+    cdef Handle seen(self)
     cdef void show_as(self, Handle other) noexcept
     cdef void clear(self) noexcept
+    cdef void abandon(self) noexcept
     cdef void finish(self) noexcept
 
 

@@ -22,7 +22,7 @@ from cpython.exc cimport PyErr_Fetch, PyErr_Restore
 from cpython.object cimport (
     Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject, PyTypeObject, destructor,
 )
-from cpython.ref cimport Py_DECREF, Py_XDECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 
 import contextvars
 import threading
@@ -32,7 +32,7 @@ from . import _stdlib
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_Copy(PyObject *context) except NULL
+    PyObject *PyContext_Copy(PyObject *context)
     PyObject *PyContext_CopyCurrent() except NULL
     int PyContext_Enter(PyObject *context)
     int PyContext_Exit(PyObject *context)
@@ -50,6 +50,9 @@ cdef extern from "turn.h":
     bint mgl_turn_end(mgl_turn *turn) noexcept
     bint mgl_turn_cancel(mgl_turn *turn) noexcept
     bint mgl_turn_runs(mgl_turn *turn, bint here) noexcept
+    bint mgl_turn_is_mine(mgl_turn *turn) noexcept
+    bint mgl_turn_look(mgl_turn *turn) noexcept
+    void mgl_turn_looked(mgl_turn *turn) noexcept
     bint mgl_turn_await(mgl_turn *turn) noexcept
 
 
@@ -93,6 +96,10 @@ cdef class Handle:
         for i in range(n):
             Py_DECREF(<object>args[i])
         Py_DECREF(<object>callback)
+
+    cdef void abandon(self) noexcept:
+        """finish(), of one that waits while its loop is closed."""
+        self.finish()
 
     cdef void finish(self) noexcept:
         """Refer to nothing any more: run, cancelled, or its loop is closed."""
@@ -187,7 +194,12 @@ cdef class Handle:
         if snapshot is NULL:
             return 0
         if Py_REFCNT(snapshot) > 1:
+            # Ours meanwhile, for it may be all handles with a share in it that are cancelled.
+            Py_INCREF(<object>snapshot)
             own = PyContext_Copy(snapshot)
+            Py_DECREF(<object>snapshot)
+            if own is NULL:
+                raise_pending()
             if self.context is not snapshot:
                 Py_DECREF(<object>own)
                 return 0
@@ -206,10 +218,18 @@ cdef class Handle:
             _stdlib.report_callback_failure(loop, self, exc)
         return 0
 
+    cdef Handle seen(self):
+        """What can be looked at meanwhile: this, or one that refers to the same."""
+        return self
+
     cdef void show_as(self, Handle other) noexcept:
         """Have `other`, which is new, refer to what this one does, so that its repr() is the same;
         runs nothing."""
         cdef int i
+        other.context = self.context
+        Py_XINCREF(other.context)
+        other.shared = self.shared
+        other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
         if self.callback is not NULL:
             other.callback = self.callback
             Py_INCREF(<object>other.callback)
@@ -232,10 +252,12 @@ cdef class Handle:
         if mgl_flag_raised(&self.cancelled_flag):
             return 0
         mgl_flag_raise(&self.cancelled_flag)
-        if self.source_traceback is not None:
-            # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
-            self.text = repr(self)
-        self.finish()
+        try:
+            if self.source_traceback is not None:
+                # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
+                self.text = repr(self)
+        finally:
+            self.finish()
         return 0
 
     def cancelled(self):
@@ -244,12 +266,13 @@ cdef class Handle:
 
     def get_context(self):
         """The contextvars.Context that the callback runs in; None once it has run."""
-        if self.shared:
-            self.own_context()
-        return None if self.context is NULL else <object>self.context
+        cdef Handle h = self.seen()
+        if h.shared:
+            h.own_context()
+        return None if h.context is NULL else <object>h.context
 
     def _repr_info(self):
-        return events.Handle._repr_info(self)
+        return events.Handle._repr_info(self.seen())
 
     def __repr__(self):
         return events.Handle.__repr__(self)
@@ -260,15 +283,17 @@ cdef class Handle:
 
     @property
     def _callback(self):
-        return None if self.callback is NULL else <object>self.callback
+        cdef Handle h = self.seen()
+        return None if h.callback is NULL else <object>h.callback
 
     @property
     def _args(self):
-        if self.callback is NULL:
-            return None if mgl_flag_raised(&self.cancelled_flag) else ()
-        if self.nargs < 0:
-            return <object>self.args[1]
-        return tuple([<object>self.args[1 + i] for i in range(self.nargs)])
+        cdef Handle h = self.seen()
+        if h.callback is NULL:
+            return None if mgl_flag_raised(&h.cancelled_flag) else ()
+        if h.nargs < 0:
+            return <object>h.args[1]
+        return tuple([<object>h.args[1 + i] for i in range(h.nargs)])
 
     @property
     def _context(self):
@@ -280,7 +305,7 @@ cdef class Handle:
 
     @property
     def _loop(self):
-        return self.loop
+        return self.seen().loop
 
     @property
     def _repr(self):
@@ -301,9 +326,11 @@ cdef class TimerHandle(Handle):
 
     def cancel(self):
         """Cancel the timer; it leaves the loop's heap, and lets go of its callback, at once."""
-        self.drop()
-        if self.index >= 0:
-            Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
+        try:
+            self.drop()
+        finally:
+            if self.index >= 0:
+                Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
 
     def when(self):
         """The time it is due, in seconds of loop.time()."""
@@ -359,8 +386,28 @@ cdef class ThreadSafeHandle(PostedHandle):
     that is running to end; as asyncio since 3.14. Its own callback may cancel it.
 
     asyncio takes a lock for every run. Here a word says whose turn it is (port/turn.h), and only
-    who really has to wait makes something to wait on.
+    who really has to wait makes something to wait on. Who looks at it from another thread sees what
+    it refers to while it waits, and afterwards nothing.
     """
+
+    cdef void abandon(self) noexcept:
+        # It may be cancelled just now.
+        if mgl_turn_cancel(&self.turn):
+            self.finish()
+
+    cdef Handle seen(self):
+        cdef ThreadSafeHandle other
+        if not WITHOUT_GIL or mgl_turn_is_mine(&self.turn):
+            return self
+        other = ThreadSafeHandle.__new__(ThreadSafeHandle)
+        if mgl_turn_look(&self.turn):
+            self.show_as(other)
+            mgl_turn_looked(&self.turn)
+        else:
+            other.source_traceback = self.source_traceback
+            other.text = self.text
+            other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
+        return other
 
     cdef int run(self, bint keep) except -1:
         if not mgl_turn_begin(&self.turn):
@@ -559,8 +606,9 @@ cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *
         h = Handle.__new__(Handle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    # The loop's snapshot of a context is the loop's thread's; the GIL lends it to others.
-    if WITHOUT_GIL and not here:
+    # The loop's snapshot of a context is the loop's thread's; the GIL lends it to others. Nor could
+    # others look at a share in it.
+    if WITHOUT_GIL:
         snapshot = NULL
     fill(h, loop, callback, args, nargs, context, snapshot, not here)
     return h

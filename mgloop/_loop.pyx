@@ -370,13 +370,13 @@ cdef class LoopCore:
         while mgl_ring_len(&self.ready) > 0:
             item = mgl_ring_pop(&self.ready)
             if is_handle(item):
-                (<Handle>item).finish()
+                (<Handle>item).abandon()
             Py_DECREF(<object>item)
         if self.inbox is not NULL:
             mgl_posted_close(&self.inbox.posted)
             item = mgl_posted_pop(&self.inbox.posted)
             while item is not NULL:
-                (<Handle>item).finish()
+                (<Handle>item).abandon()
                 Py_DECREF(<object>item)
                 item = mgl_posted_pop(&self.inbox.posted)
         while self.timers.len > 0:
@@ -1078,6 +1078,7 @@ cdef object whose_turn(object item):
     """Whom the time is put down to that an item of the ready queue takes: a name of a callback, or
     the type of a protocol or of who watches a descriptor."""
     if is_handle(<PyObject *>item):
+        item = (<Handle>item).seen()
         if (<Handle>item).callback is NULL:
             return "cancelled"
         return name_of_callback(<object>(<Handle>item).callback)

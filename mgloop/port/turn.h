@@ -4,30 +4,47 @@
  * of who cancels it. Each wants to take its callback out, and one of them may.
  *
  *     PENDING --begin()--> RUNNING --await()--> AWAITED
- *        |                    \-----end()-----> OVER <----end()----/
- *        \--cancel()--> CANCELLED
+ *     |  |  ^                 \-----end()-----> OVER <----end()----/
+ *     |  |  \--looked()--\
+ *     |  \----look()---> LOOKED_AT
+ *     \--cancel()--> CANCELLED
  *
- * Needs no lock: the loop is the only one to begin and to end. */
+ * Needs no lock: the loop is the only one to begin and to end. But who looks at it takes references
+ * to what it refers to, and all else waits until that is done, which takes some ten instructions. */
 #ifndef MGLOOP_TURN_H
 #define MGLOOP_TURN_H
 
 #include <Python.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 typedef struct {
     atomic_int state;     /* zero in a new handle: pending */
-    atomic_ulong thread;  /* that runs the callback */
+    atomic_ulong thread;  /* that runs the callback, or has cancelled it; 0 until that is written */
 } mgl_turn;
 
-enum { MGL_PENDING, MGL_RUNNING, MGL_AWAITED, MGL_OVER, MGL_CANCELLED };
+enum { MGL_PENDING, MGL_LOOKED_AT, MGL_RUNNING, MGL_AWAITED, MGL_OVER, MGL_CANCELLED };
+
+/* From pending to another state. False: it is somebody else's already. */
+static inline bool mgl_turn_leave(mgl_turn *turn, int state) {
+    int before = MGL_PENDING;
+    while (!atomic_compare_exchange_strong(&turn->state, &before, state)) {
+        if (before != MGL_LOOKED_AT) return false;
+        before = MGL_PENDING;
+        sched_yield();
+    }
+    return true;
+}
+
+static inline bool mgl_turn_take(mgl_turn *turn, int state) {
+    if (!mgl_turn_leave(turn, state)) return false;
+    atomic_store_explicit(&turn->thread, PyThread_get_thread_ident(), memory_order_relaxed);
+    return true;
+}
 
 /* False: it was cancelled, and is somebody else's. */
-static inline bool mgl_turn_begin(mgl_turn *turn) {
-    int pending = MGL_PENDING;
-    atomic_store_explicit(&turn->thread, PyThread_get_thread_ident(), memory_order_relaxed);
-    return atomic_compare_exchange_strong(&turn->state, &pending, MGL_RUNNING);
-}
+static inline bool mgl_turn_begin(mgl_turn *turn) { return mgl_turn_take(turn, MGL_RUNNING); }
 
 /* True: somebody waits to be told. */
 static inline bool mgl_turn_end(mgl_turn *turn) {
@@ -35,15 +52,24 @@ static inline bool mgl_turn_end(mgl_turn *turn) {
 }
 
 /* True: it will not run, and is the caller's. */
-static inline bool mgl_turn_cancel(mgl_turn *turn) {
-    int pending = MGL_PENDING;
-    return atomic_compare_exchange_strong(&turn->state, &pending, MGL_CANCELLED);
+static inline bool mgl_turn_cancel(mgl_turn *turn) { return mgl_turn_take(turn, MGL_CANCELLED); }
+
+/* True: nobody else changes it until mgl_turn_looked(). */
+static inline bool mgl_turn_look(mgl_turn *turn) { return mgl_turn_leave(turn, MGL_LOOKED_AT); }
+static inline void mgl_turn_looked(mgl_turn *turn) { atomic_store(&turn->state, MGL_PENDING); }
+
+static inline bool mgl_turn_taken_here(mgl_turn *turn) {
+    return atomic_load_explicit(&turn->thread, memory_order_relaxed) == PyThread_get_thread_ident();
+}
+
+/* True: it is this thread that runs, has run or has cancelled it. */
+static inline bool mgl_turn_is_mine(mgl_turn *turn) {
+    return atomic_load(&turn->state) > MGL_LOOKED_AT && mgl_turn_taken_here(turn);
 }
 
 static inline bool mgl_turn_runs(mgl_turn *turn, bool here) {
     int state = atomic_load(&turn->state);
-    if (state != MGL_RUNNING && state != MGL_AWAITED) return false;
-    return (atomic_load_explicit(&turn->thread, memory_order_relaxed) == PyThread_get_thread_ident()) == here;
+    return (state == MGL_RUNNING || state == MGL_AWAITED) && mgl_turn_taken_here(turn) == here;
 }
 
 /* True: it still runs, and its end will be told. */

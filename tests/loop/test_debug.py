@@ -261,6 +261,19 @@ class TestTracebacks:
             assert "cancelled" in repr(handle)
             assert "created at" in repr(handle)
 
+    def test_cancelled_though_it_cannot_be_shown(self, debug_loop):
+        class Callback(support.Calls):
+            def __repr__(self):
+                raise LookupError("no repr")
+
+        callback = Callback()
+        for handle in (debug_loop.call_soon(callback), debug_loop.call_later(0, callback)):
+            with pytest.raises(LookupError, match="no repr"):
+                handle.cancel()
+            assert handle.cancelled()
+        support.turn(debug_loop, 3)
+        assert not callback
+
     def test_futures_and_tasks_know_where_they_were_created(self, debug_loop, run):
         here = "test_futures_and_tasks_know_where_they_were_created"
         future = debug_loop.create_future()

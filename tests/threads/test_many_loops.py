@@ -9,6 +9,7 @@ calls the counting tests make (`make threads` makes a million).
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import gc
 import os
 import queue
@@ -313,6 +314,65 @@ class TestCancelling:
             thread.run(nothing())
             gc.collect()
             assert not any(reference() for reference in references)
+
+    def test_while_the_loop_is_closed(self, loop_kind):
+        """Of what was called by the loop's own thread; one of the two lets go of it."""
+
+        class Argument:
+            pass
+
+        for _ in range(20):
+            loop = loop_kinds.new_loop(loop_kind)
+            handles = []
+            alive = weakref.WeakSet()
+
+            def call(loop=loop, handles=handles, alive=alive):
+                for _ in range(1000):
+                    argument = Argument()
+                    alive.add(argument)
+                    handles.append(loop.call_soon_threadsafe(int, argument))
+                loop.stop()
+
+            loop.call_soon(call)
+            loop.run_forever()
+            barrier = threading.Barrier(2)
+
+            def cancel(handles=handles, barrier=barrier):
+                barrier.wait(support.PATIENCE)
+                for handle in reversed(handles):
+                    handle.cancel()
+
+            with support.in_thread(cancel):
+                barrier.wait(support.PATIENCE)
+                loop.close()
+            assert all(handle.cancelled() for handle in handles)
+            del handles, call, cancel
+            gc.collect()
+            assert not alive
+
+    @pytest.mark.parametrize("debug", [False, True])
+    def test_looked_at_by_who_has_called(self, loop_kind, debug):
+        """While the loop runs it, and afterwards."""
+
+        def callback(argument):
+            pass
+
+        with loop_threads(loop_kind, 1) as (thread,):
+            thread.loop.set_debug(debug)
+
+            def look(i):
+                context = contextvars.copy_context()
+                for _ in range(CALLS // 20):
+                    argument = object()
+                    handle = thread.loop.call_soon_threadsafe(callback, argument, context=context)
+                    for _ in range(3):
+                        assert "Handle" in repr(handle)
+                        assert handle._args in ((argument,), (), None)
+                        assert handle._callback in (callback, None)
+                        assert handle._loop in (thread.loop, None)
+                        assert handle._context in (context, None)
+
+            in_threads(2, look)
 
     def test_several_cancel_the_same(self, loop_kind):
         if loop_kind == "asyncio" and sys.version_info < (3, 14):

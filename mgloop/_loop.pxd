@@ -178,7 +178,9 @@ cdef class LoopCore:
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
-    cdef bint time_patched      # time() is somebody else's
+    cdef bint time_given        # somebody has given this loop a time() of its own
+    cdef bint time_patched      # ... or its class
+    cdef int64_t time_version   # of the class when that was looked at
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle
@@ -204,6 +206,8 @@ cdef class LoopCore:
     cdef bint may_gather(self, Py_ssize_t nbytes) noexcept
 
     cdef void spend(self, object whose, int64_t ns) noexcept
+    cdef int look_at_clock(self) except -1
+    cdef bint has_other_clock(self) except -1
     cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
     cdef Handle schedule(self, object callback, object context)

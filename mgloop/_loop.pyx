@@ -342,7 +342,7 @@ cdef class LoopCore:
                 raise MemoryError
             self.spent = {}
         self._closed = False
-        self.time_patched = type(self).time is not LoopCore.time
+        self.look_at_clock()
 
     def __dealloc__(self):
         self.dispose()
@@ -353,14 +353,30 @@ cdef class LoopCore:
     def __setattr__(self, name, value):
         # Programs and tests that put a clock of their own in the place of time() expect the timers
         # to follow it; noticed here, it costs nothing where nobody does.
-        if name == "time":
-            self.time_patched = True
         PyObject_GenericSetAttr(self, name, <PyObject *>value)
+        if name == "time":
+            self.time_given = True
+            self.look_at_clock()
 
     def __delattr__(self, name):
-        if name == "time":
-            self.time_patched = type(self).time is not LoopCore.time
         PyObject_GenericSetAttr(self, name, NULL)
+        if name == "time":
+            self.time_given = False
+            self.look_at_clock()
+
+    cdef int look_at_clock(self) except -1:
+        # Asked before the class is: another thread may change that meanwhile.
+        cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
+        self.time_patched = self.time_given or type(self).time is not LoopCore.time
+        self.time_version = version
+        return 0
+
+    cdef bint has_other_clock(self) except -1:
+        """Whether time() is somebody else's: the object's, or that of a class changed since."""
+        cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
+        if version == 0 or version != self.time_version:
+            self.look_at_clock()
+        return self.time_patched
 
     cdef void dispose(self) noexcept:
         """Break every cycle that runs through the loop; user code may run in destructors."""
@@ -684,7 +700,7 @@ cdef class LoopCore:
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept:
         """What has just been taken out of the queue; a timer since it was due."""
         cdef int64_t since = mgl_timing_take(self.timing, now)
-        if Py_TYPE(item) == TimerHandleType and not self.time_patched:
+        if Py_TYPE(item) == TimerHandleType and not self.has_other_clock():
             return <int64_t>((<TimerHandle>item).deadline * 1e9)
         return since
 
@@ -710,7 +726,7 @@ cdef class LoopCore:
         return (<Watcher>item).failed(exc)
 
     cdef double read_clock(self) except? -1:
-        if self.time_patched:
+        if self.has_other_clock():
             return self.time()
         return mgl_clock_ns() / 1e9
 
@@ -719,12 +735,12 @@ cdef class LoopCore:
         cdef double when, now = 0
         if self.timers.len == 0:
             return MGL_NEVER
-        if self.time_patched:
+        if self.has_other_clock():
             now = self.time()
             if self.timers.len == 0:
                 return MGL_NEVER    # it has cancelled the last one
         when = self.timers.items[0].when
-        if self.time_patched:
+        if self.has_other_clock():
             # In theirs, which may pass at another pace: until then as long as it says now.
             when = mgl_clock_ns() / 1e9 + min(when - now, <double>MAX_WAIT_SECONDS)
         if when * 1e9 < <double>MGL_NEVER:
@@ -738,13 +754,13 @@ cdef class LoopCore:
         cdef int64_t due
         if self.timers.len == 0:
             return 0
-        if not ask_clock and not self.time_patched \
+        if not ask_clock and not self.has_other_clock() \
                 and not mgl_poll_may_have_passed(self.poll, self.first_deadline()):
             return 0
         now = self.read_clock()
         due = mgl_heap_take_due(&self.timers, now, &self.ready)
         mgl_count(&self.count.timers, due)
-        if due and not self.time_patched:
+        if due and not self.has_other_clock():
             self.next_wake = <int64_t>(now * 1e9) \
                 + min(max(due * WAKE_PER_TIMER_NS, WAKE_MIN_NS), WAKE_MAX_NS)
         return 0

@@ -55,17 +55,21 @@ class TestClock:
         support.turn(loop, 2)
         assert seen[0] >= 0.005 - RESOLUTION
 
-    def test_a_clock_of_ones_own_moves_the_timers(self, loop):
+    @pytest.mark.parametrize("of", ["the loop", "its class"])
+    def test_a_clock_of_ones_own_moves_the_timers(self, loop, monkeypatch, of):
         """Libraries that make time pass faster in tests replace time(); what is due follows."""
         now = loop.time()
         calls = []
         loop.call_later(1000, calls.append, 1)
-        loop.time = lambda: now + 2000
-        later = loop.call_later(1000, print)
-        assert later.when() == now + 3000
-        later.cancel()
-        support.turn(loop, 2)
-        del loop.time
+        with monkeypatch.context() as patch:
+            if of == "the loop":
+                patch.setattr(loop, "time", lambda: now + 2000)
+            else:
+                patch.setattr(type(loop), "time", lambda self: now + 2000)
+            later = loop.call_later(1000, print)
+            assert later.when() == now + 3000
+            later.cancel()
+            support.turn(loop, 2)
         assert calls == [1]
         assert loop.time() < now + 1000
 

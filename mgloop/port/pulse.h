@@ -15,7 +15,10 @@
  *
  * and if W2 still sees the loop waiting, L1 is after it, and L2 sees W1.
  *
- * A watcher is never freed, but used again: a loop may just be about to wake it. */
+ * A watcher is never freed, but used again: a loop may just be about to wake it.
+ *
+ * The child of a fork has none of the threads that may have held a lock just then: it makes all locks
+ * anew. What the lock keeps in order is in order or is an entry that was just being added. */
 #ifndef MGLOOP_PULSE_H
 #define MGLOOP_PULSE_H
 
@@ -47,7 +50,8 @@ typedef struct {
 enum { MGL_WATCHED = 256 }; /* loops of one watcher */
 
 typedef struct mgl_watcher {
-    struct mgl_watcher *free; /* the next that nobody uses */
+    struct mgl_watcher *free;  /* the next that nobody uses */
+    struct mgl_watcher *older; /* the one made before */
     sem_t wake;
     pthread_mutex_t lock; /* of all below, against who adds and takes away loops */
     mgl_watched loops[MGL_WATCHED];
@@ -69,8 +73,14 @@ typedef struct mgl_watcher {
 #define mgl_wake_timedwait(wake, until) sem_timedwait(wake, until)
 #endif
 
-static mgl_watcher *mgl_free_watchers;
-static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER;
+static mgl_watcher *mgl_free_watchers, *mgl_newest_watcher;
+static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists */
+
+static void mgl_watchers_in_child(void) {
+    mgl_watcher *w;
+    pthread_mutex_init(&mgl_watchers_lock, NULL);
+    for (w = mgl_newest_watcher; w != NULL; w = w->older) pthread_mutex_init(&w->lock, NULL);
+}
 
 typedef enum { MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON } mgl_pulse;
 
@@ -128,19 +138,32 @@ static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_
     return -1;
 }
 
-/* For a new watcher, or one that was given back. */
+/* Under the list's lock. NULL: no memory. */
+static inline mgl_watcher *mgl_watcher_make(void) {
+    mgl_watcher *w = (mgl_watcher *) calloc(1, sizeof(*w));
+    if (w == NULL) return NULL;
+    if (mgl_newest_watcher == NULL && pthread_atfork(NULL, NULL, mgl_watchers_in_child) != 0) {
+        free(w);
+        return NULL;
+    }
+    sem_init(&w->wake, 0, 0);
+    pthread_mutex_init(&w->lock, NULL);
+    w->older = mgl_newest_watcher;
+    mgl_newest_watcher = w;
+    return w;
+}
+
+/* For a new watcher, or one that was given back. NULL: no memory. */
 static inline mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period) {
     mgl_watcher *w;
     pthread_mutex_lock(&mgl_watchers_lock);
     w = mgl_free_watchers;
-    if (w != NULL) mgl_free_watchers = w->free;
+    if (w != NULL)
+        mgl_free_watchers = w->free;
+    else
+        w = mgl_watcher_make();
     pthread_mutex_unlock(&mgl_watchers_lock);
-    if (w == NULL) {
-        w = (mgl_watcher *) calloc(1, sizeof(*w));
-        if (w == NULL) return NULL;
-        sem_init(&w->wake, 0, 0);
-        pthread_mutex_init(&w->lock, NULL);
-    }
+    if (w == NULL) return NULL;
     w->n = 0;
     w->resumed = NULL;
     w->threshold = threshold;

@@ -303,6 +303,36 @@ def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls)
     assert loop.stats().stalls == 2
 
 
+def test_a_fork_while_the_watchdog_looks(loop_kind):
+    """Its thread is not in the child, nor what that had locked just then."""
+    support.run_python(
+        loop_kind,
+        """
+        import mgloop
+
+        def fork():
+            global pid, forks
+            forks += 1
+            if (pid := os.fork()) == 0:
+                signal.alarm(10)
+                raise SystemExit
+            assert os.waitpid(pid, 0)[1] == 0
+            loop.call_soon(fork if forks < 600 else loop.stop)
+
+        forks, pid = 0, None
+        loop = new_loop()
+        try:
+            with mgloop.watchdog(threshold=1e-4, loops=[loop], callback=lambda stall: None):
+                loop.call_soon(fork)
+                loop.run_forever()
+        except SystemExit:
+            assert pid == 0
+            os._exit(0)
+        loop.close()
+        """,
+    )
+
+
 def test_one_watchdog_for_a_loop(loop, stalls):
     with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
         with pytest.raises(RuntimeError, match="has a watchdog already"):

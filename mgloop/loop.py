@@ -122,12 +122,18 @@ class Loop(
                 source=self,
             )
             self._signal_handlers.clear()
-        self._close_signals()
+        # Each step is taken even if one before has failed: there is no second close(). What was
+        # posted may add a signal handler.
         try:
             self._run_posted(posted)
         finally:
-            super().close()
-            self._dispose()
+            try:
+                self._close_signals()
+            finally:
+                try:
+                    super().close()
+                finally:
+                    self._dispose()
 
     def stats(self) -> LoopStats:
         """What the loop has done since it was made; LoopStats says what its numbers are.

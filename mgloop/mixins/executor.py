@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from .. import _stdlib
@@ -56,7 +57,8 @@ def follow(job: concurrent.futures.Future[_T], loop: Any) -> asyncio.Future[_T]:
     future: asyncio.Future[_T] = loop.create_future()
 
     def ended(job: concurrent.futures.Future[_T]) -> None:
-        if not loop._closed:
+        # One that is being closed, and still runs what was posted, takes no more.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_stdlib.copy_future_state, job, future)
 
     def cancel(future: asyncio.Future[_T]) -> None:

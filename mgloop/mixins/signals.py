@@ -107,10 +107,12 @@ class SignalsMixin:
             os.dup2(writing.fileno(), self._csock.fileno(), inheritable=False)
 
     def _close_signals(self) -> None:
-        for sig in list(self._signal_handlers):
-            self.remove_signal_handler(sig)
-        self._ssock.close()
-        self._csock.close()
+        try:
+            for sig in list(self._signal_handlers):
+                self.remove_signal_handler(sig)
+        finally:
+            self._ssock.close()
+            self._csock.close()
 
 
 def _give_back(fd: int) -> None:

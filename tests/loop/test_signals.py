@@ -49,6 +49,30 @@ class TestAddAndRemove:
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
+    def test_closed_in_another_thread(self, loop_factory):
+        """Only the main thread can take the handler back; the loop is closed all the same."""
+        loop = loop_factory()
+        loop.add_signal_handler(signal.SIGUSR1, print)
+        before = support.open_fds()
+        with support.in_thread(pytest.raises, ValueError, loop.close):
+            pass
+        assert loop.is_closed()
+        assert not support.fds_opened_since(before)
+        with pytest.raises(RuntimeError, match="Event loop is closed"):
+            loop.call_soon_threadsafe(print)
+        loop.close()
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+
+    def test_none_is_left_by_what_runs_while_it_is_closed(self, loop_factory):
+        loop = loop_factory()
+        with support.in_thread(
+            loop.call_soon_threadsafe, lambda: loop.add_signal_handler(signal.SIGUSR1, print)
+        ):
+            pass
+        loop.close()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
     def test_the_wake_up_descriptor_is_given_back(self, loop_factory):
         assert signal.set_wakeup_fd(-1) == -1
         loop = loop_factory()

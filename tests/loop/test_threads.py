@@ -531,6 +531,25 @@ class TestExecutors:
             release.set()
         assert not caplog.records
 
+    @pytest.mark.mgloop_only  # asyncio runs nothing while it is closed
+    def test_a_job_that_ends_while_the_loop_is_being_closed(self, loop_factory, caplog):
+        loop = loop_factory()
+        release = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.call_soon(loop.run_in_executor, executor, release.wait, support.PATIENCE)
+            support.turn(loop)
+
+            def end():
+                release.set()
+                executor.submit(int).result(support.PATIENCE)  # behind it
+
+            with support.in_thread(loop.call_soon_threadsafe, end):
+                pass
+            loop.close()
+            assert release.is_set()
+        assert not caplog.records
+
     def test_a_closed_loop_takes_no_job(self, loop_factory):
         loop = loop_factory()
         loop.close()

@@ -95,7 +95,10 @@ cdef class FdWatch(Watcher):
 
     cdef int try_sync(self) except -1:
         """sync(), where the user may have closed the descriptor: then those who wait for a socket
-        are told, and readers and writers are not called any more, as with asyncio."""
+        are told, and readers and writers are not called any more, as with asyncio. He may have
+        closed the loop as well."""
+        if self.loop._closed:
+            return 0
         try:
             self.sync()
         except OSError:

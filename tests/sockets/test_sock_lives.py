@@ -309,3 +309,20 @@ class TestLives:
             assert receiving.cancelled()
             assert sending.cancelled()
             assert left.fileno() != -1
+
+    @pytest.mark.mgloop_only  # over asyncio the reader takes the place of the call
+    def test_a_call_that_ends_after_its_loop(self, loop_factory, socketpair):
+        """While somebody else has had the same socket watched."""
+        loop = loop_factory()
+
+        async def receive():
+            await loop.sock_recv(socketpair[0], 5)
+
+        call = receive()
+        task = loop.create_task(call)
+        support.turn(loop)
+        loop.add_reader(socketpair[0], print)
+        loop.add_writer(socketpair[0], print)
+        loop.close()
+        call.close()
+        task._log_destroy_pending = False

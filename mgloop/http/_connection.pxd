@@ -143,5 +143,6 @@ cdef class Connection(Channel):
     cdef int enter(self, int event) except -1
     cdef int finish(self, bint more_comes) except -1
     cdef int watch_writing(self) except -1
+    cdef int watch_rest(self, int kind) except -1
     cdef bint still_taken(self, int kind) except -1
     cdef int refuse(self, int status, str reason) except -1

@@ -238,7 +238,8 @@ cdef class Connection(Channel):
     def resume_writing(self):
         """It does again."""
         self.paused_writing = False
-        mgl_deadline_unset(&self.write_deadline)
+        if self.state != MGL_GONE:      # then it goes on until the last byte
+            mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
 
     cdef int watch_writing(self) except -1:
@@ -835,34 +836,39 @@ cdef class Connection(Channel):
         kernel answer with a reset, which can overtake the response."""
         self.ahead = None
         if not more_comes or self.over_tls or not self.transport.can_write_eof():
-            self.enter(MGL_ON_LOSS)
-            self.transport.close()
-        else:
-            self.enter(MGL_ON_LAST_ANSWER)
-            self.resume_reading()
-            if not self.transport.is_closing():
-                self.transport.write_eof()
-            mgl_deadline_unset(&self.write_deadline)
-            self.unsent = PY_SSIZE_T_MAX
-            self.stalled = 0
-            self.set_deadline(MGL_LINGER)
-        return 0
+            return self.close_transport()
+        self.enter(MGL_ON_LAST_ANSWER)
+        self.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+        mgl_deadline_unset(&self.write_deadline)
+        return self.watch_rest(MGL_LINGER)
+
+    cdef int close_transport(self) except -1:
+        """A transport's close() waits for as long as the client takes nothing, and over TLS for the
+        client's own end: so the time to write goes on."""
+        self.enter(MGL_ON_LOSS)
+        mgl_deadline_unset(&self.deadline)
+        self.transport.close()
+        return 0 if self.lost else self.watch_rest(MGL_WRITE)
+
+    cdef int watch_rest(self, int kind) except -1:
+        """From now on nothing is written: ask in a while how much of it is still there."""
+        self.unsent = PY_SSIZE_T_MAX
+        self.stalled = 0
+        return self.set_deadline(kind)
 
     cdef int refuse(self, int status, str reason) except -1:
         """Answer in the application's place, if nothing has been sent, and end the connection."""
         cdef Request request = self.request
         self.request = self.unbegun = None
         if self.state == MGL_DISCARDS or self.lost:     # it has been answered
-            self.enter(MGL_ON_LOSS)
-            self.transport.close()
-            return 0
+            return self.close_transport()
         if 400 <= status < 500:
             log.warning("Invalid HTTP request received: %s", reason)
         if request is not None and request.state > MGL_HELD:
             request.disconnect()
-            self.enter(MGL_ON_LOSS)
-            self.transport.close()
-            return 0
+            return self.close_transport()
         body = f"{status} {HTTPStatus(status).phrase}: {reason}\n".encode()
         if request is not None:
             request.refused(status, len(body))
@@ -876,8 +882,7 @@ cdef class Connection(Channel):
 
     cdef int timed_out(self, int kind) except -1:
         if kind == MGL_KEEP_ALIVE or kind == MGL_HEAD and not self.in_head:
-            self.enter(MGL_ON_LOSS)
-            self.transport.close()
+            self.close_transport()
         elif kind == MGL_HEAD or kind == MGL_BODY:
             self.refuse(408, "it took too long to come")
         elif not self.still_taken(kind):
@@ -901,8 +906,7 @@ cdef class Connection(Channel):
     def begin_shutdown(self):
         """Close if nothing is going on; else the response that is going on is the last."""
         if self.state == MGL_READS_HEAD and not self.in_head and self.ahead is None:
-            self.enter(MGL_ON_LOSS)
-            self.transport.close()
+            self.close_transport()
 
     def cancel(self):
         """Close at once."""

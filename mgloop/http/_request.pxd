@@ -81,6 +81,8 @@ cdef class Channel(Member):
     cdef int answered(self, Request request, bint keep_alive) except -1
     # The application has taken what had been received of the body.
     cdef int wants_more(self, Request request) except -1
+    # Close the connection when all is sent.
+    cdef int close_transport(self) except -1
     # The transport's write() has raised, which it does for a loop that is closed.
     cdef int write_failed(self, object exc) except -1
 

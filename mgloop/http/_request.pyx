@@ -173,6 +173,9 @@ cdef class Channel(Member):
     cdef int wants_more(self, Request request) except -1:
         raise NotImplementedError
 
+    cdef int close_transport(self) except -1:
+        raise NotImplementedError
+
     cdef int write_failed(self, object exc) except -1:
         raise NotImplementedError
 
@@ -786,7 +789,7 @@ cdef class Request(Writer):
         if self.state != MGL_COMPLETE and not self.channel.lost:
             self.close_after = True
             if self.state > MGL_HELD:
-                self.channel.transport.close()
+                self.channel.close_transport()
             elif not self.disconnected:
                 self.own_answer(500, b"Internal Server Error")
         return 0

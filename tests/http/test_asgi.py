@@ -1056,6 +1056,43 @@ async def test_who_reads_slowly_gets_all(loop, request_):
             assert loop.time() - began > 2.5
 
 
+@pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("case", ["idle", "the last", "cut short", "shutdown"])
+@on_loop
+async def test_who_reads_nothing_of_a_little(
+    loop, case, over_tls, server_ssl_context, client_ssl_context
+):
+    """It is too little for the application to wait, and the kernel does not take it."""
+    size = 500_000 if over_tls else 50_000  # a client over TLS reads in advance
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(bytes(size), True))
+        assert case != "cut short"
+        await send(body())
+
+    idle = 0.1 if case == "idle" else 0
+    async with Serving(loop, app, timeout_write=0.4, timeout_keep_alive=idle) as serving:
+        ours, theirs = socket.socketpair()
+        for sock in (ours, theirs):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        accepting = loop.connect_accepted_socket(
+            serving.site.connection, ours, ssl=server_ssl_context if over_tls else None
+        )
+        accepting = asyncio.ensure_future(accepting)
+        tls = {"ssl": client_ssl_context, "server_hostname": "localhost"} if over_tls else {}
+        client, _ = await loop.create_connection(asyncio.Protocol, sock=theirs, **tls)
+        client.pause_reading()
+        await accepting
+        client.write(get("/", *["Connection: close"] * (case == "the last")))
+        while not serving.site.requests or serving.site.in_flight:
+            await asyncio.sleep(0.01)
+        if case == "shutdown":
+            serving.site.begin_shutdown()
+        await asyncio.wait_for(serving.site.wait_drained(), 5)
+        client.abort()
+
+
 @on_loop
 async def test_a_slow_application_is_not_timed(loop):
     async def app(scope, receive, send):

@@ -37,7 +37,7 @@ def nothing_else_is_logged(caplog):
     """What is not taken by logged() fails the test."""
     with caplog.at_level(logging.WARNING, logger="mgloop.http"):
         yield
-    records = [record for record in caplog.records if record.name.startswith("mgloop")]
+    records = [r for r in caplog.get_records("call") if r.name.startswith("mgloop")]
     assert not records, [record.getMessage() for record in records]
 
 

@@ -839,8 +839,11 @@ cdef class Connection(Channel):
             return self.close_transport()
         self.enter(MGL_ON_LAST_ANSWER)
         self.resume_reading()
-        if not self.transport.is_closing():
-            self.transport.write_eof()
+        try:
+            if not self.transport.is_closing():
+                self.transport.write_eof()
+        except OSError:     # the client has reset the connection
+            self.transport.abort()
         mgl_deadline_unset(&self.write_deadline)
         return self.watch_rest(MGL_LINGER)
 

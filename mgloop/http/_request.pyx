@@ -746,17 +746,20 @@ cdef class Request(Writer):
         return 0
 
     cdef int app_returned(self, object value) except -1:
-        if value is not None:
-            log.error("ASGI callable should return None, but returned '%s'.", value)
-            self.abandon()
-        elif not self.disconnected:
-            if self.state == MGL_UNSTARTED:
-                log.error("ASGI callable returned without starting response.")
-                self.own_answer(500, b"Internal Server Error")
-            elif self.state != MGL_COMPLETE:
-                log.error("ASGI callable returned without completing response.")
+        try:
+            if value is not None:
+                log.error("ASGI callable should return None, but returned '%s'.", value)
                 self.abandon()
-        return self.over()
+            elif not self.disconnected:
+                if self.state == MGL_UNSTARTED:
+                    log.error("ASGI callable returned without starting response.")
+                    self.own_answer(500, b"Internal Server Error")
+                elif self.state != MGL_COMPLETE:
+                    log.error("ASGI callable returned without completing response.")
+                    self.abandon()
+        finally:
+            self.over()
+        return 0
 
     cdef int app_raised(self, object exc) except -1:
         """Who has not begun to answer is answered for; else the response is cut short."""

@@ -536,7 +536,10 @@ cdef class WebSocket:
         if self.lost:
             return 0
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:     # it has reset the connection
+                self.transport.abort()
             return self.arm(LINGER_TIMEOUT)
         self.state = WS_CLOSED
         return self.finish_transport()

@@ -642,6 +642,29 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
     assert logged(caplog) == []
 
 
+@pytest.mark.parametrize("sends", [True, False], ids=["sends", "returns"])
+@on_loop
+async def test_a_client_that_closes_as_the_answer_comes(loop, sends, caplog):
+    """The answer resets the connection, and the server cannot end its side of it."""
+    clients = []
+
+    async def app(scope, receive, send):
+        await receive()
+        clients[0].close()
+        if sends:
+            await answer(send, headers=[(b"connection", b"close")])
+
+    async with Serving(loop, app) as serving:
+        with socket.create_connection(("127.0.0.1", serving.port)) as sock:
+            clients.append(sock)
+            sock.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
+            while not serving.site.requests:
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(serving.site.wait_drained(), 5)
+        assert serving.site.in_flight == 0
+    assert len(logged(caplog)) == (0 if sends else 1)
+
+
 async def in_other_words():
     try:
         yield

@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import gc
 import logging
+import socket
 import sys
 import weakref
 
@@ -595,6 +596,20 @@ async def test_a_peer_that_breaks_the_rules(loop, data, code):
         first, last = app.messages
         assert first == text("first")
         assert last == disconnect(code, reason)
+
+
+@on_loop
+async def test_a_peer_that_breaks_the_rules_and_goes(loop):
+    """The close frame resets the connection, and the server cannot end its side of it."""
+    app = Recording()
+    async with upgrading.serving(loop, app) as site:
+        with socket.create_connection(site.address) as sock:
+            sock.setblocking(False)
+            sock.send(upgrading.request())
+            assert b" 101 " in await loop.sock_recv(sock, 1000)
+            sock.send(frame(3))
+        await support.wait_until(lambda: not site.members)
+    assert app.messages[-1]["code"] == 1002
 
 
 @on_loop

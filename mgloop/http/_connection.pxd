@@ -90,7 +90,7 @@ cdef class Connection(Channel):
     cdef bint expects_continue
     cdef bytes coding                   # Transfer-Encoding, if it is not chunked alone
     cdef bint wants_websocket
-    cdef bint timed                     # the deadline is of what is being read
+    cdef bint timed                     # the deadline is of the head that is being read
     cdef Py_ssize_t unsent              # what the client had not taken when it was asked last
     cdef double stalled                 # and for how long, in seconds, it has taken nothing
     cdef Py_ssize_t extension_len       # of the present chunk

@@ -285,7 +285,6 @@ cdef class Connection(Channel):
         """Give the client the time for what comes next."""
         if self.state == MGL_READS_HEAD:
             if not self.in_head:
-                self.timed = False
                 self.set_deadline(MGL_KEEP_ALIVE)
             elif not self.timed:
                 self.timed = True
@@ -548,7 +547,7 @@ cdef class Connection(Channel):
         cdef Request request
         cdef Site site = self.site
         cdef bint http_10 = self.parser.http_minor == 0
-        self.in_head = False
+        self.in_head = self.timed = False
         if self.parser.http_major == 0:
             return self.fail(400, "a version of HTTP that is neither 1.0 nor 1.1")
         if self.parser.http_major != 1 or self.parser.http_minor > 1:

@@ -1024,6 +1024,22 @@ async def test_who_takes_too_long(loop, sent, config, expected):
         await asyncio.wait_for(client.ended(), 10)
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
+@on_loop
+async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):
+    async with Serving(loop, app_of(START, body(b"ok")), timeout_head=0.3) as serving:
+        client = await serving.connect()
+        await client.send(b"GET / HT")
+        while not serving.site.connections:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)  # the first piece has been read
+        await client.send(b"TP/1.1\r\nHost: a\r\n\r\nGET /2 HT")
+        assert (await client.response())[2] == b"ok"
+        if ends:
+            serving.site.begin_shutdown()
+        assert (await asyncio.wait_for(client.response(), 5))[0] == 408
+
+
 @on_loop
 async def test_who_does_not_read(loop):
     ended = loop.create_future()

@@ -814,6 +814,8 @@ cdef class Connection(Channel):
         cdef dict scope = self.request.scope
         self.request = self.unbegun = None
         problem = _upgrade.check(scope)
+        if problem is None and self.site.closing:
+            problem = (503, "the server is about to end")
         if problem is not None:
             self.refuse(problem[0], problem[1])
             return 0

@@ -207,9 +207,11 @@ cdef class Request(Writer):
     def throw(self, kind, value=None, traceback=None):
         """Raise the exception where the application waits: how a task is cancelled."""
         value = thrown(kind, value, traceback)
-        if self.ended or self.coroutine is None:
-            self.over()
+        if self.ended:
             raise value
+        if self.coroutine is None:      # a task that is cancelled before its first step
+            self.app_raised(value)
+            raise StopIteration
         self.stepping = True
         try:
             yielded = self.coroutine.throw(value)

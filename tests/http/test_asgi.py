@@ -335,6 +335,23 @@ async def test_what_ends_no_server(loop, caplog, act):
 
 
 @on_loop
+async def test_a_task_that_is_cancelled_before_its_first_step(loop, caplog):
+    def factory(loop, coro, **kwargs):
+        task = asyncio.Task(coro, loop=loop, **kwargs)
+        if type(coro).__name__ == "Request":
+            task.cancel()
+        return task
+
+    async with Serving(loop, app_of(START, body())) as serving:
+        loop.set_task_factory(factory)
+        status, headers, _ = await asyncio.wait_for(serving.one(get()), 5)
+        assert (status, headers["connection"]) == (500, "close")
+        loop.set_task_factory(None)
+        assert serving.site.in_flight == 0
+    assert logged(caplog) == ["Exception in ASGI application\n"]
+
+
+@on_loop
 async def test_an_exception_after_the_response_is_logged(loop, caplog):
     async def app(scope, receive, send):
         await answer(send, b"fine")

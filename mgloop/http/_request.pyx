@@ -334,16 +334,18 @@ cdef class Request(Writer):
         return 0
 
     cdef int say_continue(self) except -1:
-        """Also when the application has begun to answer, as long as its head is only held."""
+        """Also when the application has begun to answer, as long as its head is only held. Whatever
+        the client is told, its time for the body begins."""
         self.expects_continue = False
-        if self.received or self.state > MGL_HELD or self.disconnected:
+        if self.received or self.state == MGL_COMPLETE or self.disconnected:
             return 0
-        try:
-            # Not by way of the buffer, which may have the head.
-            self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        except Exception as exc:
-            self.channel.write_failed(exc)
-            return 0
+        if self.state <= MGL_HELD:
+            try:
+                # Not by way of the buffer, which may have the head.
+                self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            except Exception as exc:
+                self.channel.write_failed(exc)
+                return 0
         return self.channel.set_deadline(MGL_BODY)
 
     # ---------------------------------------------------------------------- send() ----

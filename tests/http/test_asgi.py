@@ -554,6 +554,26 @@ async def test_who_waits_for_continue_is_not_timed(loop):
         assert (await client.response())[0] == 408
 
 
+@on_loop
+async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop):
+    """What has been written of the response is the sign to send the body, or not to."""
+    ended = loop.create_future()
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(b"a", True))
+        await asyncio.sleep(0.02)
+        ended.set_result(await receive())
+
+    async with Serving(loop, app, timeout_body=0.2) as serving:
+        client = await serving.connect()
+        await client.send(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert (await client.head())[0] == 200
+        assert await asyncio.wait_for(ended, 5) == {"type": "http.disconnect"}
+
+
 @pytest.mark.parametrize("rest", [b"", b"5\r\nhello?\r\n"], ids=["silence", "a broken chunk"])
 @on_loop
 async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):

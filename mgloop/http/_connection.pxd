@@ -142,6 +142,7 @@ cdef class Connection(Channel):
     cdef int upgrade(self, const char *data, Py_ssize_t n) except -1
     cdef int enter(self, int event) except -1
     cdef int finish(self, bint more_comes) except -1
+    cdef int close_transport(self) except -1
     cdef int watch_writing(self) except -1
     cdef int watch_rest(self, int kind) except -1
     cdef bint still_taken(self, int kind) except -1

@@ -862,6 +862,24 @@ cdef class Connection(Channel):
         self.stalled = 0
         return self.set_deadline(kind)
 
+    cdef int cut_short(self, Request request) except -1:
+        if request.looks_whole():
+            self.enter(MGL_ON_LOSS)
+            _peer.reset(self.transport)
+            return 0
+        return self.close_transport()
+
+    cdef int cut(self) except -1:
+        """A reset tells the client that what it has got of a response is not all."""
+        if self.lost:
+            return 0
+        if self.transport.get_write_buffer_size() \
+                or self.request is not None and self.request.looks_whole():
+            _peer.reset(self.transport)
+        else:
+            self.transport.abort()
+        return 0
+
     cdef int refuse(self, int status, str reason) except -1:
         """Answer in the application's place, if nothing has been sent, and end the connection."""
         cdef Request request = self.request
@@ -872,7 +890,7 @@ cdef class Connection(Channel):
             log.warning("Invalid HTTP request received: %s", reason)
         if request is not None and request.state > MGL_HELD:
             request.disconnect()
-            return self.close_transport()
+            return self.cut_short(request)
         body = f"{status} {HTTPStatus(status).phrase}: {reason}\n".encode()
         if request is not None:
             request.refused(status, len(body))
@@ -890,7 +908,7 @@ cdef class Connection(Channel):
         elif kind == MGL_HEAD or kind == MGL_BODY:
             self.refuse(408, "it took too long to come")
         elif not self.still_taken(kind):
-            self.transport.abort()
+            self.cut()
         return 0
 
     cdef bint still_taken(self, int kind) except -1:
@@ -915,4 +933,4 @@ cdef class Connection(Channel):
     def cancel(self):
         """Close at once."""
         self.enter(MGL_ON_LOSS)
-        self.transport.abort()
+        self.cut()

@@ -7,8 +7,11 @@ Once per connection, or for who is slow: hence Python.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import socket
 import ssl
+import struct
 import sys
 import termios
 from typing import Any
@@ -39,6 +42,14 @@ def waiting(transport: asyncio.WriteTransport) -> int:
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return size
     return size + int.from_bytes(queued, sys.byteorder)
+
+
+def reset(transport: asyncio.WriteTransport) -> None:
+    """Abort so that the peer notices: abort() alone looks like a close(), all having been sent."""
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(AttributeError, OSError):  # there is none, or it is closed
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def _host_and_port(address: Any) -> Address:

@@ -81,8 +81,10 @@ cdef class Channel(Member):
     cdef int answered(self, Request request, bint keep_alive) except -1
     # The application has taken what had been received of the body.
     cdef int wants_more(self, Request request) except -1
-    # Close the connection when all is sent.
-    cdef int close_transport(self) except -1
+    # End the connection in the midst of the request's response.
+    cdef int cut_short(self, Request request) except -1
+    # End it at once.
+    cdef int cut(self) except -1
     # The transport's write() has raised, which it does for a loop that is closed.
     cdef int write_failed(self, object exc) except -1
 
@@ -154,5 +156,6 @@ cdef class Request(Writer):
     cdef int app_returned(self, object value) except -1
     cdef int app_raised(self, object exc) except -1
     cdef int abandon(self) except -1
+    cdef bint looks_whole(self) noexcept
     cdef int own_answer(self, int status, bytes text) except -1
     cdef int over(self) except -1

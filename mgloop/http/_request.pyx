@@ -173,7 +173,10 @@ cdef class Channel(Member):
     cdef int wants_more(self, Request request) except -1:
         raise NotImplementedError
 
-    cdef int close_transport(self) except -1:
+    cdef int cut_short(self, Request request) except -1:
+        raise NotImplementedError
+
+    cdef int cut(self) except -1:
         raise NotImplementedError
 
     cdef int write_failed(self, object exc) except -1:
@@ -641,7 +644,7 @@ cdef class Request(Writer):
 
     def client_left(self):
         """For files.send(): the client is gone, or takes nothing; what send() raises then."""
-        self.channel.transport.abort()
+        self.channel.cut()
         self.disconnect()
         return ClientDisconnected("the client has disconnected")
 
@@ -796,10 +799,15 @@ cdef class Request(Writer):
         if self.state != MGL_COMPLETE and not self.channel.lost:
             self.close_after = True
             if self.state > MGL_HELD:
-                self.channel.close_transport()
+                self.channel.cut_short(self)
             elif not self.disconnected:
                 self.own_answer(500, b"Internal Server Error")
         return 0
+
+    cdef bint looks_whole(self) noexcept:
+        """To the client, which sees in nothing but the connection's end where the body ends."""
+        return MGL_HELD < self.state < MGL_COMPLETE and not (
+            self.chunked or self.has_length or self.no_body)
 
     cdef int own_answer(self, int status, bytes text) except -1:
         """The server's answer in place of the application's."""

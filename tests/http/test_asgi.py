@@ -274,6 +274,37 @@ async def test_a_response_that_goes_wrong_is_cut(loop, case, caplog):
     assert text in caplog.text
 
 
+@pytest.mark.parametrize("end", ["raises", "returns", "times out", "is cancelled"])
+@on_loop
+async def test_a_response_of_no_length_that_is_cut_does_not_look_whole(loop, end, caplog):
+    """To HTTP/1.0 the end of the connection is the end of the body."""
+    received = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(b"half", True))
+        await receive()
+        received.set()
+        if end == "times out":
+            assert (await receive())["type"] == "http.disconnect"
+        elif end == "is cancelled":
+            await receive()
+        elif end == "raises":
+            raise ValueError
+
+    async with Serving(loop, app, timeout_body=0.2 * (end == "times out")) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n")
+        assert (await client.head())[0] == 200
+        assert await client.reader.readexactly(4) == b"half"
+        await client.send(b"a")
+        await received.wait()
+        if end == "is cancelled":
+            serving.site.cancel_all()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(client.reader.read(), 5)
+
+
 @on_loop
 async def test_more_after_the_end(loop, caplog):
     failures = []

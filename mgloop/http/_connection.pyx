@@ -285,6 +285,9 @@ cdef class Connection(Channel):
         """Give the client the time for what comes next."""
         if self.state == MGL_READS_HEAD:
             if not self.in_head:
+                if not self.paused_writing:     # else watch_writing() asks already
+                    self.unsent = PY_SSIZE_T_MAX
+                    self.stalled = 0
                 self.set_deadline(MGL_KEEP_ALIVE)
             elif not self.timed:
                 self.timed = True
@@ -834,9 +837,11 @@ cdef class Connection(Channel):
 
     cdef int finish(self, bint more_comes) except -1:
         """After the last response. Where the client may still be sending, a close() would make the
-        kernel answer with a reset, which can overtake the response."""
+        kernel answer with a reset, which can overtake the response; whoever still has to take some
+        of it may yet send something."""
         self.ahead = None
-        if not more_comes or self.over_tls or not self.transport.can_write_eof():
+        if self.over_tls or not (more_comes or self.transport.get_write_buffer_size()) \
+                or not self.transport.can_write_eof():
             return self.close_transport()
         self.enter(MGL_ON_LAST_ANSWER)
         self.resume_reading()
@@ -884,8 +889,10 @@ cdef class Connection(Channel):
         """Answer in the application's place, if nothing has been sent, and end the connection."""
         cdef Request request = self.request
         self.request = self.unbegun = None
-        if self.state == MGL_DISCARDS or self.lost:     # it has been answered
-            return self.close_transport()
+        if self.lost:
+            return 0
+        if self.state == MGL_DISCARDS:      # it has been answered
+            return self.finish(True)
         if 400 <= status < 500:
             log.warning("Invalid HTTP request received: %s", reason)
         if request is not None and request.state > MGL_HELD:
@@ -903,12 +910,22 @@ cdef class Connection(Channel):
         return 0
 
     cdef int timed_out(self, int kind) except -1:
-        if kind == MGL_KEEP_ALIVE or kind == MGL_HEAD and not self.in_head:
+        if kind == MGL_KEEP_ALIVE:
+            self.idle_for_long()
+        elif kind == MGL_HEAD and not self.in_head:
             self.close_transport()
         elif kind == MGL_HEAD or kind == MGL_BODY:
             self.refuse(408, "it took too long to come")
         elif not self.still_taken(kind):
             self.cut()
+        return 0
+
+    cdef int idle_for_long(self) except -1:
+        """Keep-alive time is over. Whoever still takes the last response is not idle."""
+        if self.paused_writing:
+            return self.set_deadline(MGL_KEEP_ALIVE)    # the time to write counts
+        if not self.still_taken(MGL_KEEP_ALIVE):
+            return self.cut() if self.unsent else self.close_transport()
         return 0
 
     cdef bint still_taken(self, int kind) except -1:
@@ -919,16 +936,16 @@ cdef class Connection(Channel):
             self.stalled = 0
         else:
             self.stalled += self.site.deadlines.lasts[kind]
-        if kind == MGL_LINGER and unsent == 0 or 0 < limit <= self.stalled:
-            return False
         self.unsent = unsent
+        if kind != MGL_WRITE and unsent == 0 or 0 < limit <= self.stalled:
+            return False
         self.set_deadline(kind)
         return True
 
     def begin_shutdown(self):
         """Close if nothing is going on; else the response that is going on is the last."""
         if self.state == MGL_READS_HEAD and not self.in_head and self.ahead is None:
-            self.close_transport()
+            self.finish(False)
 
     def cancel(self):
         """Close at once."""

@@ -659,6 +659,21 @@ async def test_a_large_body_that_the_application_leaves(loop):
             await send_on()
 
 
+@on_loop
+async def test_who_sends_a_large_body_before_it_reads_gets_the_response(loop):
+    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+            size = 5 << 20
+            await loop.sock_sendall(
+                sock, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
+            )
+            await loop.sock_sendall(sock, bytes(size))
+            assert (await loop.sock_recv(sock, 1000)).endswith(b"\r\n\r\nok")
+            assert await loop.sock_recv(sock, 1000) == b""
+
+
 # --- the client goes -----------------------------------------------------------------------------
 
 
@@ -1198,6 +1213,41 @@ async def test_who_reads_nothing_of_a_little(
             serving.site.begin_shutdown()
         await asyncio.wait_for(serving.site.wait_drained(), 5)
         client.abort()
+
+
+@on_loop
+async def test_who_reads_the_last_response_may_send_something(loop):
+    """It is not answered with a reset, which would overtake the rest."""
+    payload = bytes(4 << 20)
+    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    async with Serving(loop, app) as serving:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+            await loop.sock_sendall(sock, get("/", "Connection: close"))
+            missing = len(payload) - len(await loop.sock_recv(sock, 10))
+            await loop.sock_sendall(sock, b"\r\n")
+            while data := await loop.sock_recv(sock, 40_000):
+                missing -= len(data)
+                await asyncio.sleep(0)
+            assert missing < 0  # by the head
+
+
+@on_loop
+async def test_who_still_takes_a_response_is_not_idle(loop):
+    payload = bytes(4 << 20)
+    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    async with Serving(loop, app, timeout_keep_alive=0.2, timeout_write=2) as serving:
+        client = await serving.connect(limit=65536)
+        await client.send(get())
+        await client.head()
+        await asyncio.sleep(0.7)
+        await client.reader.readexactly(len(payload) - 10_000)
+        await client.send(get())
+        await client.reader.readexactly(10_000)
+        assert (await client.response())[2] == payload
+        await asyncio.wait_for(client.ended(), 5)
 
 
 @on_loop

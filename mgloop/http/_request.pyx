@@ -128,6 +128,14 @@ cdef dict known_of(dict message):
 
 # --- the coroutine -------------------------------------------------------------------------------
 
+cdef inline int check_idle(Request request) except -1:
+    """Before a step. What the application's coroutine raises when it is stepped while it runs would
+    be taken for its end, and it would be freed under its own feet."""
+    if request.stepping:
+        raise ValueError("coroutine already executing")
+    return 0
+
+
 cdef PySendResult request_step(PyObject *self, PyObject *value,
                                PyObject **result) except PYGEN_ERROR:
     """The task's step. `result`: what the application waits for, or None at its end."""
@@ -136,6 +144,7 @@ cdef PySendResult request_step(PyObject *self, PyObject *value,
     result[0] = NULL
     if request.ended:
         raise RuntimeError("cannot reuse a request that has ended")
+    check_idle(request)
     request.stepping = True
     try:
         if request.coroutine is None:
@@ -209,6 +218,7 @@ cdef class Request(Writer):
 
     def throw(self, kind, value=None, traceback=None):
         """Raise the exception where the application waits: how a task is cancelled."""
+        check_idle(self)
         value = thrown(kind, value, traceback)
         if self.ended:
             raise value
@@ -232,10 +242,14 @@ cdef class Request(Writer):
 
     def close(self):
         """End the application's coroutine, as a coroutine's close()."""
+        check_idle(self)
         if self.coroutine is not None and not self.ended:
+            self.stepping = True
             try:
                 self.coroutine.close()
             finally:
+                self.stepping = False
+                self.flush()
                 self.over()
 
     @property
@@ -265,7 +279,6 @@ cdef class Request(Writer):
             self.task.cancel()
 
     cdef int begin(self) except -1:
-        self.stepping = True
         coroutine = self.channel.site.app(self.scope, self.receive, self.send_message)
         if not PyCoro_CheckExact(coroutine):
             coroutine = coroutine.__await__()

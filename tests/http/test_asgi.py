@@ -9,6 +9,7 @@ import socket
 import sys
 
 import pytest
+import support
 from peers import on_loop
 from sites import Serving, answer, get, read_body
 
@@ -482,6 +483,49 @@ async def test_a_task_factory_is_asked(loop):
         await serving.one(get())
         loop.set_task_factory(None)
     assert any(type(coro).__name__ == "Request" for coro in made)
+
+
+@pytest.mark.parametrize("step", ["send", "throw", "close", "__next__"])
+@pytest.mark.parametrize("place", ["called", "running", "closed"])
+@on_loop
+async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, step, place):
+    raised, tasks = [], []
+
+    def step_self(request):
+        arguments = {"send": [None], "throw": [ZeroDivisionError]}.get(step, [])
+        try:
+            getattr(request, step)(*arguments)
+        except ValueError as exc:
+            raised.append(str(exc))
+
+    async def run(send):
+        request = asyncio.current_task().get_coro()
+        tasks.append(asyncio.current_task())
+        if place == "closed":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                step_self(request)
+        if place == "running":
+            step_self(request)
+        await answer(send, b"ok")
+
+    def app(scope, receive, send):
+        if place == "called":
+            step_self(asyncio.current_task().get_coro())
+        return run(send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        if place == "closed":
+            await client.send(get())
+            await support.wait_until(lambda: tasks)
+            tasks[0].get_coro().close()
+            tasks[0].cancel()
+        else:
+            assert (await client.request(get()))[2] == b"ok"
+        assert serving.site.in_flight == 0
+    assert raised == ["coroutine already executing"]
 
 
 # --- receiving -----------------------------------------------------------------------------------

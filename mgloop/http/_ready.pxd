@@ -14,4 +14,5 @@ cdef class Waiters:
     cdef list futures
 
     cdef object new_future(self, object loop)
+    cdef int forget(self, object future) except -1
     cdef int wake_all(self) except -1

@@ -25,6 +25,12 @@ cdef class Waiters:
         self.futures.append(future)
         return future
 
+    cdef int forget(self, object future) except -1:
+        """Nobody waits for it any more; it may have been woken."""
+        if self.futures is not None and future in self.futures:
+            self.futures.remove(future)
+        return 0
+
     cdef int wake_all(self) except -1:
         cdef list futures = self.futures
         if futures is None:

@@ -724,7 +724,8 @@ cdef class Request(Writer):
         cdef Draining result
         if self.channel.paused_writing and not self.channel.lost:
             result = Draining.__new__(Draining)
-            result.future = self.channel.room.new_future(self.channel.site.loop)
+            result.room = self.channel.room
+            result.future = result.room.new_future(self.channel.site.loop)
             return result
         return self.channel.site.ready
 
@@ -882,16 +883,23 @@ cdef bytes explain(object exc, bint debug):
 cdef class Draining(Awaitable):
     """What send() returns to somebody who has to wait: until the peer takes something."""
 
+    cdef Waiters room
     cdef object future
 
     cdef object step(self, bint *returned):
         cdef object future = self.future
         if future is None or future.done():
-            self.future = None
+            self.finish()
             returned[0] = True
             return None if future is None else future.result()
         returned[0] = False
         return next(iter(future))
+
+    cdef int finish(self) except -1:
+        if self.future is not None:
+            self.room.forget(self.future)
+            self.future = None
+        return 0
 
 
 cdef class Receiving(Awaitable):
@@ -902,13 +910,14 @@ cdef class Receiving(Awaitable):
 
     cdef object step(self, bint *returned):
         cdef Request request = self.request
+        cdef object future = self.future
         cdef dict message = None
         returned[0] = True
         if request is None:
             return None
-        if self.future is not None:
-            self.future.result()    # raises CancelledError where somebody cancelled it
-            self.future = None
+        if future is not None:
+            self.finish()
+            future.result()     # raises CancelledError where somebody cancelled it
         message = request.take()
         if message is not None:
             return message
@@ -918,3 +927,9 @@ cdef class Receiving(Awaitable):
         self.future = request.reading.new_future(request.channel.site.loop)
         # Marks the future as being waited for, as the task's step wants it.
         return next(iter(self.future))
+
+    cdef int finish(self) except -1:
+        if self.future is not None:
+            self.request.reading.forget(self.future)
+            self.future = None
+        return 0

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import contextvars
+import gc
 import os
 import socket
 import sys
@@ -1465,6 +1466,48 @@ async def test_an_application_that_returns_something(loop, caplog, first):
         status, _, text = await serving.one(get())
         assert (status, text) == ((200, b"ok") if len(first) == 2 else (500, text))
     assert logged(caplog) == ["ASGI callable should return None, but returned 'something'."]
+
+
+def futures():
+    gc.collect()
+    return sum(type(each) is asyncio.Future for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("cancelled", ["the task", "the future"])
+@on_loop
+async def test_waiting_that_is_cancelled_leaves_nothing(loop, cancelled):
+    kept = []
+
+    async def give_up(call):
+        task = asyncio.create_task(call)
+        await asyncio.sleep(0)
+        assert not task.done()
+        (task if cancelled == "the task" else task._fut_waiter).cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def app(scope, receive, send):
+        await receive()
+        await send(START)
+        before = futures()
+        for _ in range(100):
+            await give_up(receive())
+        kept.append(futures() - before)
+        large = asyncio.create_task(send(body(bytes(20_000_000), True)))
+        await asyncio.sleep(0)
+        before = futures()
+        for _ in range(100):
+            await give_up(send(body(b"x", True)))
+        kept.append(futures() - before)
+        await large
+        await send(body())
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect(limit=1 << 16)
+        await client.send(get())
+        await support.wait_until(lambda: len(kept) == 2)
+        assert len((await client.response())[2]) == 20_000_100
+    assert max(kept) < 10, kept
 
 
 @on_loop

@@ -77,8 +77,10 @@ cdef frozenset CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress",
 #: What a trailer may not say, for a message has been framed and sent on its way by then.
 cdef frozenset NO_TRAILERS = frozenset({
     b"host", b"content-length", b"transfer-encoding", b"trailer", b"te", b"connection"})
-#: In a chunk's first line; what is quoted stays as it is.
-cdef object BLANKS = re.compile(rb'("(?:[^"\\\r\n]|\\.)*")|[ \t]*([;=])[ \t]*')
+#: In a chunk's first line; what is quoted stays as it is. So do blanks elsewhere and a quote that
+#: nothing closes, which are matched, too: else each byte of them would be a place to look from.
+cdef object BLANKS = re.compile(
+    rb'("(?:[^"\\\r\n]|\\.)*"?)|[ \t]*([;=])[ \t]*|([ \t]+)')
 
 
 # --- llhttp's callbacks --------------------------------------------------------------------------
@@ -380,7 +382,7 @@ cdef class Connection(Channel):
             return HPE_OK
         self.at_chunk = False
         self.chunk_line = None
-        line = BLANKS.sub(rb"\1\2", line)
+        line = BLANKS.sub(rb"\1\2\3", line)
         return llhttp_execute(&self.parser, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
 
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:

@@ -19,8 +19,14 @@ from .errors import ConfigError
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: A parameter of Forwarded: name=token or name="quoted".
-_PARAMETER = re.compile(r'\s*(\w+)=(?:"((?:[^"\\]|\\.)*)"|([^;,\s]*))\s*(?:;|$)')
+# Whoever connects to the proxy may have written these texts, so no expression reads a place again
+# for each place before it: where nothing fits, what has been read is part of a match, too.
+#: A parameter of Forwarded: name=token or name="quoted", and what has to follow it.
+_PARAMETER = re.compile(
+    r'(?<!\w)(\w++)=(?:"((?:[^"\\]|\\.)*)"(?=\s*(?:;|$))|([^;,\s]*+))\s*+(;|$)?'
+)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*("?)')
+_ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"])+')
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -89,10 +95,10 @@ def _forwarded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
             parts = value.decode("latin-1").split(",")
             chains[name] += [text for part in parts if (text := part.strip())]
         elif name == b"forwarded":
-            forwarded += _elements(value.decode("latin-1"))
+            forwarded.append(value.decode("latin-1"))
     hops, protos = chains.values()
     if not hops and not protos:
-        parsed = [dict(_parameters(element)) for element in forwarded]
+        parsed = [dict(_parameters(each)) for value in forwarded for each in _elements(value)]
         return [(each.get("for", "").strip(), each.get("proto", "")) for each in parsed]
     if len(protos) != len(hops):
         # Not a list beside the other: what counts is what the nearest proxy has written.
@@ -102,14 +108,18 @@ def _forwarded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def _elements(text: str) -> list[str]:
-    """Split at the commas that are not quoted."""
-    return re.findall(r'(?:"(?:[^"\\]|\\.)*"|[^,"])+', text)
+    """Split at the commas that are not quoted. A quote that nothing closes is a comma, too, and so
+    is each that follows it, for all of them are escaped in what it opens."""
+    unclosed = (match.start() for match in _QUOTED.finditer(text) if not match[1])
+    end = next(unclosed, len(text))
+    return _ELEMENT.findall(text, 0, end) + re.findall(r'[^,"]+', text[end:])
 
 
 def _parameters(element: str) -> Iterator[tuple[str, str]]:
     for match in _PARAMETER.finditer(element):
-        quoted, plain = match[2], match[3]
-        yield match[1].lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        name, quoted, plain, end = match.groups()
+        if end is not None:
+            yield name.lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 """What is a request and what is not, in one piece and byte by byte: RFC 9112, and more cautious."""
 
 import asyncio
+import time
 
 import pytest
 from peers import on_loop
@@ -257,6 +258,17 @@ async def test_invalid(loop, case, bytewise, caplog):
     if expected < 500:
         logged = [r for r in caplog.records if "Invalid HTTP request" in r.getMessage()]
         assert len(logged) == 1
+
+
+@pytest.mark.parametrize("line", ["5" + " " * 4000, "5 ;a=" + '"\\' * 2000], ids=[0, 1])
+@on_loop
+async def test_a_long_chunk_line_takes_no_long_time(loop, line):
+    data = post(CHUNKED, body=f"{line}\r\n")
+    async with Serving(loop, Recording()) as serving:
+        began = time.process_time()
+        for _ in range(40):
+            assert (await serving.one(data))[0] == 400
+        assert time.process_time() - began < 1.5  # 0.1; 2.7 and more if it were quadratic
 
 
 @on_loop

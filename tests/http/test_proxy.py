@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whom a proxy's headers are believed of, and what they say."""
 
+import time
+
 import pytest
 from peers import on_loop
 from sites import Recording, Serving, get
@@ -77,12 +79,25 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
             (("1.1.1.1", 0), "https"),
         ),
         ("127.0.0.1, 10.0.0.0/8", [(FORWARDED, "by=a, for=10.1.1.1")], (("10.1.1.1", 0), "http")),
+        # What is malformed separates.
+        ("127.0.0.1", [(FORWARDED, 'for="x;for=6.6.6.6;y, for=1.1.1.1')], (("1.1.1.1", 0), "http")),
+        ("127.0.0.1", [(FORWARDED, 'x y="z"z for=1.1.1.1 ; a')], (("1.1.1.1", 0), "http")),
+        ("127.0.0.1", [(FORWARDED, r'for="\[::3]\:7"')], (("::3", 7), "http")),
         # One of the two is written by the proxy; that the other is passed on unread is the danger.
         ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
     ],
 )
 def test_what_is_believed(trusted, headers, expected):
     assert seen(trusted, headers) == expected
+
+
+@pytest.mark.parametrize("text", ['a="{}"x', "a={}x", "{}"])
+@pytest.mark.parametrize("repeated", [" ", "a", "a=", r"\"", 'a="', r"a=\"", 'a="b" ', ";", ","])
+def test_a_long_header_takes_no_long_time(text, repeated):
+    value = text.format(repeated * 30_000)
+    began = time.process_time()
+    seen("127.0.0.1", [(FORWARDED, value)])
+    assert time.process_time() - began < 1  # 0.01 to 0.1; minutes if it were quadratic
 
 
 def test_unix_sockets():

@@ -40,9 +40,9 @@ class ClientDisconnected(OSError):  # noqa: N818 - as uvicorn calls it
 def because_client_left(exc: BaseException) -> bool:
     """Whether the application raised `exc` for no other reason: send()'s exception itself, what was
     raised from it, a group of these, or what Starlette makes of it."""
-    seen = set()  # whoever sets __cause__ may make a ring of them
-    while exc.__cause__ is not None and exc not in seen and not _says_so(exc):
-        seen.add(exc)
+    seen = set()  # whoever sets __cause__ may make a ring of them, and not all can be hashed
+    while exc.__cause__ is not None and id(exc) not in seen and not _says_so(exc):
+        seen.add(id(exc))
         exc = exc.__cause__
     return _says_so(exc)
 

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import contextvars
+import dataclasses
 import gc
 import os
 import socket
@@ -811,6 +812,18 @@ async def in_a_group():
             group.create_task(fail(exc))
 
 
+@dataclasses.dataclass
+class UnhashableError(Exception):
+    text: str
+
+
+async def unhashably():
+    try:
+        yield
+    except OSError as exc:
+        raise UnhashableError("a fault") from exc
+
+
 async def wrongly():
     try:
         yield
@@ -827,7 +840,7 @@ async def in_a_ring():
         raise first  # noqa: B904 - its cause is set
 
 
-@pytest.mark.parametrize("react", [in_other_words, in_a_group, wrongly, in_a_ring])
+@pytest.mark.parametrize("react", [in_other_words, in_a_group, unhashably, wrongly, in_a_ring])
 @on_loop
 async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog, react):
     """It is logged if it says more than that."""

@@ -23,6 +23,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -503,7 +504,8 @@ def _pause(failures: int) -> float:
 
 def _interpreter() -> list[str]:
     """This interpreter with this one's options; -P: the folder it is started in is no package."""
-    options = [f"-W{option}" for option in sys.warnoptions]
+    # As multiprocessing has them; of -X only those that it knows.
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     for name, value in sys._xoptions.items():
         options.append(f"-X{name}" if value is True else f"-X{name}={value}")
     return [sys.executable, *options, "-P", "-c"]

@@ -83,11 +83,11 @@ def write_app(folder, source=APPLICATION, name="main.py"):
 
 
 class Command:
-    """`python -m MODULE ARGUMENTS` in `cwd`; a context manager that leaves nothing running."""
+    """`python OPTIONS -m MODULE ARGUMENTS` in `cwd`; a context manager, nothing runs behind it."""
 
-    def __init__(self, *arguments, cwd, env=None, module="mgloop", **popen):
+    def __init__(self, *arguments, cwd, env=None, module="mgloop", options=(), **popen):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
+            [sys.executable, *options, "-m", module, *map(str, arguments)],
             cwd=cwd,
             env=environment(env),
             stdin=subprocess.DEVNULL,

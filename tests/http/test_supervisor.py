@@ -335,6 +335,27 @@ def test_a_sighup_counts_for_the_successor_of_a_worker_at_its_limit(folder):
         assert command.stop() == 0
 
 
+@pytest.mark.parametrize("options", [["-OO", "-B", "-E", "-s", "-Xdev", "-Xanything=1"], ["-I"]])
+def test_workers_run_with_the_options_of_the_interpreter(tmp_path, options):
+    told = """
+        import sys
+
+        async def app(scope, receive, send):
+            body = ascii([*sys.flags, sorted(sys._xoptions.items())]).encode()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": body})
+        """
+    write_app(tmp_path, told)
+    bodies = []
+    for workers in (1, 2):
+        # Both with -P, which workers have in any case.
+        arguments = ["serve", "main:app", "--port", 0, "--workers", workers, "--lifespan", "off"]
+        with Command(*arguments, cwd=tmp_path, options=["-P", *options]) as command:
+            bodies.append(get(command.url()))
+            assert command.stop() == 0
+    assert bodies[0] == bodies[1]
+
+
 def test_threads_in_workers(folder):
     with Supervised("--threads", 2, cwd=folder) as command:
         answering(command.address, command.workers)

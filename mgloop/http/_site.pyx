@@ -38,12 +38,18 @@ def _status_line(status):
 STATUS_LINES = tuple(_status_line(status) for status in range(600))
 
 
+#: How a response ends its connection, where its status has more to say: of a WebSocket's version
+#: RFC 6455 wants it (4.4), and RFC 9110 (15.5.22).
+cdef dict CLOSINGS = {
+    426: b"connection: close, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
+    503: b"connection: close\r\nretry-after: 1\r\n",
+}
+
+
 cdef bytes closing_response(int status, bytes text, bytes common):
-    return (
-        b"%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
-        b"connection: close\r\n%b%b\r\n%b" % (
-            STATUS_LINES[status], len(text), b"retry-after: 1\r\n" if status == 503 else b"",
-            common, text))
+    return b"%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n%b%b\r\n%b" % (
+        STATUS_LINES[status], len(text), CLOSINGS.get(status, b"connection: close\r\n"), common,
+        text)
 
 
 cdef bytes header_line(bytes name, bytes value):

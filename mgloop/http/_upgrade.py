@@ -18,7 +18,7 @@ def _values(scope: dict[str, Any], wanted: bytes) -> list[bytes]:
 def check(scope: dict[str, Any]) -> tuple[int, str] | None:
     """(status, reason) of the refusal of a handshake that RFC 6455 does not allow, or None."""
     if _values(scope, b"sec-websocket-version") != [b"13"]:
-        return 400, "not exactly one Sec-WebSocket-Version, which has to be 13"
+        return 426, "not exactly one Sec-WebSocket-Version, which has to be 13"
     keys = _values(scope, b"sec-websocket-key")
     try:
         valid = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16

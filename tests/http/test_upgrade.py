@@ -80,8 +80,9 @@ def handshake(*but, **changes):
 @pytest.mark.parametrize(
     ("request_head", "expected"),
     [
-        (handshake(Sec_WebSocket_Version="8"), 400),
-        (handshake("Sec-WebSocket-Version"), 400),
+        (handshake(Sec_WebSocket_Version="8"), 426),
+        (handshake(Sec_WebSocket_Version="13, 13"), 426),
+        (handshake("Sec-WebSocket-Version"), 426),
         (handshake("Sec-WebSocket-Key"), 400),
         (handshake(Sec_WebSocket_Key="short"), 400),
         (handshake(Upgrade="h2c"), 200),
@@ -98,7 +99,11 @@ async def test_handshakes(loop, request_head, expected):
         port = server.sockets[0].getsockname()[1]
         client = Client(*await asyncio.open_connection("127.0.0.1", port))
         await client.send(request_head)
-        assert (await client.head())[0] == expected
+        status, headers = await client.head()
+        assert status == expected
+        if expected == 426:
+            wanted = {"connection": "close, upgrade", "upgrade": "websocket"}
+            assert headers.items() >= {**wanted, "sec-websocket-version": "13"}.items()
         client.writer.close()
         await client.writer.wait_closed()
 

@@ -422,6 +422,7 @@ cdef class Request(Writer):
         cdef mgl_outgoing *out
         cdef bytes line
         cdef size_t before
+        cdef bint closes = self.close_after
         if status < 200 or status > 599:
             raise ValueError(f"status {status} is not one of a final response, 200 to 599")
         out = self.channel.site.claim(self)
@@ -433,8 +434,9 @@ cdef class Request(Writer):
         try:
             self.write_headers(headers, False)
         except BaseException:
-            out.len = before
+            out.len = min(out.len, before)
             self.forget_headers()
+            self.close_after = closes
             raise
         self.status = status
         self.state = MGL_HELD
@@ -587,12 +589,19 @@ cdef class Request(Writer):
 
     cdef object send_trailers(self, dict message):
         cdef Site site = self.channel.site
-        site.claim(self)
+        cdef mgl_outgoing *out
+        cdef size_t before
+        out = site.claim(self)
+        before = out.len
         if self.chunked:
-            self.write_headers(message.get("headers", ()), True)
+            try:
+                self.write_headers(message.get("headers", ()), True)
+            except BaseException:
+                out.len = min(out.len, before)
+                raise
         if not message.get("more_trailers", False):
             if self.chunked:
-                mgl_out_add(&site.out, b"\r\n", 2)
+                mgl_out_add(out, b"\r\n", 2)
             self.complete()
         return self.drained()
 

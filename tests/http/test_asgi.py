@@ -398,6 +398,21 @@ async def test_an_exception_after_the_response_is_logged(loop, caplog):
     assert logged(caplog) == ["Exception in ASGI application\n"] * 2
 
 
+@on_loop
+async def test_a_head_that_is_refused_leaves_nothing(loop):
+    wrong = [(b"connection", b"close"), (b"content-length", b"3"), (b"a", b"\n")]
+
+    async def app(scope, receive, send):
+        with pytest.raises(RuntimeError, match="Invalid HTTP header value"):
+            await send({**START, "status": 204, "headers": wrong, "trailers": True})
+        await answer(send, b"x")
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            assert await client.request(get()) == (200, {"content-length": "1"}, b"x")
+
+
 # --- tasks and contexts --------------------------------------------------------------------------
 
 
@@ -920,6 +935,25 @@ async def test_trailers(loop):
             assert (
                 await client.reader.readuntil(b"\r\n\r\n") == b"1\r\nx\r\n0\r\na: 1\r\nb: 2\r\n\r\n"
             )
+
+
+@on_loop
+async def test_trailers_that_are_refused_leave_nothing(loop):
+    async def app(scope, receive, send):
+        await send({**START, "trailers": True})
+        await send(body(b"x"))
+        for wrong in (b"a b", b"content-length"):
+            with pytest.raises(RuntimeError):
+                await send(
+                    {"type": "http.response.trailers", "headers": [(b"a", b"1"), (wrong, b"2")]}
+                )
+        await send({"type": "http.response.trailers", "headers": [(b"a", b"1")]})
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await client.head()
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"1\r\nx\r\n0\r\na: 1\r\n\r\n"
 
 
 @on_loop

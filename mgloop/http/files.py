@@ -35,6 +35,8 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
     size = os.fstat(file.fileno()).st_size
     count = message.get("count")
     count = max(0, size - offset) if count is None else count
+    if offset < 0 or count < 0:
+        raise RuntimeError(f"A file's offset {offset} or count {count} is negative.")
     return file, offset, count, bool(message.get("more_body", False))
 
 

@@ -1118,6 +1118,20 @@ async def test_zerocopysend_in_pieces(loop, tmp_path):
             )
 
 
+@pytest.mark.parametrize("wrong", [{"count": -1}, {"offset": -1}])
+@on_loop
+async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
+    async def app(scope, receive, send):
+        await send(START)
+        with (tmp_path / "file").open("w+b") as file:
+            with pytest.raises(RuntimeError, match="is negative"):
+                await send({"type": "http.response.zerocopysend", "file": file, **wrong})
+        await send(body(b"x"))
+
+    async with Serving(loop, app) as serving:
+        assert await serving.one(get()) == (200, {"content-length": "1"}, b"x")
+
+
 # --- limits and time-outs ------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ cdef extern from "Python.h":
     bint PyDict_Next(PyObject *d, Py_ssize_t *position, PyObject **key, PyObject **value) noexcept
     bint PyDict_CheckExact(object o)
     bint PyBytes_CheckExact(object o)
+    bint PyList_CheckExact(object o)
     bint PyTuple_CheckExact(object o)
     Py_ssize_t PyTuple_GET_SIZE(object t)
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
@@ -425,6 +426,7 @@ cdef class Request(Writer):
         cdef bint closes = self.close_after
         if status < 200 or status > 599:
             raise ValueError(f"status {status} is not one of a final response, 200 to 599")
+        headers = settled(self, headers, "http.response.start")
         out = self.channel.site.claim(self)
         before = out.len
         line = <bytes>STATUS_LINES[status]
@@ -590,12 +592,13 @@ cdef class Request(Writer):
     cdef object send_trailers(self, dict message):
         cdef Site site = self.channel.site
         cdef mgl_outgoing *out
+        cdef object headers = settled(self, message.get("headers", ()), message["type"])
         cdef size_t before
         out = site.claim(self)
         before = out.len
         if self.chunked:
             try:
-                self.write_headers(message.get("headers", ()), True)
+                self.write_headers(headers, True)
             except BaseException:
                 out.len = min(out.len, before)
                 raise
@@ -869,6 +872,18 @@ Coroutine.register(Request)
 cdef inline bytes as_bytes(object data):
     """bytes as they are, a copy of what is like them."""
     return <bytes>data if PyBytes_CheckExact(data) else bytes(memoryview(data))
+
+
+cdef inline object settled(Request request, object headers, object kind):
+    """A list or a tuple of them. What else makes them may send something itself, which must not get
+    between the lines of the message that they are of; nor may that have been sent meanwhile."""
+    cdef int state = request.state
+    if PyList_CheckExact(headers) or PyTuple_CheckExact(headers):
+        return headers
+    headers = tuple(headers)
+    if request.state != state:
+        request.refuse(kind)
+    return headers
 
 
 cdef bytes without(bytes lines, bint date, bint server):

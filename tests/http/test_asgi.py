@@ -413,6 +413,55 @@ async def test_a_head_that_is_refused_leaves_nothing(loop):
             assert await client.request(get()) == (200, {"content-length": "1"}, b"x")
 
 
+@on_loop
+async def test_what_makes_the_headers_may_send_something_itself(loop):
+    """Another response, or the one that they are of."""
+    begun = asyncio.Event()
+    sends = []
+
+    async def first(send):
+        await send(START)
+        await send(body(b"a", True))
+        sends.append(send)
+        await begun.wait()
+        await send(body(b"c"))
+
+    async def second(send):
+        def headers():
+            yield b"a", b"1"
+            sends[0](body(b"b", True))
+            if len(sends) == 2:
+                send({**START, "status": 404})
+            yield b"b", b"2"
+
+        sends.append(send)
+        with pytest.raises(RuntimeError, match=r"Expected ASGI message 'http\.response\.body'"):
+            await send({**START, "headers": headers()})
+        await send(body(b"own"))
+        begun.set()
+
+    async def third(send):
+        def headers():
+            yield b"a", b"1"
+            sends[0](body(b"b", True))
+            yield b"b", b"2"
+
+        await send({**START, "headers": headers()})
+        await send(body(b"own"))
+
+    async def app(scope, receive, send):
+        await {"/1": first, "/2": second, "/3": third}[scope["path"]](send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get("/1"))
+        await support.wait_until(lambda: sends)
+        headers = {"content-length": "3"}
+        assert await serving.one(get("/3")) == (200, {"a": "1", "b": "2", **headers}, b"own")
+        assert await serving.one(get("/2")) == (404, headers, b"own")
+        assert await client.response() == (200, {"transfer-encoding": "chunked"}, b"abbc")
+
+
 # --- tasks and contexts --------------------------------------------------------------------------
 
 

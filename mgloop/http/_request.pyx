@@ -22,8 +22,8 @@ from mgloop.http._ready cimport Waiters
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     STATUS_LINES, Site, Writer,
-    check_header, check_value, mgl_decimal, mgl_header_kind, mgl_out_add,
-    mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing,
+    check_header, check_piece, check_value, content_length, mgl_header_kind, mgl_out_add,
+    mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing, without,
 )
 
 import logging
@@ -489,9 +489,7 @@ cdef class Request(Writer):
         elif kind == MGL_CONTENT_LENGTH:
             if self.has_length:
                 raise RuntimeError("Content-Length twice")
-            self.length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-            if self.length < 0:
-                raise RuntimeError(f"Content-Length {value!r} is not a number of bytes")
+            self.length = content_length(value)
             self.has_length = True
         else:
             if value.lower() != b"chunked":
@@ -544,12 +542,8 @@ cdef class Request(Writer):
         return self.drained()
 
     cdef int check_length(self, Py_ssize_t n, bint more) except -1:
-        """A piece of the body has n bytes: at most what was announced, and all of it in the end."""
         if self.has_length and not self.no_body:
-            if n > self.length:
-                raise RuntimeError("Response content longer than Content-Length")
-            if not more and n < self.length:
-                raise RuntimeError("Response content shorter than Content-Length")
+            check_piece(n, self.length, more)
         return 0
 
     cdef int write_piece(self, bytes data, bint more) except -1:
@@ -884,13 +878,6 @@ cdef inline object settled(Request request, object headers, object kind):
     if request.state != state:
         request.refuse(kind)
     return headers
-
-
-cdef bytes without(bytes lines, bint date, bint server):
-    """The common headers but for those that the application has given itself."""
-    return b"".join(
-        line for line in lines.splitlines(True)
-        if not (date and line.startswith(b"date:") or server and line.startswith(b"server:")))
 
 
 cdef bytes explain(object exc, bint debug):

@@ -74,11 +74,31 @@ cdef inline int check_value(bytes value) except -1:
     return 0
 
 
+# What a Content-Length of the application's says.
+cdef inline long long content_length(bytes value) except -1:
+    cdef long long length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    if length < 0:
+        raise RuntimeError(f"Content-Length {value!r} is not a number of bytes")
+    return length
+
+
+# A piece of the body has n bytes: at most what is left of the length, and all of it in the end.
+cdef inline int check_piece(Py_ssize_t n, long long left, bint more) except -1:
+    if n > left:
+        raise RuntimeError("Response content longer than Content-Length")
+    if not more and n < left:
+        raise RuntimeError("Response content shorter than Content-Length")
+    return 0
+
+
 # The first line of a response, by its status.
 cdef tuple STATUS_LINES
 
 # A response of the server's own, the last of its connection; `common`: Site.headers_now().
 cdef bytes closing_response(int status, bytes text, bytes common)
+
+# The lines of Site.headers_now() but for those that the application has given itself.
+cdef bytes without(bytes lines, bint date, bint server)
 
 # A line of a head, checked.
 cdef bytes header_line(bytes name, bytes value)

@@ -52,6 +52,12 @@ cdef bytes closing_response(int status, bytes text, bytes common):
         text)
 
 
+cdef bytes without(bytes lines, bint date, bint server):
+    return b"".join(
+        line for line in lines.splitlines(True)
+        if not (date and line.startswith(b"date:") or server and line.startswith(b"server:")))
+
+
 cdef bytes header_line(bytes name, bytes value):
     check_header(name, value)
     return b"%b: %b\r\n" % (name, value)

@@ -129,7 +129,8 @@ cdef class WebSocket:
 
     # A response in place of the handshake.
     cdef bytes response_head        # not written yet
-    cdef bint response_sized
+    cdef long long response_left    # of the length that it announces, or -1
+    cdef bint response_empty        # whatever the application sends: 204, 304
     cdef int response_status
 
     cdef int over(self, object exc) except -1
@@ -139,6 +140,7 @@ cdef class WebSocket:
     cdef int accept(self, object message) except -1
     cdef int send_payload(self, object message) except -1
     cdef int close_by_app(self, object message) except -1
+    cdef tuple head_lines(self, object given, tuple left_out)
     cdef int start_response(self, object message) except -1
     cdef int continue_response(self, object message) except -1
     cdef int refuse(self, int status) except -1

@@ -42,7 +42,9 @@ from mgloop.http._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
     WS_TEXT, close_frame, control_frame, sendable,
 )
-from mgloop.http._site cimport STATUS_LINES, closing_response, header_line
+from mgloop.http._site cimport (
+    STATUS_LINES, check_piece, closing_response, content_length, header_line, without,
+)
 
 import binascii
 import contextvars
@@ -279,9 +281,8 @@ cdef class WebSocket:
             head.append(header_line(b"sec-websocket-extensions", agreement.answer))
         if subprotocol:
             head.append(header_line(b"sec-websocket-protocol", subprotocol.encode("ascii")))
-        head.append(self.site.default_headers())
-        for name, value in message.get("headers") or ():
-            head.append(header_line(bytes(name), bytes(value)))
+        lines, _ = self.head_lines(message.get("headers"), ())
+        head += lines
         head.append(b"\r\n")
         max_size = self.site.config.ws_max_size or 0
         if agreement is None:
@@ -347,24 +348,39 @@ cdef class WebSocket:
         self.log_answer(status, len(body))
         return self.finish_transport()
 
+    cdef tuple head_lines(self, object given, tuple left_out):
+        """The lines of the headers of every response and of the application's `given`, but for what
+        is the server's to say; and the values of these, by their names in small letters."""
+        cdef list lines = []
+        cdef dict values = {}
+        for name, value in given or ():
+            lower = bytes(name).lower()
+            if lower in left_out:
+                continue
+            if lower == b"content-length" and lower in values:
+                raise RuntimeError("Content-Length twice")
+            lines.append(header_line(bytes(name), bytes(value)))
+            values[lower] = bytes(value)
+        common = without(self.site.default_headers(), b"date" in values, b"server" in values)
+        return [common, *lines], values
+
     cdef int start_response(self, object message) except -1:
         """The head is kept until the first part of the body is there: maybe all of it is."""
         cdef object status = message["status"]
-        cdef list head
-        cdef set names = set()
+        cdef long long left = -1
         if not 200 <= status < 600:
             raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
-        head = [STATUS_LINES[status], self.site.default_headers()]
-        for name, value in message.get("headers") or ():
-            # The connection ends with this response, which therefore needs no framing but that.
-            if bytes(name).lower() not in (b"connection", b"transfer-encoding"):
-                head.append(header_line(bytes(name), bytes(value)))
-                names.add(bytes(name).lower())
-        head.append(b"connection: close\r\n")
-        if b"content-type" not in names:
-            head.append(b"content-type: text/plain; charset=utf-8\r\n")
-        self.response_head = b"".join(head)
-        self.response_sized = b"content-length" in names
+        # The connection ends with this response, which therefore needs no framing but that.
+        lines, values = self.head_lines(
+            message.get("headers"), (b"connection", b"transfer-encoding"))
+        if b"content-length" in values:
+            left = content_length(values[b"content-length"])
+        lines.append(b"connection: close\r\n")
+        self.response_empty = status == 204 or status == 304
+        if b"content-type" not in values and not self.response_empty:
+            lines.append(b"content-type: text/plain; charset=utf-8\r\n")
+        self.response_head = STATUS_LINES[status] + b"".join(lines)
+        self.response_left = left
         self.response_status = status
         self.state = WS_DENYING
         return 0
@@ -373,10 +389,15 @@ cdef class WebSocket:
         cdef bytes body = bytes(message.get("body") or b"")
         cdef bint more = message.get("more_body", False)
         cdef bytes head = self.response_head
+        if self.response_empty:
+            body = b""
+        elif self.response_left >= 0:
+            check_piece(len(body), self.response_left, more)
+            self.response_left -= len(body)
+        elif head is not None and not more:
+            head += b"content-length: %d\r\n" % len(body)
         if head is not None:
             self.response_head = None
-            if not more and not self.response_sized:
-                head += b"content-length: %d\r\n" % len(body)
             body = head + b"\r\n" + body
             self.log_answer(self.response_status, 0)
         if body:

@@ -245,6 +245,64 @@ async def test_a_denial_in_one_piece(loop):
         assert site.answers == [401]
 
 
+@pytest.mark.parametrize("accepts", [True, False])
+@on_loop
+async def test_headers_of_the_application_take_the_place_of_the_servers_own(loop, accepts):
+    headers = [(b"Server", b"a"), (b"date", b"today")]
+
+    async def app(scope, receive, send):
+        if accepts:
+            await send({"type": "websocket.accept", "headers": headers})
+        else:
+            await send({"type": "websocket.http.response.start", "status": 403, "headers": headers})
+            await send({"type": "websocket.http.response.body"})
+
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, got = await peer.read_head()
+    assert [each for each in got if each[0].lower() in (b"server", b"date")] == headers
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@on_loop
+async def test_a_denial_without_a_body(loop, status):
+    async def app(scope, receive, send):
+        await send({"type": "websocket.http.response.start", "status": status})
+        await send({"type": "websocket.http.response.body", "body": b"nobody sees this"})
+
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, headers = await peer.read_head()
+        assert headers == [(b"server", b"mgloop"), (b"connection", b"close")]
+        assert await peer.reader.read() == b""
+
+
+@on_loop
+async def test_a_denial_is_as_long_as_it_says(loop):
+    async def app(scope, receive, send):
+        def start(*lengths):
+            headers = [(b"content-length", length) for length in lengths]
+            return {"type": "websocket.http.response.start", "status": 403, "headers": headers}
+
+        def body(data, more):
+            return {"type": "websocket.http.response.body", "body": data, "more_body": more}
+
+        with pytest.raises(RuntimeError, match="is not a number of bytes"):
+            await send(start(b"-5"))
+        with pytest.raises(RuntimeError, match="Content-Length twice"):
+            await send(start(b"5", b"5"))
+        await send(start(b"5"))
+        await send(body(b"123", True))
+        with pytest.raises(RuntimeError, match="longer than Content-Length"):
+            await send(body(b"456", True))
+        with pytest.raises(RuntimeError, match="shorter than Content-Length"):
+            await send(body(b"4", False))
+        await send(body(b"45", False))
+
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, headers = await peer.read_head()
+        assert dict(headers)[b"content-length"] == b"5"
+        assert await peer.reader.read() == b"12345"
+
+
 @on_loop
 async def test_a_denial_in_pieces_ends_with_the_connection(loop):
     async def app(scope, receive, send):

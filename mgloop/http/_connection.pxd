@@ -134,7 +134,9 @@ cdef class Connection(Channel):
 
     cdef dict make_scope(self)
     cdef bint split_target(self, dict scope) except -1
-    cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept
+    cdef int replace_host(self, bytes host) except -1
+    cdef const char *path_of_absolute(
+        self, const char *start, const char *end, const char **host) noexcept
     cdef int look_at_peer(self) except -1
 
     cdef int begin_request(self) except -1

@@ -662,6 +662,7 @@ cdef class Connection(Channel):
         cdef const char *start = PyBytes_AS_STRING(url)
         cdef const char *end = start + PyBytes_GET_SIZE(url)
         cdef const char *at = start
+        cdef const char *host = NULL
         cdef const char *query
         cdef bytes raw
         cdef char *room
@@ -675,10 +676,12 @@ cdef class Connection(Channel):
                 return False
             at += 1
         if start == end or start[0] != b"/":
-            start = self.path_of_absolute(start, end)
+            start = self.path_of_absolute(start, end, &host)
             if start is NULL:
                 self.fail(400, "a target that is neither a path nor a URL")
                 return False
+            if host is not NULL:
+                self.replace_host(host[:start - host])
         query = <const char *>memchr(start, b"?", end - start)
         n = (query if query is not NULL else end) - start
         raw = PyBytes_FromStringAndSize(start, n) if n else b"/"
@@ -703,20 +706,28 @@ cdef class Connection(Channel):
             b"" if query is NULL else PyBytes_FromStringAndSize(query + 1, end - query - 1))
         return True
 
-    cdef const char *path_of_absolute(self, const char *start, const char *end) noexcept:
-        """Where the path of http://host/path begins, or the "*" of OPTIONS; else NULL."""
+    cdef int replace_host(self, bytes host) except -1:
+        """The target's own counts, whatever Host says (RFC 9112, 3.2.2): else a proxy that goes by
+        the one and an application that goes by the other could be set against each other."""
+        others = [each for each in self.headers if each[0] != b"host"]
+        self.headers = [(b"host", host), *others]
+        return 0
+
+    cdef const char *path_of_absolute(
+            self, const char *start, const char *end, const char **host) noexcept:
+        """Where the path of http://host/path, and the host, begin, or the "*" of OPTIONS; else
+        NULL."""
         cdef const char *at
-        cdef const char *host
         if end - start == 1 and start[0] == b"*":
             return start if self.method == "OPTIONS" else NULL
         at = <const char *>memchr(start, b":", end - start)
         if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
             return NULL
         at += 3
-        host = at
+        host[0] = at
         while at < end and at[0] != b"/" and at[0] != b"?":
             at += 1
-        return at if mgl_is_host(host, at - host) else NULL
+        return at if mgl_is_host(host[0], at - host[0]) else NULL
 
     cdef int look_at_peer(self) except -1:
         """Who is at the other end; the same for all requests of the connection."""

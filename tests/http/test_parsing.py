@@ -286,6 +286,20 @@ async def test_headers_as_they_came(loop):
 
 
 @on_loop
+async def test_the_host_of_the_target_counts(loop):
+    app = Recording()
+    async with Serving(loop, app) as serving:
+        await serving.one(get("http://b:80/p", "X: 1"))
+        await serving.one(get("http://b?q", version="1.0", host=None))
+        await serving.one(f"OPTIONS * HTTP/1.1\r\n{HEAD}\r\n".encode())
+    assert [scope["headers"] for scope in app.scopes] == [
+        [(b"host", b"b:80"), (b"x", b"1")],
+        [(b"host", b"b")],
+        [(b"host", b"a")],
+    ]
+
+
+@on_loop
 async def test_the_scope(loop):
     app = Recording()
     async with Serving(loop, app, state={"pool": 1}, root_path="/api") as serving:

@@ -502,7 +502,9 @@ cdef class Engine:
         if self.raw:
             return self.push(data, size)
         try:
-            return self.sslobj_write(PyBytes_FromStringAndSize(data, size))
+            # It may answer what it likes.
+            return max(0, min(<Py_ssize_t>self.sslobj_write(
+                PyBytes_FromStringAndSize(data, size)), size))
         except AGAIN:
             return 0
 

@@ -262,15 +262,20 @@ cdef class Writing(Connection):
         """Encrypt the small writes that were gathered; no-op if there are none."""
         cdef LoopBuffers buffers = self.buffers
         cdef char* record
+        cdef Py_ssize_t done = 0, got
         if buffers.record_owner != <void*>self:
             return 0
         record = PyByteArray_AS_STRING(buffers.record)
         try:
             self.claim_room()
-            if self.tls.encrypt(record, buffers.record_used) == 0:
-                self.enqueue(None, record, buffers.record_used)
-            else:
-                self.unsent += buffers.record_used
+            # An SSLObject of the user's own may take a part.
+            while done < buffers.record_used:
+                got = self.tls.encrypt(record + done, buffers.record_used - done)
+                if got == 0:
+                    self.enqueue(None, record + done, buffers.record_used - done)
+                    break
+                done += got
+            self.unsent += done
         finally:
             buffers.record_owner = NULL
         return 0

@@ -264,6 +264,34 @@ for app in (App, lambda: BufferedApp(100)):
     )
 
 
+@pytest.mark.mgloop_only
+def test_an_ssl_object_that_says_it_has_written_something_else(loop_kind):
+    run_misuse(
+        loop_kind,
+        """
+class Odd(ssl.SSLObject):
+    answer = None
+
+    def write(self, data):
+        super().write(data)
+        return Odd.answer
+
+server.sslobject_class = Odd
+for Odd.answer in (-1, -10**9, 10**9, 10**30, None, "text", 0):
+    for size in (10, 5000, 300_000):
+        write = lambda app, data=None: app.transport.write(bytearray(size))
+        for app in (App, lambda: App(write)):
+            connection = new(app).shake_hands()
+            connection.arrive(connection.peer_says(b"data"))
+            write(connection.app)
+            connection.app.transport.writelines([b"x" * size] * 3)
+            turn(connection.loop, 3)
+            connection.lose()
+            connection.loop.close()
+""",
+    )
+
+
 def test_the_collector_of_another_thread(loop_kind):
     """Connections that nobody holds are collected wherever the collector happens to run."""
     run_misuse(

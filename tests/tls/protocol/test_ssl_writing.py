@@ -466,3 +466,26 @@ def test_an_ssl_object_of_the_users_own(connect, contexts):
     connection.arrive(stream[60_000:])
     assert connection.heard() == b"abc" + support.pattern(50_000) + b"def"
     assert b"".join(reads) == app.data
+
+
+class Sparing(ssl.SSLObject):
+    """Takes no more than a part of what it is given."""
+
+    def write(self, data):
+        return super().write(bytes(data)[:100])
+
+
+@in_every_way
+@pytest.mark.parametrize("method", ["write", "writelines"])
+def test_an_ssl_object_that_takes_a_part_of_each_write(connect, contexts, way, method):
+    contexts[1].sslobject_class = Sparing
+    pieces = [support.pattern(size) for size in (250, 100, 1, 5000, 320)]
+
+    def write(transport):
+        if method == "writelines":
+            transport.writelines(pieces)
+            return
+        for piece in pieces:
+            transport.write(piece)
+
+    assert way(connect, write).heard() == b"".join(pieces)

@@ -16,7 +16,7 @@ cdef class LoopBuffers:
     cdef void* record_owner         # connection that is filling `record`, not referenced
     cdef char* cipher               # what is encrypted and not sent, of connections called directly
     cdef void* cipher_owner         # connection whose that is, not referenced
-    cdef void* delivering           # connection that is inside data_received(), not referenced
+    cdef void* delivering           # innermost connection inside data_received(), not referenced
 
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL
     cdef char* cipher_space(self) except NULL

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Contract of mgloop.tls._reading: from the transport below to the application."""
 
+from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._writing cimport Writing
 
 
@@ -28,4 +29,5 @@ cdef class Reading(Writing):
     cdef int read_copied(self) except -1
     cdef bint read_buffered(self) except -1
     cdef int deliver(self, object callback, object data) except -1
+    cdef void delivered(self, LoopBuffers buffers) noexcept
     cdef int end_of_stream(self) except -1

@@ -140,23 +140,33 @@ cdef class Reading(Writing):
 
     cdef int deliver(self, object callback, object data) except -1:
         cdef LoopBuffers buffers = self.buffers
-        cdef void *outer = buffers.delivering
+        # Within itself, if what it writes comes back before write() returns.
+        cdef bint within = self.delivering
         self.gathering = not self.exposed
-        buffers.delivering = <void *>self
+        if not within:
+            self.delivering = True
+            self.outer = buffers.delivering
+            buffers.delivering = <void *>self
         try:
             callback(data)
         except BaseException:
             # What it wrote before it failed is sent, as asyncio would have done at once.
-            buffers.delivering = outer
+            if not within:
+                self.delivered(buffers)
             self.gathering = False
             try:
                 self.end_of_callback()
             except Exception as exc:
                 self.fatal_error(exc, 'Fatal error on SSL protocol')
             raise
-        buffers.delivering = outer
+        if not within:
+            self.delivered(buffers)
         self.gathering = False
         return self.flush_record()
+
+    cdef void delivered(self, LoopBuffers buffers) noexcept:
+        self.delivering = False
+        buffers.delivering = self.outer
 
     cdef int call_eof_received(self) except -1:
         try:

@@ -14,6 +14,8 @@ cdef class Writing(Connection):
 
     cdef object backlog             # collections.deque, or None as long as nothing ever waited
     cdef bint gathering             # inside a callback or writelines(): flushed at its end
+    cdef bint delivering            # inside a callback that delivers data
+    cdef void* outer                # then: whose callback that is inside of, as in TLS over TLS
     cdef bint exposed               # somebody has the bare descriptor: callbacks do not gather
     cdef Py_ssize_t unsent          # plaintext bytes in the outgoing BIO, about
 

@@ -410,12 +410,15 @@ cdef class Writing(Connection):
 
 def _settle_before_fork():
     """What a callback of the application has written so far goes to the transport below, which
-    sends it before the fork: else parent and child would."""
+    sends it before the fork: else parent and child would. That transport may be in a callback too,
+    and is settled then, after those that are inside of it."""
     cdef LoopBuffers buffers = known_buffers(events._get_running_loop())
+    cdef void* delivering = NULL if buffers is None else buffers.delivering
     cdef Writing connection
-    if buffers is not None and buffers.delivering is not NULL:
-        connection = <Writing>buffers.delivering
+    while delivering is not NULL:
+        connection = <Writing>delivering
         connection.settle()
+        delivering = connection.outer
 
 
 # Of the functions called before a fork the one registered last comes first: the loop's own, which

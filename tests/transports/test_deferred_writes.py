@@ -419,6 +419,64 @@ class TestFork:
         )
         assert out.strip() == str(size + 3)
 
+    @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
+    def test_in_a_callback_over_tls_in_tls(self, loop_kind, size):
+        """What the inner connection has sent waits in the outer one, which is in a callback too."""
+        if not certificates.available:
+            pytest.skip(certificates.SKIPPED)
+        out, _ = support.run_python(
+            loop_kind,
+            f"""
+            import certificates
+            warnings.simplefilter("ignore")
+            server_context, client_context = certificates.contexts()
+            loop = new_loop()
+            parent = os.getpid()
+
+            class Forking(asyncio.Protocol):
+                def data_received(self, data):
+                    self.transport.write(bytes({size}))
+                    pid = os.fork()
+                    if pid == 0:
+                        raise SystemExit(0)
+                    os.waitpid(pid, 0)
+                    self.transport.close()
+
+            class Upgrading(asyncio.Protocol):
+                def connection_made(self, transport):
+                    transport.pause_reading()
+                    self.upgrading = loop.create_task(self.upgrade(transport))
+                async def upgrade(self, transport):
+                    inner = Forking()
+                    inner.transport = await loop.start_tls(
+                        transport, inner, server_context, server_side=True)
+                    inner.transport.write(b"ready")
+
+            async def main():
+                server = await loop.create_server(
+                    Upgrading, "127.0.0.1", 0, ssl=server_context)
+                reader, writer = await asyncio.open_connection(
+                    *server.sockets[0].getsockname(), server_hostname="localhost",
+                    ssl=client_context)
+                await writer.start_tls(client_context, server_hostname="localhost")
+                assert await reader.readexactly(5) == b"ready"
+                writer.write(b"go")
+                print(len(await reader.read()))
+                writer.close()
+                server.close()
+
+            try:
+                loop.run_until_complete(main())
+            except BaseException:
+                if os.getpid() == parent:
+                    raise
+            if os.getpid() != parent:
+                os._exit(0)
+            loop.close()
+            """,
+        )
+        assert out.strip() == str(size)
+
     def test_a_process_of_multiprocessing(self, loop_kind):
         support.run_python(
             loop_kind,

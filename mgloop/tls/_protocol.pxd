@@ -24,6 +24,7 @@ from mgloop.tls._reading cimport Reading
 
 
 cdef class SSLProtocol(Reading):
+    cdef dict __dict__              # as its transport's
     cdef bint app_transport_created
     cdef object handshake_timeout
     cdef object shutdown_timeout

@@ -5,6 +5,7 @@ from mgloop.tls._reading cimport Reading
 
 
 cdef class SSLTransport:
+    cdef dict __dict__              # programs and tests put methods of their own over ours
     cdef readonly object _loop
     cdef readonly Reading _ssl_protocol
     cdef public bint _closed

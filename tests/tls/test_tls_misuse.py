@@ -83,9 +83,10 @@ def call(function, *args):
         return function(*args)
 
 def call_one(thing, name, values):
-    \"\"\"Set, read and call `name` of `thing`, with none to two of `values`.\"\"\"
+    \"\"\"Set, delete, read and call `name` of `thing`, with none to two of `values`.\"\"\"
     for value in values:
         call(setattr, thing, name, value)
+    call(delattr, thing, name)
     attribute = call(getattr, thing, name)
     if callable(attribute):
         call(attribute)

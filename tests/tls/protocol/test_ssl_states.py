@@ -439,6 +439,25 @@ def test_closing_below_counts_as_closing(connect, kind):
     assert app.transport.is_closing()
 
 
+def test_the_transport_and_the_protocol_take_attributes(connect):
+    connection = connect(App())
+    for thing in (connection.app.transport, connection.proto):
+        thing.session = "mine"
+        assert thing.session == "mine"
+
+
+def test_a_method_of_ones_own_over_the_transports(connect):
+    written = []
+    connection = connect(App())
+    transport = connection.app.transport
+    transport.write = written.append
+    transport.write(b"seen")
+    del transport.write
+    transport.write(b"sent")
+    assert written == [b"seen"]
+    assert connection.heard() == b"sent"
+
+
 def test_everything_is_harmless_when_the_connection_is_lost(connect, loop):
     app = App()
     connection = connect(app)

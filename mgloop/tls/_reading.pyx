@@ -40,7 +40,7 @@ cdef class Reading(Writing):
             self.app_buffer_updated = app_protocol.buffer_updated
             self.app_is_buffered = True
         else:
-            self.app_get_buffer = self.app_buffer_updated = None
+            # The methods stay: it may be the old protocol's get_buffer() that sets the new one.
             self.app_is_buffered = False
 
     cdef int forget_application(self) except -1:

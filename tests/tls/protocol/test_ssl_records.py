@@ -253,6 +253,27 @@ def test_an_empty_buffer_is_an_error(connect, kind, reported):
     assert isinstance(connection.below.fatal, RuntimeError)
 
 
+def test_get_buffer_that_sets_another_protocol(connect):
+    """What was asked for is still the old one's, though the new one takes no buffers."""
+
+    class Leaving(BufferedApp):
+        successor = None
+
+        def get_buffer(self, sizehint):
+            if self.successor is not None:
+                self.transport.set_protocol(self.successor)
+            return super().get_buffer(sizehint)
+
+    app = Leaving()
+    connection = connect(app)
+    app.successor = App()
+    connection.arrive(connection.peer_says(b"one"))
+    connection.arrive(connection.peer_says(b"two"))
+    assert app.data == b"one"
+    assert app.successor.data == b"two"
+    assert connection.below.calls == []
+
+
 def test_the_applications_buffer_is_not_held(connect):
     class Growing(asyncio.BufferedProtocol):
         data = b""

@@ -60,7 +60,11 @@ cdef inline void *word(object raw, Py_ssize_t index) noexcept:
 cdef mgl_ssl *session_of(object raw) except? NULL:
     cdef Py_ssize_t place = mgl_session_place()
     if place < 0:
-        engine()
+        try:
+            engine()
+        except OSError:
+            # No descriptor is left for the experiment: the next connection makes it.
+            return NULL
         place = mgl_session_place()
     if place <= 0 or type(raw) is not RawObject:
         return NULL

@@ -126,6 +126,38 @@ def test_the_ssl_module_can_be_chosen():
     assert out == "ssl MGLOOP_TLS_ENGINE=ssl\n"
 
 
+def test_no_descriptor_is_left_for_the_first_connection():
+    """It goes through the ssl module; the next one looks again."""
+    out, _ = support.run_python(
+        "mgloop",
+        """
+        import resource, ssl
+        from mgloop.tls import _openssl
+        from mgloop.tls._protocol import SSLProtocol
+
+        async def main():
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            loop = asyncio.get_running_loop()
+
+            def connection():
+                return SSLProtocol(loop, asyncio.Protocol(), context, None, server_side=True)
+
+            next_one = os.dup(0)
+            os.close(next_one)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (next_one, hard))
+            connection()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            connection()
+            print(*_openssl.engine())
+
+        run(main())
+        """,
+        env={"MGLOOP_TLS_ENGINE": "openssl"},
+    )
+    assert out == "openssl None\n"
+
+
 IMPOSTORS = {
     # A tracer's function that hands on to the library's.
     "SSL_read": """

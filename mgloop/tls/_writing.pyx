@@ -120,13 +120,23 @@ cdef class Writing(Connection):
 
     cdef int write_many(self, object chunks) except -1:
         cdef bint was_gathering = self.gathering
+        cdef list pieces = []
         if self.refuse_write():
             return 0
-        chunks = [chunk for chunk in chunks if bytes_in(chunk) > 0]
+        try:
+            for chunk in chunks:
+                if bytes_in(chunk) > 0:
+                    pieces.append(chunk)
+        except BaseException:
+            # What came before waits for the next write, as with asyncio.
+            self.flush_record()
+            for chunk in pieces:
+                self.append(chunk)
+            raise
         try:
             self.gathering = True
             try:
-                for chunk in chunks:
+                for chunk in pieces:
                     self.put(chunk)
             finally:
                 self.gathering = was_gathering

@@ -282,6 +282,24 @@ def test_writelines_rejects_what_is_not_bytes(connect, kind):
     assert connection.heard() == b""
 
 
+@pytest.mark.parametrize("way", [at_once, in_a_callback])
+def test_writelines_keeps_what_came_before_an_exception(connect, way):
+    def pieces():
+        yield b"one"
+        yield b""
+        yield bytearray(b"two")
+        raise ZeroDivisionError
+
+    def write(transport):
+        transport.write(b"zero")
+        with pytest.raises(ZeroDivisionError):
+            transport.writelines(pieces())
+        assert transport.get_write_buffer_size() == 6
+        transport.write(b"three")
+
+    assert way(connect, write).heard() == b"zeroonetwothree"
+
+
 def test_write_eof_is_not_there(connect):
     connection = connect(App())
     assert connection.app.transport.can_write_eof() is False

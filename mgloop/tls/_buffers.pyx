@@ -8,7 +8,8 @@ because it is lent as plain memory. It is used in the loop's thread, and belongs
 two callbacks: what arrives is taken out before anything else runs, and the record is held only
 while its connection is inside a callback of the application, or in writelines(). So is the
 ciphertext: who finds no room there has a BIO.
-The loop refers to it, and connections as long as they live.
+The loop refers to it, and connections as long as they live. A connection over a transport that does
+not know it, and asks get_buffer() for room, has room for arrivals of its own.
 """
 
 cimport cython

@@ -17,9 +17,10 @@ by all its TLS connections: nothing else may run on that loop between the two ca
 pointer is worthless after `data_arrived`. `data_arrived` runs user code, which may close, abort or
 pause the caller or set another protocol on it: look at your own state again afterwards. An
 exception from it is to be treated as one from `buffer_updated`. EOF is not reported here but by
-`eof_received()`.
+`eof_received()`. (`get_buffer()` lends memory of the connection's own instead.)
 """
 
+from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._reading cimport Reading
 
 
@@ -31,6 +32,9 @@ cdef class SSLProtocol(Reading):
     cdef object handshake_timer
     cdef object shutdown_timer
     cdef object handshake_started
+    cdef LoopBuffers arrival        # what get_buffer() lends of, or None
+
+    cdef char* own_space(self, Py_ssize_t* size) except NULL
 
     cdef char* read_buffer(self, Py_ssize_t* size) except NULL
     cdef int data_arrived(self, Py_ssize_t nbytes) except -1

@@ -19,7 +19,7 @@ protocol, the protocol both transports; connection_lost() cuts all of these.
 cimport cython
 
 from mgloop._loop cimport LoopCore, MGL_TLS, mgl_connections, mgl_count
-from mgloop.tls._buffers cimport ARRIVAL_SIZE, buffers_for
+from mgloop.tls._buffers cimport ARRIVAL_SIZE, LoopBuffers, buffers_for
 from mgloop.tls._engine cimport Engine
 from mgloop.tls._reading cimport Reading
 from mgloop.tls._states cimport (
@@ -187,15 +187,23 @@ cdef class SSLProtocol(Reading):
             self.wakeup_waiter(exc)
 
     def get_buffer(self, n):
-        """Return room for ciphertext. It is the loop's: fill it and call buffer_updated()
-        before anything else runs."""
+        """Return room for ciphertext. It is this connection's, not the loop's: a transport may
+        take it long before there is something to put into it."""
         cdef Py_ssize_t size
-        self.buffers.arrival_space(&size)
-        return self.buffers.arrival_view
+        self.own_space(&size)
+        return self.arrival.arrival_view
 
     def buffer_updated(self, nbytes):
         """*nbytes* of ciphertext are in the buffer."""
-        self.data_arrived(nbytes)
+        cdef Py_ssize_t size
+        cdef char* data = self.own_space(&size)
+        self.on_ciphertext(data, max(0, min(<Py_ssize_t>nbytes, size)))
+
+    cdef char* own_space(self, Py_ssize_t* size) except NULL:
+        if self.arrival is None:
+            # Another loop's connection has buffers that nobody shares.
+            self.arrival = self.buffers if self.core is None else LoopBuffers()
+        return self.arrival.arrival_space(size)
 
     cdef char* read_buffer(self, Py_ssize_t* size) except NULL:
         return self.buffers.arrival_space(size)

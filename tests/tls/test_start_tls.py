@@ -6,6 +6,7 @@ happens must reach the TLS layer, and none may be taken for data.
 """
 
 import asyncio
+import contextlib
 import inspect
 import ssl
 
@@ -198,6 +199,75 @@ async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context):
         assert await server.got(len(message)) == message
         server.transport.write(message)
         assert await client.got(len(message)) == message
+
+
+class Completing(asyncio.Transport):
+    """Takes a buffer before the data is there, as a transport over completion ports does."""
+
+    _start_tls_compatible = True
+
+    def __init__(self, loop, sock):
+        super().__init__()
+        self.loop = loop
+        self.sock = sock
+        self.reading = None
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def pause_reading(self):
+        assert self.reading is None
+
+    def resume_reading(self):
+        self.reading = self.loop.create_task(self.read())
+
+    async def read(self):
+        with contextlib.suppress(OSError):
+            while size := await self.loop.sock_recv_into(
+                self.sock, buffer := self.protocol.get_buffer(-1)
+            ):
+                received = bytes(buffer[:size])
+                await support.turns(2)
+                assert buffer[:size] == received, "somebody else has written into it"
+                self.protocol.buffer_updated(size)
+            self.protocol.eof_received()
+        self.protocol.connection_lost(None)
+
+    def write(self, data):
+        assert self.sock.send(data) == len(data)
+
+    def is_closing(self):
+        return self.sock.fileno() < 0
+
+    def close(self):
+        self.sock.shutdown(support.socket.SHUT_RDWR)
+
+
+@on_loop
+async def test_transports_that_take_a_buffer_before_the_data_is_there(
+    loop, server_ssl_context, client_ssl_context
+):
+    async def talk(number):
+        with support.nonblocking_socketpair() as (ours, peer):
+            server = Recorder(loop)
+            transport = Completing(loop, ours)
+            server.connection_made(transport)
+            server.transport, (reader, writer) = await asyncio.gather(
+                loop.start_tls(transport, server, server_ssl_context, server_side=True),
+                asyncio.open_connection(
+                    sock=peer, ssl=client_ssl_context, server_hostname="localhost"
+                ),
+            )
+            message = b"%d" % number * 5000
+            writer.write(message)
+            assert await server.got(len(message)) == message
+            server.transport.write(message)
+            assert await reader.readexactly(len(message)) == message
+            writer.close()
+            await writer.wait_closed()
+            await transport.reading
+
+    await asyncio.gather(*(talk(number) for number in range(3)))
 
 
 @on_loop

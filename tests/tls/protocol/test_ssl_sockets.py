@@ -5,11 +5,12 @@ import asyncio
 import contextlib
 import gc
 import ssl
+import tracemalloc
 import weakref
 
 import pytest
 import support
-from harness import App, Connection, both_apps, only_mgloop
+from harness import Connection, both_apps, only_mgloop
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -45,19 +46,32 @@ def test_nothing_is_left_behind(loop, protocol_class, contexts, app_class, way):
         gc.enable()
 
 
-def test_idle_connections_share_their_read_buffer(loop, protocol_class, contexts, kind):
+def test_idle_connections_share_their_read_buffer(protocol_class, contexts, kind):
     only_mgloop(kind, "has 256 KiB for each")
-    loop, other_loop = support.new_loop("mgloop"), support.new_loop("mgloop")
-    first, second = (Connection(loop, protocol_class, contexts, App()) for _ in range(2))
-    assert first.proto.get_buffer(-1) is second.proto.get_buffer(-1)
-    third = Connection(other_loop, protocol_class, contexts, App())
-    assert third.proto.get_buffer(-1) is not first.proto.get_buffer(-1)
-    for connection in (first, second, third):
-        connection.proto.connection_made(connection.below)
-        connection.lose()
-    for each in (loop, other_loop):
-        each.run_until_complete(asyncio.sleep(0))
-        each.close()
+
+    async def main():
+        server, port = await start_echo(loop, contexts)
+        writers = []
+        for _ in range(5):
+            # The first one takes what all share.
+            if len(writers) == 1:
+                tracemalloc.start()
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=contexts[0], server_hostname="localhost"
+            )
+            writers.append(writer)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for writer in writers:
+            await hang_up(writer)
+        server.close()
+        await server.wait_closed()
+        return grown
+
+    with contextlib.closing(support.new_loop("mgloop")) as loop:
+        assert loop.run_until_complete(main()) < 256 * 1024
 
 
 # --- over sockets ---------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ cdef extern from "Python.h":
 
 cdef object SSLContext = ssl.SSLContext
 cdef object SSLObject = ssl.SSLObject
+# Taken at import: somebody may replace them for all, to trace, or in a test.
+cdef object ORIGINAL_READ = SSLObject.read
+cdef object ORIGINAL_WRITE = SSLObject.write
+cdef object ORIGINAL_PENDING = SSLObject.pending
 cdef object RawObject = _ssl._SSLSocket
 cdef object MemoryBIO = ssl.MemoryBIO
 cdef tuple AGAIN = (ssl.SSLWantReadError, ssl.SSLSyscallError)
@@ -115,8 +119,8 @@ cdef class Engine:
         # An SSLContext may name a subclass of SSLObject that overrides these. Only what is known
         # to return bytes and to fill no more than it was lent may be handed memory.
         self.raw = (type(inner) is RawObject and issubclass(kind, SSLObject)
-                    and kind.read is SSLObject.read and kind.write is SSLObject.write
-                    and kind.pending is SSLObject.pending)
+                    and kind.read is ORIGINAL_READ and kind.write is ORIGINAL_WRITE
+                    and kind.pending is ORIGINAL_PENDING)
         if self.raw:
             sslobj = inner
         self.sslobj_read = sslobj.read

@@ -92,6 +92,28 @@ async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, conte
 
 
 @on_loop
+async def test_methods_of_ssl_object_that_are_replaced_for_all_are_called(
+    loop, contexts, monkeypatch
+):
+    """As mocks and tracers do, after mgloop was imported."""
+    called = set()
+
+    def replace(name):
+        original = getattr(ssl.SSLObject, name)
+
+        def method(self, *args):
+            called.add(name)
+            return original(self, *args)
+
+        monkeypatch.setattr(ssl.SSLObject, name, method)
+
+    replace("read")
+    replace("write")
+    assert await engines(loop, contexts) in [("ssl", "ssl"), (None, None)]
+    assert called == {"read", "write"}
+
+
+@on_loop
 async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificate):
     """Not what it is called, but what it makes, decides."""
     only_mgloop(loop)

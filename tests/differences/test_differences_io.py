@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import support
+from peers import BufferedRecorder, Recorder, connected_pair
 from test_differences import side
 
 variable = contextvars.ContextVar("variable", default="unset")
@@ -793,6 +794,12 @@ class Client:
         return types
 
 
+@pytest.fixture
+def contexts(client_ssl_context, server_ssl_context):
+    """Keyword arguments for connected_pair()."""
+    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+
+
 class TestTls:
     def test_small_writes_in_data_received_make_one_record(
         self, loop, loop_kind, run, server_ssl_context, client_ssl_context
@@ -925,3 +932,59 @@ class TestTls:
 
         engine = run(main())
         assert engine is None if loop_kind == "asyncio" else engine in ("openssl", "ssl")
+
+    def test_an_empty_buffer_is_an_error(self, loop, loop_kind, run, reported, contexts):
+        """asyncio takes it for the end of the stream."""
+
+        async def main():
+            client, server = Recorder(loop), BufferedRecorder(loop, size=0)
+            async with connected_pair(loop, client, server, **contexts) as (ours, _):
+                ours.write(b"data")
+                await server.lost
+                return "eof" in server.events
+
+        assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
+        if loop_kind == "mgloop":
+            assert "empty buffer" in str(reported.pop(RuntimeError)["exception"])
+
+    def test_a_high_limit_of_zero_does_not_pause_an_empty_buffer(
+        self, loop, loop_kind, run, contexts
+    ):
+        async def main():
+            client, server = Recorder(loop), Recorder(loop)
+            async with connected_pair(loop, client, server, **contexts) as (ours, _):
+                ours.set_write_buffer_limits(high=0)
+                return client.paused
+
+        assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
+
+    def test_closing_below_counts_as_closing(self, loop, loop_kind, run, contexts):
+        later = hasattr(asyncio.sslproto.SSLProtocol, "_is_transport_closing")
+
+        async def main():
+            client, server = Recorder(loop), Recorder(loop)
+            async with connected_pair(loop, client, server, **contexts) as (ours, _):
+                ours._ssl_protocol._transport.close()
+                return ours.is_closing()
+
+        assert run(main()) is side(loop_kind, asyncio=later, mgloop=True)
+
+    def test_writelines_raises_for_what_is_not_bytes(
+        self, loop, loop_kind, run, reported, contexts
+    ):
+        """asyncio closes the connection and reports it."""
+
+        async def main():
+            client, server = Recorder(loop), Recorder(loop)
+            async with connected_pair(loop, client, server, **contexts) as (ours, _):
+                try:
+                    ours.writelines(["x"])
+                except TypeError:
+                    assert not ours.is_closing()
+                    return "raised"
+                await client.lost
+                return "closed"
+
+        assert run(main()) == side(loop_kind, asyncio="closed", mgloop="raised")
+        if loop_kind == "asyncio":
+            reported.pop(TypeError)

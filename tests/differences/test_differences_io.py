@@ -958,6 +958,18 @@ class TestTls:
 
         assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
 
+    def test_the_rest_of_a_large_write_counts_as_waiting(self, loop, loop_kind, run, contexts):
+        async def main():
+            client, server = Recorder(loop), Recorder(loop)
+            async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+                theirs.pause_reading()
+                ours.write(bytes(32 << 20))
+                seen = client.paused, ours.get_write_buffer_size() > 1 << 20
+                ours.abort()
+                return seen
+
+        assert run(main()) == side(loop_kind, asyncio=(False, False), mgloop=(True, True))
+
     def test_closing_below_counts_as_closing(self, loop, loop_kind, run, contexts):
         later = hasattr(asyncio.sslproto.SSLProtocol, "_is_transport_closing")
 

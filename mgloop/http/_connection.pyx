@@ -202,6 +202,7 @@ cdef class Connection(Channel):
         if 0 < site.limit_connections < len(site.members):
             self.refuse(503, "too many connections")
         else:
+            self.timed = True
             self.set_deadline(MGL_HEAD)
 
     def data_received(self, data):
@@ -243,6 +244,8 @@ cdef class Connection(Channel):
         if self.state != MGL_GONE:      # then it goes on until the last byte
             mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
+        if self.ahead is not None and self.state == MGL_READS_HEAD:
+            self.site.loop.call_soon(self._go_on)
 
     cdef int watch_writing(self) except -1:
         """Give the client the time to take something of what has been written."""
@@ -260,7 +263,9 @@ cdef class Connection(Channel):
         self.feeding = True
         try:
             while n > 0 and self.state < MGL_LINGERS:
-                if self.state == MGL_HAS_REQUEST:
+                # Nor is a request begun whose response would wait behind others that nobody takes.
+                if self.state == MGL_HAS_REQUEST or self.paused_writing \
+                        and self.state == MGL_READS_HEAD and not self.in_head:
                     self.keep(data[:n])
                     break
                 if self.method is None:
@@ -787,9 +792,9 @@ cdef class Connection(Channel):
         return 0
 
     def _go_on(self):
-        """Parse what came behind the request that has been answered."""
+        """Parse what came behind the request that has been answered, if the client takes that."""
         cdef bytes ahead = self.ahead
-        if ahead is None or self.state != MGL_READS_HEAD:
+        if ahead is None or self.state != MGL_READS_HEAD or self.paused_writing:
             return
         self.ahead = None
         self.resume_reading()
@@ -837,8 +842,9 @@ cdef class Connection(Channel):
             return 0
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
+        mgl_deadline_unset(&self.write_deadline)
         # In this order, for a site without members is drained.
-        _upgrade.hand_over(self.site, self.transport, scope, data[:n])
+        _upgrade.hand_over(self.site, self.transport, scope, data[:n], self.paused_writing)
         self.site.detach(self)
         return 0
 

@@ -27,8 +27,11 @@ def check(scope: dict[str, Any]) -> tuple[int, str] | None:
     return None if valid else (400, "not exactly one Sec-WebSocket-Key of 16 bytes in base64")
 
 
-def hand_over(site: Site, transport: asyncio.Transport, scope: dict[str, Any], data: bytes) -> None:
-    """Have a WebSocket take the connection; `data` has come behind the head of its request."""
+def hand_over(
+    site: Site, transport: asyncio.Transport, scope: dict[str, Any], data: bytes, paused: bool
+) -> None:
+    """Have a WebSocket take the connection; `data` has come behind the head of its request. paused:
+    the client has not taken what was sent before."""
     from ._websocket import WebSocket
 
     protocols = [
@@ -53,4 +56,6 @@ def hand_over(site: Site, transport: asyncio.Transport, scope: dict[str, Any], d
         scope["subprotocols"],
     )
     transport.set_protocol(websocket)
+    if paused:
+        websocket.pause_writing()
     websocket.start(data)

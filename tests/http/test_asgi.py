@@ -1262,6 +1262,18 @@ async def test_who_takes_too_long(loop, sent, config, expected):
         await asyncio.wait_for(client.ended(), 10)
 
 
+@on_loop
+async def test_the_first_head_is_timed_from_the_beginning(loop):
+    """Of the connection: its first byte does not bring more time."""
+    async with Serving(loop, app_of(START, body(b"ok")), timeout_head=0.6) as serving:
+        client = await serving.connect()
+        began = loop.time()
+        await asyncio.sleep(0.4)
+        await client.send(b"GET / HT")
+        assert (await client.response())[0] == 408
+        assert 0.5 < loop.time() - began < 0.9
+
+
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
 @on_loop
 async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):

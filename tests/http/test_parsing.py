@@ -6,7 +6,7 @@ import time
 
 import pytest
 from peers import on_loop
-from sites import Recording, Serving, get
+from sites import Recording, Serving, answer, get
 
 HEAD = "Host: a\r\n"
 
@@ -345,6 +345,26 @@ async def test_pipelined(loop, cut):
             await client.send(data[i : i + cut])
         bodies = [(await client.response())[2] for _ in range(20)]
     assert bodies == [b"" if i % 3 else f"{i:03}".encode() for i in range(20)]
+
+
+@on_loop
+async def test_who_pipelines_and_does_not_read(loop):
+    """As many responses as there is room for; the others when the client takes them."""
+    began = 0
+
+    async def app(scope, receive, send):
+        nonlocal began
+        began += 1
+        await answer(send, bytes(300_000))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect(limit=4096)
+        await client.send(get() * 400)
+        await asyncio.sleep(0.3)
+        assert 0 < began < 100
+        for _ in range(400):
+            assert len((await client.response())[2]) == 300_000
+        assert began == 400
 
 
 @on_loop

@@ -324,12 +324,12 @@ class TestCancelling:
         for _ in range(20):
             loop = loop_kinds.new_loop(loop_kind)
             handles = []
-            alive = weakref.WeakSet()
+            references = []
 
-            def call(loop=loop, handles=handles, alive=alive):
+            def call(loop=loop, handles=handles, references=references):
                 for _ in range(1000):
                     argument = Argument()
-                    alive.add(argument)
+                    references.append(weakref.ref(argument))
                     handles.append(loop.call_soon_threadsafe(int, argument))
                 loop.stop()
 
@@ -348,7 +348,7 @@ class TestCancelling:
             assert all(handle.cancelled() for handle in handles)
             del handles, call, cancel
             gc.collect()
-            assert not alive
+            assert not any(reference() for reference in references)
 
     @pytest.mark.parametrize("debug", [False, True])
     def test_looked_at_by_who_has_called(self, loop_kind, debug):

@@ -292,10 +292,10 @@ cdef class Connection(Channel):
         """Give the client the time for what comes next."""
         if self.state == MGL_READS_HEAD:
             if not self.in_head:
-                if not self.paused_writing:     # else watch_writing() asks already
-                    self.unsent = PY_SSIZE_T_MAX
-                    self.stalled = 0
-                self.set_deadline(MGL_KEEP_ALIVE)
+                if self.paused_writing:
+                    self.set_deadline(MGL_KEEP_ALIVE)   # watch_writing() asks already
+                else:
+                    self.watch_rest(MGL_KEEP_ALIVE)
             elif not self.timed:
                 self.timed = True
                 self.set_deadline(MGL_HEAD)
@@ -864,11 +864,8 @@ cdef class Connection(Channel):
             return self.close_transport()
         self.enter(MGL_ON_LAST_ANSWER)
         self.resume_reading()
-        try:
-            if not self.transport.is_closing():
-                self.transport.write_eof()
-        except OSError:     # the client has reset the connection
-            self.transport.abort()
+        if not self.transport.is_closing():
+            _peer.end_writing(self.transport)
         mgl_deadline_unset(&self.write_deadline)
         return self.watch_rest(MGL_LINGER)
 
@@ -881,12 +878,13 @@ cdef class Connection(Channel):
         return 0 if self.lost else self.watch_rest(MGL_WRITE)
 
     cdef int watch_rest(self, int kind) except -1:
-        """From now on nothing is written: ask in a while how much of it is still there."""
+        """Nothing more is written now: ask in a while how much of it is still there."""
         self.unsent = PY_SSIZE_T_MAX
         self.stalled = 0
         return self.set_deadline(kind)
 
     cdef int cut_short(self, Request request) except -1:
+        """The client is to see that the response is not whole, and gets what there is if it can."""
         if request.looks_whole():
             self.enter(MGL_ON_LOSS)
             _peer.reset(self.transport)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who is at the ends of a connection, in ASGI's words, and how much waits for the other one.
+"""Who is at the ends of a connection, in ASGI's words, how much waits for the other one, and how to
+part from it.
 
-Once per connection, or for who is slow: hence Python.
+Once or twice per connection, or for who is slow: hence Python.
 """
 
 from __future__ import annotations
@@ -50,6 +51,14 @@ def reset(transport: asyncio.WriteTransport) -> None:
     with contextlib.suppress(AttributeError, OSError):  # there is none, or it is closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
+
+
+def end_writing(transport: asyncio.WriteTransport) -> None:
+    """write_eof() to a client that may have reset the connection."""
+    try:
+        transport.write_eof()
+    except OSError:
+        transport.abort()
 
 
 def _host_and_port(address: Any) -> Address:

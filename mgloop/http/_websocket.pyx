@@ -54,7 +54,7 @@ import logging
 import sys
 import warnings
 
-from . import deflate
+from . import _peer, deflate
 from .errors import ClientDisconnected, because_client_left
 
 logger = logging.getLogger("mgloop.http")
@@ -557,10 +557,7 @@ cdef class WebSocket:
         if self.lost:
             return 0
         if self.transport.can_write_eof():
-            try:
-                self.transport.write_eof()
-            except OSError:     # it has reset the connection
-                self.transport.abort()
+            _peer.end_writing(self.transport)
             return self.arm(LINGER_TIMEOUT)
         self.state = WS_CLOSED
         return self.finish_transport()

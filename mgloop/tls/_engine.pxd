@@ -65,6 +65,7 @@ cdef class Engine:
     cdef Py_ssize_t pending(self) except -1
     cdef Py_ssize_t pull(self, char* room, Py_ssize_t size) except -2
     cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1
+    cdef Py_ssize_t offer(self, object data, Py_ssize_t size) except -1
     cdef object decrypt_lent(self, char* data, Py_ssize_t whole, Py_ssize_t room,
                              Py_ssize_t records)
     cdef object decrypt_one(self, Py_ssize_t room)

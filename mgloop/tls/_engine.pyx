@@ -487,8 +487,12 @@ cdef class Engine:
             done = lib.SSL_get_error(session, done)
             if done == MGL_WANT_READ or done == MGL_WANT_WRITE:
                 return 0
+        return self.offer(span(data, size), size)
+
+    cdef Py_ssize_t offer(self, object data, Py_ssize_t size) except -1:
+        """Have the ssl module encrypt *data*. A user's SSLObject may answer what it likes."""
         try:
-            return self.sslobj_write(span(data, size))
+            return max(0, min(<Py_ssize_t>self.sslobj_write(data), size))
         except AGAIN:
             return 0
 
@@ -496,21 +500,13 @@ cdef class Engine:
         """Encrypt *data*, which is not empty: encrypt() without an object to lend its memory by."""
         if self.session is not NULL:
             return self.push(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        try:
-            return self.sslobj_write(data)
-        except AGAIN:
-            return 0
+        return self.offer(data, PyBytes_GET_SIZE(data))
 
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1:
         """Encrypt data[:size], which is not empty."""
         if self.raw:
             return self.push(data, size)
-        try:
-            # It may answer what it likes.
-            return max(0, min(<Py_ssize_t>self.sslobj_write(
-                PyBytes_FromStringAndSize(data, size)), size))
-        except AGAIN:
-            return 0
+        return self.offer(PyBytes_FromStringAndSize(data, size), size)
 
     cdef bint lend(self, char* room, Py_ssize_t size) noexcept:
         if self.session is NULL or mgl_stored(self.pipe.lib, self.pipe.stored_out) > 0:

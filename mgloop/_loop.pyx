@@ -740,7 +740,7 @@ cdef class LoopCore:
             if self.timers.len == 0:
                 return MGL_NEVER    # it has cancelled the last one
         when = self.timers.items[0].when
-        if self.has_other_clock():
+        if self.time_patched:
             # In theirs, which may pass at another pace: until then as long as it says now.
             when = mgl_clock_ns() / 1e9 + min(when - now, <double>MAX_WAIT_SECONDS)
         if when * 1e9 < <double>MGL_NEVER:
@@ -760,7 +760,7 @@ cdef class LoopCore:
         now = self.read_clock()
         due = mgl_heap_take_due(&self.timers, now, &self.ready)
         mgl_count(&self.count.timers, due)
-        if due and not self.has_other_clock():
+        if due and not self.time_patched:
             self.next_wake = <int64_t>(now * 1e9) \
                 + min(max(due * WAKE_PER_TIMER_NS, WAKE_MIN_NS), WAKE_MAX_NS)
         return 0

@@ -58,6 +58,7 @@ cdef class Handle:
     cdef int drop(self) except -1
     cdef Handle seen(self)
     cdef void show_as(self, Handle other) noexcept
+    cdef void show_past_as(self, Handle other) noexcept
     cdef void clear(self) noexcept
     cdef void abandon(self) noexcept
     cdef void finish(self) noexcept

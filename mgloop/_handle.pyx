@@ -229,7 +229,6 @@ cdef class Handle:
         other.context = self.context
         Py_XINCREF(other.context)
         other.shared = self.shared
-        other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
         if self.callback is not NULL:
             other.callback = self.callback
             Py_INCREF(<object>other.callback)
@@ -238,8 +237,13 @@ cdef class Handle:
                 other.args[i] = self.args[i]
                 Py_INCREF(<object>other.args[i])
         other.loop = self.loop
+        self.show_past_as(other)
+
+    cdef void show_past_as(self, Handle other) noexcept:
+        """What stays when it refers to nothing any more."""
         other.source_traceback = self.source_traceback
         other.text = self.text
+        other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
 
     def _run(self):
         self.run(False)
@@ -404,9 +408,7 @@ cdef class ThreadSafeHandle(PostedHandle):
             self.show_as(other)
             mgl_turn_looked(&self.turn)
         else:
-            other.source_traceback = self.source_traceback
-            other.text = self.text
-            other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
+            self.show_past_as(other)
         return other
 
     cdef int run(self, bint keep) except -1:

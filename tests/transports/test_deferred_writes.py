@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import termios
+import textwrap
 
 import certificates
 import pytest
@@ -346,6 +347,42 @@ _FORK = """
     """
 
 
+def in_a_callback_over_tls(loop_kind, program):
+    """How many bytes a client gets from the `Served` of the program, which forks when it is spoken
+    to; the client does `prepare(reader, writer)` before."""
+    if not certificates.available:
+        pytest.skip(certificates.SKIPPED)
+    begin = """
+        import certificates
+        warnings.simplefilter("ignore")
+        server_context, client_context = certificates.contexts()
+        loop = new_loop()
+        parent = os.getpid()
+    """
+    end = """
+        async def main():
+            server = await loop.create_server(Served, "127.0.0.1", 0, ssl=server_context)
+            reader, writer = await asyncio.open_connection(
+                *server.sockets[0].getsockname(), server_hostname="localhost", ssl=client_context)
+            await prepare(reader, writer)
+            writer.write(b"go")
+            print(len(await reader.read()))
+            writer.close()
+            server.close()
+
+        try:
+            loop.run_until_complete(main())
+        except BaseException:
+            if os.getpid() == parent:
+                raise
+        if os.getpid() != parent:
+            os._exit(0)
+        loop.close()
+    """
+    out, _ = support.run_python(loop_kind, "".join(map(textwrap.dedent, (begin, program, end))))
+    return int(out)
+
+
 class TestFork:
     @pytest.mark.parametrize("transports", [1, 3])
     @pytest.mark.parametrize(
@@ -371,17 +408,9 @@ class TestFork:
     @pytest.mark.parametrize("departure", ["raise SystemExit(0)", "return", "os._exit(0)"])
     def test_in_a_callback_over_tls(self, loop_kind, departure, size):
         """A record sent twice would be one that the peer refuses."""
-        if not certificates.available:
-            pytest.skip(certificates.SKIPPED)
-        out, _ = support.run_python(
+        read = in_a_callback_over_tls(
             loop_kind,
             f"""
-            import certificates
-            warnings.simplefilter("ignore")
-            server_context, client_context = certificates.contexts()
-            loop = new_loop()
-            parent = os.getpid()
-
             class Forking(asyncio.Protocol):
                 def connection_made(self, transport):
                     self.transport = transport
@@ -396,43 +425,20 @@ class TestFork:
                         self.transport.write(b"end")
                         self.transport.close()
 
-            async def main():
-                server = await loop.create_server(
-                    Forking, "127.0.0.1", 0, ssl=server_context)
-                reader, writer = await asyncio.open_connection(
-                    *server.sockets[0].getsockname(), server_hostname="localhost",
-                    ssl=client_context)
-                writer.write(b"go")
-                print(len(await reader.read()))
-                writer.close()
-                server.close()
+            Served = Forking
 
-            try:
-                loop.run_until_complete(main())
-            except BaseException:
-                if os.getpid() == parent:
-                    raise
-            if os.getpid() != parent:
-                os._exit(0)
-            loop.close()
+            async def prepare(reader, writer):
+                pass
             """,
         )
-        assert out.strip() == str(size + 3)
+        assert read == size + 3
 
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
     def test_in_a_callback_over_tls_in_tls(self, loop_kind, size):
         """What the inner connection has sent waits in the outer one, which is in a callback too."""
-        if not certificates.available:
-            pytest.skip(certificates.SKIPPED)
-        out, _ = support.run_python(
+        read = in_a_callback_over_tls(
             loop_kind,
             f"""
-            import certificates
-            warnings.simplefilter("ignore")
-            server_context, client_context = certificates.contexts()
-            loop = new_loop()
-            parent = os.getpid()
-
             class Forking(asyncio.Protocol):
                 def data_received(self, data):
                     self.transport.write(bytes({size}))
@@ -442,7 +448,7 @@ class TestFork:
                     os.waitpid(pid, 0)
                     self.transport.close()
 
-            class Upgrading(asyncio.Protocol):
+            class Served(asyncio.Protocol):
                 def connection_made(self, transport):
                     transport.pause_reading()
                     self.upgrading = loop.create_task(self.upgrade(transport))
@@ -452,30 +458,12 @@ class TestFork:
                         transport, inner, server_context, server_side=True)
                     inner.transport.write(b"ready")
 
-            async def main():
-                server = await loop.create_server(
-                    Upgrading, "127.0.0.1", 0, ssl=server_context)
-                reader, writer = await asyncio.open_connection(
-                    *server.sockets[0].getsockname(), server_hostname="localhost",
-                    ssl=client_context)
+            async def prepare(reader, writer):
                 await writer.start_tls(client_context, server_hostname="localhost")
                 assert await reader.readexactly(5) == b"ready"
-                writer.write(b"go")
-                print(len(await reader.read()))
-                writer.close()
-                server.close()
-
-            try:
-                loop.run_until_complete(main())
-            except BaseException:
-                if os.getpid() == parent:
-                    raise
-            if os.getpid() != parent:
-                os._exit(0)
-            loop.close()
             """,
         )
-        assert out.strip() == str(size)
+        assert read == size
 
     def test_a_process_of_multiprocessing(self, loop_kind):
         support.run_python(

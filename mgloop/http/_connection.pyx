@@ -938,12 +938,18 @@ cdef class Connection(Channel):
         return 0
 
     cdef int idle_for_long(self) except -1:
-        """Keep-alive time is over. Whoever still takes the last response is not idle."""
+        """Keep-alive time is over. Whoever still takes the last response is not idle, nor is who
+        has taken its end since the last look."""
+        cdef Py_ssize_t before = self.unsent
         if self.paused_writing:
             return self.set_deadline(MGL_KEEP_ALIVE)    # the time to write counts
-        if not self.still_taken(MGL_KEEP_ALIVE):
-            return self.cut() if self.unsent else self.close_transport()
-        return 0
+        if self.still_taken(MGL_KEEP_ALIVE):
+            return 0
+        if self.unsent > 0:
+            return self.cut()
+        if 0 < before < PY_SSIZE_T_MAX:
+            return self.set_deadline(MGL_KEEP_ALIVE)
+        return self.close_transport()
 
     cdef bint still_taken(self, int kind) except -1:
         """Whether the client, whose time is over, takes what was written: then it has more time."""

@@ -1402,6 +1402,19 @@ async def test_who_reads_the_last_response_may_send_something(loop):
 
 
 @on_loop
+async def test_who_has_just_taken_a_response_is_not_idle(loop):
+    payload = bytes(4 << 20)
+    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    async with Serving(loop, app, timeout_keep_alive=1, timeout_write=5) as serving:
+        client = await serving.connect(limit=65536)
+        await client.send(get())
+        await asyncio.sleep(1.7)  # the server looks after one second, and after two
+        assert (await client.response())[2] == payload
+        await asyncio.sleep(0.6)
+        assert (await client.request(get()))[2] == payload
+
+
+@on_loop
 async def test_who_still_takes_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))

@@ -25,8 +25,8 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PARAMETER = re.compile(
     r'(?<!\w)(\w++)=(?:"((?:[^"\\]|\\.)*)"(?=\s*(?:;|$))|([^;,\s]*+))\s*+(;|$)?'
 )
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*("?)')
-_ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"])+')
+#: What may end an element of Forwarded, and what is escaped within quotes.
+_MARK = re.compile(r'[",]|\\["\\]')
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
@@ -108,11 +108,18 @@ def _forwarded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def _elements(text: str) -> list[str]:
-    """Split at the commas that are not quoted. A quote that nothing closes is a comma, too, and so
-    is each that follows it, for all of them are escaped in what it opens."""
-    unclosed = (match.start() for match in _QUOTED.finditer(text) if not match[1])
-    end = next(unclosed, len(text))
-    return _ELEMENT.findall(text, 0, end) + re.findall(r'[^,"]+', text[end:])
+    """Split at the commas that are not quoted, from the right: the nearest proxy's element is well
+    formed, and may stand behind a quote that its client has left open."""
+    elements: list[str] = []
+    end, quoted = len(text), False
+    for mark in reversed(list(_MARK.finditer(text))):
+        if mark[0] == '"':
+            quoted = not quoted
+        elif mark[0] == "," and not quoted:
+            elements.append(text[mark.end() : end])
+            end = mark.start()
+    elements.append(text[:end])
+    return elements[::-1]
 
 
 def _parameters(element: str) -> Iterator[tuple[str, str]]:

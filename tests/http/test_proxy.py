@@ -83,6 +83,22 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
         ("127.0.0.1", [(FORWARDED, 'for="x;for=6.6.6.6;y, for=1.1.1.1')], (("1.1.1.1", 0), "http")),
         ("127.0.0.1", [(FORWARDED, 'x y="z"z for=1.1.1.1 ; a')], (("1.1.1.1", 0), "http")),
         ("127.0.0.1", [(FORWARDED, r'for="\[::3]\:7"')], (("::3", 7), "http")),
+        # A quote that the client left open, or a backslash, takes nothing of what the proxy adds.
+        (
+            "127.0.0.1",
+            [(FORWARDED, 'for=6.6.6.6;x=", for=1.1.1.1;by=";a,b"')],
+            (("1.1.1.1", 0), "http"),
+        ),
+        (
+            "127.0.0.1",
+            [(FORWARDED, r'for=6.6.6.6;proto=https;x="\, for="1.1.1.1"')],
+            (("1.1.1.1", 0), "http"),
+        ),
+        (
+            "127.0.0.1, 10.0.0.0/8",
+            [(FORWARDED, r'for=6.6.6.6;x=", for=1.1.1.1;proto=wss;by=";\\", for=10.1.1.1;y="\","')],
+            (("1.1.1.1", 0), "https"),
+        ),
         # One of the two is written by the proxy; that the other is passed on unread is the danger.
         ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
     ],

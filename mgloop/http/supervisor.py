@@ -23,12 +23,12 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from .. import _interpreter
 from . import prometheus, reloading, running, sockets
 from .config import Config
 from .errors import StartError
@@ -352,7 +352,10 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, kept_back)
         try:
             process = await asyncio.create_subprocess_exec(
-                *_interpreter(),
+                sys.executable,
+                *_interpreter.options(),
+                "-P",  # The folder it is started in is no package.
+                "-c",
                 f"from mgloop.http.worker import main; main({theirs.fileno()})",
                 pass_fds=[theirs.fileno(), *(fd for of_thread in fds for fd in of_thread)],
             )
@@ -500,12 +503,3 @@ class Supervisor:
 def _pause(failures: int) -> float:
     """Seconds before the next start, after so many failures, more than one, in a row."""
     return min(_FIRST_WAIT * 2.0 ** min(failures - 2, 10), _LONGEST_WAIT)
-
-
-def _interpreter() -> list[str]:
-    """This interpreter with this one's options; -P: the folder it is started in is no package."""
-    # As multiprocessing has them; of -X only those that it knows.
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    for name, value in sys._xoptions.items():
-        options.append(f"-X{name}" if value is True else f"-X{name}={value}")
-    return [sys.executable, *options, "-P", "-c"]

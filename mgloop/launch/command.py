@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from .. import _interpreter
 
 USAGE = """\
 usage: mgloop run [-m MODULE | -c CODE | SCRIPT.py | PROGRAM] [ARGUMENT ...]
@@ -50,8 +51,7 @@ def _complain(message: str, status: int) -> int:
 def _command(arguments: list[str]) -> tuple[str | None, list[str]]:
     """(what is executed, its argument list); None: there is no such thing."""
     if not arguments or arguments[0].startswith("-") or _is_script(arguments[0]):
-        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        return sys.executable, [sys.executable, *flags, *arguments]
+        return sys.executable, [sys.executable, *_interpreter.options(), *arguments]
     return shutil.which(arguments[0]), arguments
 
 

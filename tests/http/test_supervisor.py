@@ -335,13 +335,14 @@ def test_a_sighup_counts_for_the_successor_of_a_worker_at_its_limit(folder):
         assert command.stop() == 0
 
 
-@pytest.mark.parametrize("options", [["-OO", "-B", "-E", "-s", "-Xdev", "-Xanything=1"], ["-I"]])
+@pytest.mark.parametrize("options", [["-OO", "-BEsu", "-Xdev", "-Xanything=1"], ["-I"]])
 def test_workers_run_with_the_options_of_the_interpreter(tmp_path, options):
     told = """
         import sys
 
         async def app(scope, receive, send):
-            body = ascii([*sys.flags, sorted(sys._xoptions.items())]).encode()
+            seen = [*sys.flags, sorted(sys._xoptions.items()), sys.stdout.write_through]
+            body = ascii(seen).encode()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body})
         """

@@ -130,6 +130,7 @@ def seen():
     return {
         "argv": sys.argv, "path": sys.path, "name": __name__, "file": main.__dict__.get("__file__"),
         "flags": str(sys.flags), "warnoptions": sys.warnoptions, "executable": sys.executable,
+        "xoptions": sorted(sys._xoptions.items()), "unbuffered": sys.stdout.write_through,
     }
 
 if __name__ == "__main__":
@@ -168,7 +169,9 @@ def folder(tmp_path):
     ],
     ids=lambda arguments: " ".join(arguments)[:20],
 )
-@pytest.mark.parametrize("flags", [(), ("-W", "ignore", "-O", "-B")], ids=["", "flags"])
+@pytest.mark.parametrize(
+    "flags", [(), ("-W", "ignore", "-O", "-B", "-u", "-Xanything=1")], ids=["", "flags"]
+)
 def test_a_program_sees_what_it_would_see(folder, arguments, flags):
     stdin = SEES if arguments == ["-"] else ""
     out, errors = run(*arguments, python_flags=flags, cwd=folder, stdin=stdin)

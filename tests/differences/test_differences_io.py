@@ -308,6 +308,25 @@ class TestTransports:
         run(main())
         assert order.index("callback") == side(loop_kind, asyncio=1, mgloop=4)
 
+    def test_the_end_is_told_once(self, loop_kind, run, socketpair):
+        told = []
+
+        class Open(Events):
+            def eof_received(self):
+                told.append("eof")
+                return True
+
+        async def main():
+            socketpair[1].shutdown(socket.SHUT_WR)
+            async with connected(socketpair[0], Open) as (transport, _):
+                await support.wait_until(lambda: told)
+                transport.pause_reading()
+                transport.resume_reading()
+                await asyncio.sleep(0.02)
+
+        run(main())
+        assert told == ["eof"] * side(loop_kind, asyncio=2, mgloop=1)
+
     def test_small_writes_leave_at_the_end_of_a_busy_iteration(
         self, loop, loop_kind, run, socketpair
     ):

@@ -148,7 +148,9 @@ class World:
         self.transport.pause_reading()
 
     def resume(self):
-        self.transport.resume_reading()
+        # asyncio would tell of the end a second time.
+        if not (self.ended and self.loop_kind == "asyncio"):
+            self.transport.resume_reading()
 
     def limit(self, high):
         if self.alive:

@@ -56,6 +56,7 @@ cdef class Handle:
     cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
+    cdef int keep_text(self) except -1
     cdef Handle seen(self)
     cdef void show_as(self, Handle other) noexcept
     cdef void show_past_as(self, Handle other) noexcept

@@ -256,12 +256,18 @@ cdef class Handle:
         if mgl_flag_raised(&self.cancelled_flag):
             return 0
         mgl_flag_raise(&self.cancelled_flag)
+        if self.source_traceback is not None:
+            self.keep_text()
+        self.finish()
+        return 0
+
+    cdef int keep_text(self) except -1:
+        """In debug mode: for messages such as "Executing <Handle...> took 2.5 seconds"."""
         try:
-            if self.source_traceback is not None:
-                # Debug mode; kept for messages such as "Executing <Handle...> took 2.5 seconds".
-                self.text = repr(self)
-        finally:
+            self.text = repr(self)
+        except BaseException:
             self.finish()
+            raise
         return 0
 
     def cancelled(self):
@@ -330,11 +336,9 @@ cdef class TimerHandle(Handle):
 
     def cancel(self):
         """Cancel the timer; it leaves the loop's heap, and lets go of its callback, at once."""
-        try:
-            self.drop()
-        finally:
-            if self.index >= 0:
-                Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
+        if self.index >= 0:
+            Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
+        self.drop()
 
     def when(self):
         """The time it is due, in seconds of loop.time()."""

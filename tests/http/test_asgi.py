@@ -30,6 +30,12 @@ def body(data=b"", more=False):
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
+def sized(payload):
+    """An application that says the length of its response and sends it in one piece."""
+    headers = [(b"content-length", b"%d" % len(payload))]
+    return app_of({**START, "headers": headers}, body(payload))
+
+
 def logged(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
@@ -1330,7 +1336,7 @@ async def test_who_does_not_read(loop):
 async def test_who_reads_slowly_gets_all(loop, request_):
     """In longer than the time-out, and than the server stays after its last response."""
     payload = bytes(8 << 20)
-    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    app = sized(payload)
     async with Serving(loop, app, timeout_write=1) as serving:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -1386,7 +1392,7 @@ async def test_who_reads_nothing_of_a_little(
 async def test_who_reads_the_last_response_may_send_something(loop):
     """It is not answered with a reset, which would overtake the rest."""
     payload = bytes(4 << 20)
-    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    app = sized(payload)
     async with Serving(loop, app) as serving:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -1404,7 +1410,7 @@ async def test_who_reads_the_last_response_may_send_something(loop):
 @on_loop
 async def test_who_has_just_taken_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
-    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    app = sized(payload)
     async with Serving(loop, app, timeout_keep_alive=1, timeout_write=5) as serving:
         client = await serving.connect(limit=65536)
         await client.send(get())
@@ -1417,7 +1423,7 @@ async def test_who_has_just_taken_a_response_is_not_idle(loop):
 @on_loop
 async def test_who_still_takes_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
-    app = app_of({**START, "headers": [(b"content-length", b"%d" % len(payload))]}, body(payload))
+    app = sized(payload)
     async with Serving(loop, app, timeout_keep_alive=0.2, timeout_write=2) as serving:
         client = await serving.connect(limit=65536)
         await client.send(get())

@@ -25,6 +25,7 @@ PROGRAMS = {
     "websockets": nullcontext,
     "httpx": nullcontext,
     "kosoku": nullcontext,
+    "gunicorn_requests": nullcontext,
     "anyio": nullcontext,
     "grpcio": nullcontext,
     "tornado": nullcontext,
@@ -45,6 +46,9 @@ REQUIREMENTS = {
     "selecting": "selecting",
 }
 
+#: Programs that read another project's source distribution.
+SOURCES = {"gunicorn_requests": "gunicorn"}
+
 #: Of a program. The longest is kosoku, a quarter of an hour on two cores that do other things too.
 TIME_LIMIT = 1800
 
@@ -57,6 +61,9 @@ def run_program(name: str, environments: Environments) -> tuple[bool, dict]:
             key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
         }
         environment |= variables or {}
+        if name in SOURCES:
+            source = environments.source(SOURCES[name], leave_out=None, overlay=False)
+            environment["ECOSYSTEM_SOURCES"] = str(source)
         environment["ECOSYSTEM_LOOP"] = upstream.LOOP_CLASSES[environments.loop]
         command = [str(python), "-W", "default", str(HERE / "programs" / f"{name}_program.py")]
         try:

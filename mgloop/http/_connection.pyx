@@ -245,7 +245,7 @@ cdef class Connection(Channel):
             mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
         if self.ahead is not None and self.state == MGL_READS_HEAD:
-            self.site.loop.call_soon(self._go_on)
+            self.site.call_soon(self._go_on)
 
     cdef int watch_writing(self) except -1:
         """Give the client the time to take something of what has been written."""
@@ -785,7 +785,7 @@ cdef class Connection(Channel):
             if self.feeding:
                 return 0    # which goes on
             if self.ahead is not None:
-                self.site.loop.call_soon(self._go_on)
+                self.site.call_soon(self._go_on)
             else:
                 self.resume_reading()
                 self.set_time()
@@ -816,7 +816,8 @@ cdef class Connection(Channel):
     cdef int resume_reading(self) except -1:
         if self.paused_reading:
             self.paused_reading = False
-            self.transport.resume_reading()
+            # asyncio delivers what comes in the context of whoever has called this: a request's.
+            self.site.context.copy().run(self.transport.resume_reading)
         return 0
 
     # ------------------------------------------------------------------ WebSocket ----

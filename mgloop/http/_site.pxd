@@ -148,6 +148,7 @@ cdef class Site:
     cdef Awaitable ready                # what a send() returns that need not wait
     cdef dict task_options
     cdef bint asyncios_factory          # the loop's get_task_factory() is
+    cdef object context                 # that the site was made in: a copy
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
     cdef double timeout_write           # in seconds; 0 = without end
@@ -169,6 +170,7 @@ cdef class Site:
 
     cdef bytes headers_now(self)
     cdef mgl_outgoing *claim(self, Writer writer) except NULL
+    cdef int call_soon(self, object callback) except -1
     cdef int ring_by(self, double when) except -1
     cdef object start(self, object coroutine)
     cdef int count_request(self) except -1

@@ -14,6 +14,7 @@ from libc.time cimport time, time_t
 from mgloop.http._ready cimport Ready
 
 import asyncio
+import contextvars
 import sys
 from email.utils import formatdate
 from http import HTTPStatus
@@ -140,6 +141,7 @@ cdef class Site:
         # asyncio's own method is one of Python's, for each request.
         self.asyncios_factory = (
             getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
+        self.context = contextvars.copy_context()
         self.app = app
         self.versions = {"version": "3.0", "spec_version": "2.5"}
         self.extensions = {
@@ -220,6 +222,11 @@ cdef class Site:
             self.writer = writer
         return &self.out
 
+    cdef int call_soon(self, object callback) except -1:
+        """The loop's, outside of the context of the request that runs."""
+        self.loop.call_soon(callback, context=self.context.copy())
+        return 0
+
     # ------------------------------------------------------------------ time-outs ----
 
     cdef int ring_by(self, double when) except -1:
@@ -228,7 +235,8 @@ cdef class Site:
             self.alarm = None
         if not self.loop.is_closed():
             self.rings_at = when
-            self.alarm = self.loop.call_later(max(0.01, when - mgl_coarse_time()), self._ring)
+            self.alarm = self.loop.call_later(
+                max(0.01, when - mgl_coarse_time()), self._ring, context=self.context.copy())
         return 0
 
     def _ring(self):

@@ -9,6 +9,7 @@ import gc
 import os
 import socket
 import sys
+import weakref
 
 import pytest
 import support
@@ -492,6 +493,53 @@ async def test_each_request_has_a_task_and_a_context_of_its_own(loop):
             assert (await client.request(get()))[0] == 200
     assert len(set(map(id, tasks))) == 3
     assert all(task.done() for task in tasks)
+
+
+@pytest.mark.parametrize("case", ["sent ahead", "behind a body that was waited for"])
+@on_loop
+async def test_a_request_sees_nothing_of_the_context_of_the_one_before(loop, case):
+    variable = contextvars.ContextVar("variable", default=None)
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(variable.get())
+        variable.set(scope["path"])
+        await read_body(receive)
+        await asyncio.sleep(0)
+        await answer(send)
+
+    async with Serving(loop, app, body_buffer=1) as serving:
+        client = await serving.connect()
+        if case == "sent ahead":
+            await client.send(get("/1") + get("/2") + get("/3"))
+            for _ in range(3):
+                await client.response()
+        else:
+            for i in range(3):
+                await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+                await support.wait_until(lambda i=i: len(seen) == i + 1)
+                await client.request(b"cd")
+    assert seen == [None] * 3
+
+
+@on_loop
+async def test_timing_a_connection_keeps_no_context_of_a_request(loop):
+    variable = contextvars.ContextVar("variable", default=None)
+    kept = weakref.WeakSet()
+
+    async def app(scope, receive, send):
+        variable.set(Kept())
+        kept.add(variable.get())
+        await asyncio.sleep(0)
+        await answer(send)
+
+    class Kept:
+        pass
+
+    async with Serving(loop, app, timeout_keep_alive=100) as serving:
+        client = await serving.connect()
+        await client.request(get())
+        await support.wait_until(lambda: gc.collect() >= 0 and not kept)
 
 
 @on_loop

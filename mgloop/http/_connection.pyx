@@ -276,8 +276,6 @@ cdef class Connection(Channel):
                 n -= used
         finally:
             self.feeding = False
-        if self.site.closing:
-            self.begin_shutdown()   # the end of a body that nobody waits for
         self.set_time()
         return 0
 
@@ -289,7 +287,10 @@ cdef class Connection(Channel):
         return 0
 
     cdef int set_time(self) except -1:
-        """Give the client the time for what comes next."""
+        """Give the client the time for what comes next, if anything does."""
+        if self.site.closing:
+            # The end of a response that had begun before, or of a body that nobody waits for.
+            self.begin_shutdown()
         if self.state == MGL_READS_HEAD:
             if not self.in_head:
                 if self.paused_writing:

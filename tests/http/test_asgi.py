@@ -1527,6 +1527,27 @@ async def test_draining(loop):
 
 
 @on_loop
+async def test_draining_closes_after_a_response_that_had_begun(loop):
+    """It could not say that it would be the last."""
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send(START)
+        await send(body(b"o", True))
+        await go_on.wait()
+        await send(body(b"k"))
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await client.reader.readuntil(b"1\r\no")
+        serving.site.begin_shutdown()
+        go_on.set()
+        await client.reader.readuntil(b"0\r\n\r\n")
+        await asyncio.wait_for(client.ended(), 5)
+
+
+@on_loop
 async def test_draining_waits_for_a_body_that_nobody_wants_and_no_longer(loop):
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:
         client = await serving.connect()

@@ -312,7 +312,8 @@ cdef class Site:
 
     async def wait_drained(self):
         """Wait until all connections have ended, and all applications returned."""
-        if self.members or self.running:
+        # Anew where somebody has come meanwhile: in place of proxy_protocol's Front.
+        while self.members or self.running:
             if self.idle is None or self.idle.done():
                 self.idle = self.loop.create_future()
             await asyncio.shield(self.idle)

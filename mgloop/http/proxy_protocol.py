@@ -191,7 +191,7 @@ class Front(asyncio.Protocol):
     def _give_way(self, transport: Any) -> None:
         """To the connection of the site."""
         self._forget()
-        if self.site.draining or transport.is_closing():
+        if transport.is_closing():
             transport.close()
             return
         connection = self.site.connection()

@@ -150,6 +150,34 @@ async def test_the_application_is_told(loop, case, bytewise):
 
 
 @on_loop
+async def test_a_request_on_its_way_is_served_before_the_end(loop):
+    header, request = UNDERSTOOD["TCP4"][0], REQUEST.replace(b"Connection: close\r\n", b"")
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        await tell_ends(scope, receive, send)
+
+    server = serving(app=app, lifespan="off")
+    await server.start()
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    await support.wait_until(lambda: server.site.connections)
+    server.retire()  # who comes now has some seconds
+    closing = asyncio.create_task(server.close())
+    await support.wait_until(lambda: server.site.draining)
+    writer.write(header + request)
+    await support.wait_until(lambda: server.site.in_flight)
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go_on.set()
+    answer = await reader.read()
+    writer.close()
+    await closing
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answer
+
+
+@on_loop
 async def test_the_balancer_itself(loop):
     async with serving() as server:
         port = server.sockets[0].getsockname()[1]

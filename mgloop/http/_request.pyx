@@ -650,6 +650,8 @@ cdef class Request(Writer):
     def end_file(self, Py_ssize_t count, bint more):
         """For files.send(): what stands behind the file."""
         self.in_file = False
+        if self.no_body:
+            count = 0
         if self.has_length:
             self.length -= count
         self.sent += count

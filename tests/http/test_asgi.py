@@ -1137,6 +1137,26 @@ async def test_pathsend(loop, tmp_path, size, length):
 
 
 @on_loop
+async def test_a_file_for_head_is_not_counted_as_sent(loop, tmp_path):
+    (tmp_path / "file").write_bytes(b"hello")
+    counted = []
+    app = app_of(
+        {**START, "headers": [(b"content-length", b"5")]},
+        {"type": "http.response.pathsend", "path": str(tmp_path / "file")},
+    )
+
+    def log(scope, status, nbytes, seconds):
+        counted.append((scope["method"], nbytes))
+
+    async with Serving(loop, app, access_log=log) as serving:
+        client = await serving.connect()
+        request = get().replace(b"GET", b"HEAD")
+        assert (await client.request(request, method="HEAD"))[1] == {"content-length": "5"}
+        assert (await client.request(get()))[2] == b"hello"
+    assert counted == [("HEAD", 0), ("GET", 5)]
+
+
+@on_loop
 async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
     app = app_of(START, {"type": "http.response.pathsend", "path": str(tmp_path / "none")})
     async with Serving(loop, app) as serving:

@@ -628,7 +628,7 @@ cdef class Request(Writer):
             file, offset, count, more = files.part(message)
         return files.send(self, message["type"], file, offset, count, more, by_path)
 
-    def begin_file(self, str kind, Py_ssize_t count, bint more):
+    def begin_file(self, kind, Py_ssize_t count, bint more):
         """For files.send(): the head, and what stands before the file. False: there is no body."""
         cdef mgl_outgoing *out
         # It is awaited now, and other messages may have come since send() was called.

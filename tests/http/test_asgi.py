@@ -240,6 +240,20 @@ async def test_keys_and_types_count_by_their_letters(loop, text):
 
 
 @on_loop
+async def test_the_types_of_files_and_trailers_count_by_their_letters(loop, tmp_path):
+    (tmp_path / "file").write_bytes(b"hello")
+    with open(tmp_path / "file", "rb") as file:
+        app = app_of(
+            {**START, "trailers": True},
+            {"type": Text("http.response.zerocopysend"), "file": file, "more_body": True},
+            {"type": Text("http.response.pathsend"), "path": str(tmp_path / "file")},
+            {"type": Text("http.response.trailers")},
+        )
+        async with Serving(loop, app) as serving:
+            assert (await serving.one(get()))[2] == b"hellohello"
+
+
+@on_loop
 async def test_a_message_that_is_emptied_while_it_is_read(loop):
     async def app(scope, receive, send):
         start = {"status": 200, "headers": [(b"a", b"b")]}

@@ -933,6 +933,8 @@ cdef class Connection(Channel):
             self.idle_for_long()
         elif kind == MGL_HEAD and not self.in_head:
             self.close_transport()
+        elif kind == MGL_BODY and self.request is not None and self.request.in_file:
+            self.set_deadline(MGL_BODY)     # sendfile() reads nothing: it may have come
         elif kind == MGL_HEAD or kind == MGL_BODY:
             self.refuse(408, "it took too long to come")
         elif not self.still_taken(kind):

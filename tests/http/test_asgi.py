@@ -1204,6 +1204,31 @@ async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
 
 
 @on_loop
+async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
+    """Nothing is read then, though it may have come."""
+    (tmp_path / "file").write_bytes(bytes(20_000_000))
+    begun = asyncio.Event()
+    bodies = []
+
+    async def app(scope, receive, send):
+        await send(START)
+        begun.set()
+        await send({"type": "http.response.zerocopysend", "file": file, "more_body": True})
+        bodies.append(await read_body(receive))
+        await send(body(b"end"))
+
+    with open(tmp_path / "file", "rb") as file:
+        async with Serving(loop, app, timeout_body=0.2) as serving:
+            client = await serving.connect(limit=1 << 16)
+            await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na")
+            await begun.wait()
+            await client.send(b"bcd")
+            await asyncio.sleep(0.5)
+            assert (await client.response())[2] == bytes(20_000_000) + b"end"
+    assert bodies == [b"abcd"]
+
+
+@on_loop
 async def test_a_file_has_its_turn(loop, tmp_path):
     """send() is called before, and awaited behind, what ends the response; or another is called."""
     path = tmp_path / "file"

@@ -292,14 +292,15 @@ cdef class Connection(Channel):
             # The end of a response that had begun before, or of a body that nobody waits for.
             self.begin_shutdown()
         if self.state == MGL_READS_HEAD:
-            if not self.in_head:
-                if self.paused_writing:
-                    self.set_deadline(MGL_KEEP_ALIVE)   # watch_writing() asks already
-                else:
-                    self.watch_rest(MGL_KEEP_ALIVE)
-            elif not self.timed:
+            if self.timed:
+                return 0
+            if self.in_head:
                 self.timed = True
                 self.set_deadline(MGL_HEAD)
+            elif self.paused_writing:
+                self.set_deadline(MGL_KEEP_ALIVE)   # watch_writing() asks already
+            else:
+                self.watch_rest(MGL_KEEP_ALIVE)
         elif self.state == MGL_READS_BODY or self.state == MGL_DISCARDS:
             if self.request is not None and self.request.expects_continue:
                 mgl_deadline_unset(&self.deadline)  # the client waits for the application
@@ -425,8 +426,8 @@ cdef class Connection(Channel):
                     or self.blank == 1 or token == b"PRI":
                 self.refuse(400, "no method")
                 return 0
-        self.in_head = True
         if i == n:
+            self.in_head = PyBytes_GET_SIZE(token) > 0      # an empty line is no beginning
             self.carry = token
             return 0
         used[0] = i + 1

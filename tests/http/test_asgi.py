@@ -1387,6 +1387,32 @@ async def test_the_first_head_is_timed_from_the_beginning(loop):
         assert 1.1 < loop.time() - began < 1.8
 
 
+@pytest.mark.parametrize("line", [b"\r\n", b"\r"], ids=["whole", "half"])
+@pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
+@on_loop
+async def test_an_empty_line_behind_a_request_begins_no_head(loop, line, ends):
+    config = {} if ends else {"timeout_keep_alive": 0.2}
+    async with Serving(loop, app_of(START, body(b"ok")), **config) as serving:
+        client = await serving.connect()
+        assert (await client.request(get() + line))[2] == b"ok"
+        if ends:
+            serving.site.begin_shutdown()
+        await asyncio.wait_for(client.ended(), 5)
+
+
+@on_loop
+async def test_the_first_head_is_timed_from_the_beginning_though_an_empty_line_comes(loop):
+    async with Serving(loop, app_of(), timeout_head=0.3) as serving:
+        client = await serving.connect()
+        await client.send(b"\r\n")
+        await asyncio.wait_for(client.ended(), 5)
+        client = await serving.connect()
+        await client.send(b"\r\n")
+        await asyncio.sleep(0.02)
+        await client.send(b"GET")
+        assert (await asyncio.wait_for(client.response(), 5))[0] == 408
+
+
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
 @on_loop
 async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):

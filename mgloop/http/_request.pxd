@@ -157,5 +157,6 @@ cdef class Request(Writer):
     cdef int app_raised(self, object exc) except -1
     cdef int abandon(self) except -1
     cdef bint looks_whole(self) noexcept
+    cdef int take_back(self) except -1
     cdef int own_answer(self, int status, bytes text) except -1
     cdef int over(self) except -1

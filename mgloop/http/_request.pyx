@@ -750,6 +750,7 @@ cdef class Request(Writer):
 
     cdef int refused(self, int status, Py_ssize_t n) except -1:
         """The server has answered in the application's place, n bytes of body."""
+        self.take_back()
         self.status = status
         self.sent = n
         if self.channel.site.access_log is not None:
@@ -831,12 +832,18 @@ cdef class Request(Writer):
         return MGL_HELD < self.state < MGL_COMPLETE and not (
             self.chunked or self.has_length or self.no_body)
 
+    cdef int take_back(self) except -1:
+        """A head that has been held."""
+        cdef Site site = self.channel.site
+        if site.writer is self:
+            site.writer = None
+            site.out.len = 0
+        self.state = MGL_UNSTARTED
+        return 0
+
     cdef int own_answer(self, int status, bytes text) except -1:
         """The server's answer in place of the application's."""
-        cdef Site site = self.channel.site
-        cdef mgl_outgoing *out = site.claim(self)
-        out.len = 0     # a head that has been held
-        self.state = MGL_UNSTARTED
+        self.take_back()
         self.forget_headers()
         self.close_after = True
         self.send_start(status, [(b"content-type", b"text/plain; charset=utf-8")], False)

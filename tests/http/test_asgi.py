@@ -796,6 +796,29 @@ async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
 
 
 @on_loop
+async def test_a_head_that_is_held_when_the_request_is_refused_is_not_sent(loop):
+    """Sent by another task, it would leave after the refusal, and end the connection at once."""
+    answered = asyncio.Event()
+
+    async def app(scope, receive, send):
+        (connection,) = serving.site.members
+        loop.call_soon(lambda: (send(START), connection.data_received(b"no chunk\r\n")))
+        assert (await receive())["type"] == "http.disconnect"
+        await asyncio.sleep(0)
+        closing.append(connection.transport.is_closing())
+        answered.set()
+
+    closing = []
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        post = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert (await client.request(post))[0] == 400
+        await answered.wait()
+        await client.ended()
+    assert closing == [False]
+
+
+@on_loop
 async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
     def factory(loop, coro, **kwargs):
         if type(coro).__name__ == "Request":

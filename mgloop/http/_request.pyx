@@ -608,7 +608,8 @@ cdef class Request(Writer):
         cdef bytes link
         if self.http_10:
             return 0
-        links = [bytes(link) for link in message.get("links", ())]
+        links = settled(self, message.get("links", ()), message["type"])
+        links = [bytes(link) for link in links]
         for link in links:
             check_value(link)
         out = self.channel.site.claim(self)

@@ -1155,6 +1155,21 @@ async def test_early_hints(loop):
         assert (await serving.one(get(version="1.0")))[0] == 200
 
 
+@on_loop
+async def test_what_makes_the_links_may_send_something_itself(loop):
+    async def app(scope, receive, send):
+        def links():
+            send(START)
+            yield b"</a>"
+
+        with pytest.raises(RuntimeError, match=r"Expected ASGI message 'http\.response\.body'"):
+            await send({"type": "http.response.early_hint", "links": links()})
+        await send(body(b"x"))
+
+    async with Serving(loop, app) as serving:
+        assert await serving.one(get()) == (200, {"content-length": "1"}, b"x")
+
+
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
 @pytest.mark.parametrize("length", [True, False], ids=["with length", "without"])
 @on_loop

@@ -858,12 +858,13 @@ cdef class Connection(Channel):
         return 0
 
     cdef int finish(self, bint more_comes) except -1:
-        """After the last response. Where the client may still be sending, a close() would make the
-        kernel answer with a reset, which can overtake the response; whoever still has to take some
-        of it may yet send something."""
+        """After the last response. Where the client may still be sending, or has sent what has not
+        been read, a close() would make the kernel answer with a reset, which can overtake the
+        response; whoever still has to take some of it may yet send something."""
         self.ahead = None
-        if self.over_tls or not (more_comes or self.transport.get_write_buffer_size()) \
-                or not self.transport.can_write_eof():
+        if self.over_tls or not self.transport.can_write_eof() or not (
+                more_comes or self.transport.get_write_buffer_size()
+                or _peer.unread(self.transport)):
             return self.close_transport()
         self.enter(MGL_ON_LAST_ANSWER)
         self.resume_reading()

@@ -36,13 +36,22 @@ def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[s
 
 def waiting(transport: asyncio.WriteTransport) -> int:
     """Bytes written that the peer's side has not acknowledged: the transport's and the kernel's."""
-    size = transport.get_write_buffer_size()
+    return transport.get_write_buffer_size() + _queued(transport, termios.TIOCOUTQ)
+
+
+def unread(transport: asyncio.BaseTransport) -> int:
+    """Bytes that have come and that nobody has read. A close() would be a reset by the kernel,
+    which throws away what it has not sent yet."""
+    return _queued(transport, termios.FIONREAD)
+
+
+def _queued(transport: asyncio.BaseTransport, way: int) -> int:
     sock = transport.get_extra_info("socket")
     try:
-        queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        queued = fcntl.ioctl(sock.fileno(), way, bytes(4))
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
-        return size
-    return size + int.from_bytes(queued, sys.byteorder)
+        return 0
+    return int.from_bytes(queued, sys.byteorder)
 
 
 def reset(transport: asyncio.WriteTransport) -> None:

@@ -1579,6 +1579,27 @@ async def test_who_reads_the_last_response_may_send_something(loop):
 
 
 @on_loop
+async def test_who_has_sent_something_behind_the_last_request_gets_the_response(loop):
+    """Unread by the server when it closes, in the kernel of which the response still is."""
+    payload = bytes(60_000)
+
+    async def app(scope, receive, send):
+        sock.send(b"\r\n")
+        await answer(send, payload)
+
+    async with Serving(loop, app) as serving:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+            await loop.sock_sendall(sock, get("/", "Connection: close"))
+            got = b""
+            while data := await loop.sock_recv(sock, 40_000):
+                got += data
+    assert got.endswith(payload)
+
+
+@on_loop
 async def test_who_has_just_taken_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = sized(payload)

@@ -803,7 +803,8 @@ cdef class Connection(Channel):
         self.feed(PyBytes_AS_STRING(ahead), PyBytes_GET_SIZE(ahead))
 
     cdef int wants_more(self, Request request) except -1:
-        if self.request is request and self.paused_reading and self.state == MGL_READS_BODY:
+        if self.request is request and self.paused_reading and self.state == MGL_READS_BODY \
+                and not request.in_file:    # what asyncio puts in our place for TLS reads nothing
             self.resume_reading()
             self.set_deadline(MGL_BODY)
         return 0

@@ -660,6 +660,8 @@ cdef class Request(Writer):
             mgl_out_add(self.channel.site.claim(self), b"\r\n", 2)
         if more:
             self.flush()
+            if self.body_len == 0 and not self.received:
+                self.channel.wants_more(self)   # it may have been taken meanwhile
         else:
             self.has_length = self.has_length and self.length != 0
             self.write_piece(b"", False)

@@ -533,6 +533,48 @@ def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, auth
     assert [record.getMessage() for record in caplog.records if record.levelno > 20] == []
 
 
+def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authority):
+    """asyncio's protocol in the connection's place must not be given any of it."""
+    (tmp_path / "file").write_bytes(bytes(5_000_000))
+    bodies = []
+
+    async def app(scope, receive, send):
+        (connection,) = server.site.members
+        await send({"type": "http.response.start", "status": 200})
+        with open(tmp_path / "file", "rb") as file:
+            message = {"type": "http.response.zerocopysend", "file": file, "more_body": True}
+            sending = asyncio.create_task(send(message))
+            transport = connection.transport
+            await support.wait_until(lambda: transport.get_protocol() is not connection)
+            bodies.append((await receive())["body"])
+            begun.set()
+            bodies.append((await receive())["body"])
+            await sending
+        await send({"type": "http.response.body", "body": b"end"})
+
+    async def main():
+        nonlocal begun, server
+        begun = asyncio.Event()
+        options = over_tls(tmp_path, authority)
+        config = Config(app=app, port=0, lifespan="off", body_buffer=1, **options)
+        async with Server(config) as server:
+            reader, writer = await asyncio.open_connection(
+                *server.sockets[0].getsockname()[:2],
+                ssl=certificates.trusting(authority),
+                server_hostname="localhost",
+            )
+            head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
+            writer.write(head + b"a")
+            await begun.wait()
+            writer.write(b"b")
+            assert (await reader.read()).endswith(bytes(5) + b"\r\n3\r\nend\r\n0\r\n\r\n")
+            writer.close()
+
+    begun = server = None
+    run(main())
+    assert bodies == [b"a", b"b"]
+
+
 def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authority):
     options = over_tls(tmp_path, authority)
 

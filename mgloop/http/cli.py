@@ -137,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file, check = given.pop("config", None), given.pop("check", False)
     try:
         config = configuration.load(given, os.environ, file=file, update_environ=os.environ.update)
+        importing.look_in_app_dir(config)  # what the log and the loop are made by is there as well
         logs.configure(config)
         if check:
             return _check(config)

@@ -27,12 +27,8 @@ def load(config: Config) -> App:
     """The application of `config`: imported, made, and wrapped so that it speaks ASGI 3."""
     app = config.app
     name = repr(app)
+    look_in_app_dir(config)
     if isinstance(app, str):
-        folder = os.path.abspath(config.app_dir or ".")
-        if not os.path.isdir(folder):
-            raise StartError(f"cannot import from {config.app_dir!r}: there is no such folder")
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
         app = import_from_string(app)
     if config.factory or _is_factory(app):
         app = _make(app, name, announced=config.factory)
@@ -44,6 +40,17 @@ def load(config: Config) -> App:
     if interface == "wsgi":
         return _from_wsgi(app, name)
     return app  # type: ignore[no-any-return]
+
+
+def look_in_app_dir(config: Config) -> None:
+    """Have modules be found in app_dir first, if the application is one; raises StartError."""
+    if not isinstance(config.app, str):
+        return
+    folder = os.path.abspath(config.app_dir or ".")
+    if not os.path.isdir(folder):
+        raise StartError(f"cannot import from {config.app_dir!r}: there is no such folder")
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
 
 
 def import_from_string(name: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .config import OPTIONS, Config, guess
 from .errors import ApplicationError, ConfigError, StartError
-from .importing import import_from_string
+from .importing import import_from_string, look_in_app_dir
 from .logs import logger
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -123,5 +123,6 @@ def serve(app: Any, **options: Any) -> None:
         if name not in OPTIONS:
             raise ConfigError(f"there is no option {name!r}{guess(name)}")
     config = Config(app=app, **options)
+    look_in_app_dir(config)
     logs.configure(config)
     run(config)

@@ -174,6 +174,47 @@ def test_the_application_is_found_in_app_dir(folder, tmp_path_factory):
         assert command.end() == 0, command.output
 
 
+OWN = """
+import asyncio
+import logging
+
+class Formatter(logging.Formatter):
+    def format(self, record):
+        return f"own|{record.getMessage()}"
+
+def loop():
+    return asyncio.SelectorEventLoop()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_so_are_the_classes_of_the_log_and_the_loop(folder, workers):
+    write_app(folder, OWN, "own.py")
+    table = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"own": {"()": "own.Formatter"}},
+        "handlers": {"own": {"class": "logging.StreamHandler", "formatter": "own"}},
+        "root": {"handlers": ["own"], "level": "INFO"},
+    }
+    (folder / "log.json").write_text(json.dumps(table))
+    arguments = ["--loop", "own:loop", "--log-config", "log.json", "--workers", workers]
+    # As with the command mgloop, this folder is not on the path by itself.
+    options = {"cwd": folder, "options": ["-P"]}
+    with Command("serve", "main:app", "--port", 0, *arguments, **options) as command:
+        command.wait_for(r"^own\|mgloop .*\(loop: own:loop; ")
+        get(command.url())
+        assert command.stop() == 0
+
+
+def test_app_dir_comes_before_what_is_on_the_path(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    write_app(other, "raise ValueError('the wrong one')")
+    env = {"PYTHONPATH": f"{other}:{folder}"}
+    with Command("serve", "main:app", "--check", cwd=folder, env=env, options=["-P"]) as command:
+        assert command.end() == 0, command.output
+
+
 def test_the_environment_configures_and_the_env_file_reaches_the_application(folder):
     (folder / ".env").write_text("SECRET='of the file'\nMGLOOP_SERVE_PORT=0\n")
     env = {"MGLOOP_SERVE_APP": "main:app", "MGLOOP_SERVE_ENV_FILE": ".env"}

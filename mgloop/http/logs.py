@@ -68,8 +68,34 @@ def prefix(level: int, use_colors: bool) -> str:
     return (paint(name, _COLORS.get(level, "0")) if use_colors else name) + ":" + space
 
 
+class AccessFormatter(Formatter):
+    """The same for the access log: the status with its name; for --log-config as well."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        args = record.args
+        if isinstance(args, tuple) and len(args) == 5:
+            record.message = _describe(*args, self.use_colors)  # type: ignore[arg-type]
+        return super().formatMessage(record)
+
+
 class _DirectHandler(logging.StreamHandler[TextIO]):
-    """configure()'s own handler of the access log: marks that nobody else has set one."""
+    """configure()'s own handler of the access log."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+        self._own = formatter
+
+    def alone(self) -> bool:
+        """Whether the access log is as configure() has left it: no filter, form, or other place."""
+        return (
+            access_logger.handlers == [self]
+            and not access_logger.propagate
+            and not access_logger.filters
+            and not self.filters
+            and self.formatter is self._own
+            and self.level <= logging.INFO
+        )
 
 
 def configure(config: Config) -> None:
@@ -81,14 +107,19 @@ def configure(config: Config) -> None:
         if config.log_level is not None:
             logger.setLevel(level)
         return
-    for target, handler in (
-        (logger, logging.StreamHandler(sys.stderr)),
-        (access_logger, _DirectHandler(sys.stdout)),
-    ):
-        handler.setFormatter(Formatter(use_colors=_wants_colors(config, handler.stream)))
-        target.handlers[:] = [handler]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(use_colors=_wants_colors(config, handler.stream)))
+    for target, own in ((logger, handler), (access_logger, _access_handler(config))):
+        target.handlers[:] = [own]
         target.setLevel(level)
         target.propagate = False
+
+
+def _access_handler(config: Config) -> _DirectHandler:
+    stream = sys.stdout or sys.stderr  # the former may have been closed
+    if config.access_log_format == "json":
+        return _DirectHandler(stream, logging.Formatter())
+    return _DirectHandler(stream, AccessFormatter(use_colors=_wants_colors(config, stream)))
 
 
 def _wants_colors(config: Config, stream: TextIO) -> bool:
@@ -122,9 +153,9 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
     """What is called for each request of a server on `loop`; None if nothing is logged."""
     if not config.access_log or not access_logger.isEnabledFor(logging.INFO):
         return None
-    handlers = access_logger.handlers
-    if len(handlers) == 1 and isinstance(handlers[0], _DirectHandler):
-        stream = handlers[0].stream
+    handler = next(iter(access_logger.handlers), None)
+    if isinstance(handler, _DirectHandler) and handler.alone():
+        stream = handler.stream
         colors = _wants_colors(config, stream)
         describe = _json_line if config.access_log_format == "json" else _text_line
         start = "" if config.access_log_format == "json" else prefix(logging.INFO, colors)
@@ -136,10 +167,7 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
 
     def log(scope: Mapping[str, Any], status: int, nbytes: int, seconds: float) -> None:
         # uvicorn's arguments in uvicorn's order, for formatters written for it.
-        access_logger.info(
-            '%s - "%s %s HTTP/%s" %d',
-            *(_client(scope), _method(scope), _path(scope), _version(scope), status),
-        )
+        access_logger.info('%s - "%s %s HTTP/%s" %d', *_words(scope), status)
 
     return log
 
@@ -178,12 +206,21 @@ class _Direct:
 def _text_line(
     scope: Mapping[str, Any], status: int, nbytes: int, seconds: float, colors: bool
 ) -> str:
-    request = f"{_method(scope)} {_path(scope)} HTTP/{_version(scope)}"
+    return _describe(*_words(scope), status, colors)
+
+
+def _words(scope: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Of a line of the access log, in uvicorn's order."""
+    return _client(scope), _method(scope), _path(scope), _version(scope)
+
+
+def _describe(client: str, method: str, path: str, version: str, status: int, colors: bool) -> str:
+    request = f"{method} {path} HTTP/{version}"
     result = f"{status} {_PHRASES.get(status, '')}".rstrip()
     if colors:
         request = paint(request, "1")
         result = paint(result, _STATUS_COLORS.get(status // 100, "0"))
-    return f'{_client(scope)} - "{request}" {result}'
+    return f'{client} - "{request}" {result}'
 
 
 def _json_line(
@@ -229,5 +266,5 @@ def _path(scope: Mapping[str, Any]) -> str:
     query = scope.get("query_string")
     if not query:
         return path
-    text = query.decode("ascii", "backslashreplace")
+    text = query.decode("ascii", "backslashreplace").replace('"', "%22")
     return f"{path}?{text if text.isprintable() else quote(query)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import certificates
 import pytest
-from commands import Command, environment, fails, get, write_app
+from commands import APPLICATION, Command, environment, fails, get, write_app
 
 import mgloop
 from mgloop.http import cli, importing, logs
@@ -262,6 +262,55 @@ def test_the_access_log_in_json(folder):
             "status": 200,
             "bytes": len(body),
         }
+        assert command.stop() == 0
+
+
+FILTERED = (
+    """
+import logging
+
+log = logging.getLogger("mgloop.http.access")
+log.addFilter(lambda record: record.args[2] != "/health")
+"""
+    + APPLICATION
+)
+REFORMED = (
+    """
+import logging
+
+log = logging.getLogger("mgloop.http.access")
+log.handlers[0].setFormatter(logging.Formatter("own|%(name)s|%(message)s"))
+"""
+    + APPLICATION
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        (FILTERED, r'INFO:     {} - "GET /x HTTP/1.1" 200 OK'),
+        (REFORMED, "own|mgloop.http.access|{}"),
+    ],
+)
+def test_what_the_application_does_to_the_access_log_counts(folder, source, form):
+    write_app(folder, source)
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        url = command.url()
+        get(url, "/health")
+        get(url, "/x")
+        command.wait_for(re.escape(form).replace(re.escape("{}"), r"127\.0\.0\.1:\d+"))
+        assert command.stop() == 0
+    assert ("GET /health" in command.output) == (source is REFORMED)
+
+
+def test_a_quote_in_a_query_ends_nothing_in_the_log(folder):
+    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+        host, port = command.url().removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as sock:
+            sock.sendall(b'GET /?a" HTTP/1.0\r\n\r\n')
+            while sock.recv(65536):
+                pass
+        command.wait_for(r' - "GET /\?a%22 HTTP/1\.0" 200 OK$')
         assert command.stop() == 0
 
 

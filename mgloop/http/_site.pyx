@@ -144,12 +144,9 @@ cdef class Site:
         self.context = contextvars.copy_context()
         self.app = app
         self.versions = {"version": "3.0", "spec_version": "2.5"}
-        self.extensions = {
-            "http.response.pathsend": {},
-            "http.response.zerocopysend": {},
-            "http.response.trailers": {},
-            "http.response.early_hint": {},
-        }
+        self.extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
+        if config.sendfile:
+            self.extensions |= {"http.response.pathsend": {}, "http.response.zerocopysend": {}}
         self.config = config
         self.state = state
         self.access_log = access_log

@@ -335,6 +335,13 @@ class Config:
         " $FORWARDED_ALLOW_IPS if that is set",
         metavar="LIST",
     )
+    sendfile: bool = _option(
+        True,
+        _HTTP,
+        "offer applications http.response.pathsend and zerocopysend; who compresses files in a"
+        " middleware may not want it",
+        **_FLAG,
+    )
     body_buffer: int = _option(
         64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES | {"low": 1}
     )

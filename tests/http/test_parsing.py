@@ -331,6 +331,17 @@ async def test_the_scope(loop):
         assert scope[key] is not other[key]
 
 
+@on_loop
+async def test_files_are_not_offered_to_be_sent_where_that_is_not_wanted(loop):
+    app = Recording()
+    async with Serving(loop, app, sendfile=False) as serving:
+        await serving.one(get())
+    assert set(app.scopes[0]["extensions"]) == {
+        "http.response.trailers",
+        "http.response.early_hint",
+    }
+
+
 @pytest.mark.parametrize("cut", [1, 7, 40, 1000])
 @on_loop
 async def test_pipelined(loop, cut):

@@ -23,6 +23,8 @@ from .proxy import TrustedProxies
 
 PREFIX = "MGLOOP_SERVE_"
 
+_LOOPS = ("auto", "mgloop", "asyncio")
+
 # Variables that platforms set for whichever server there is, and what they say.
 _COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
 
@@ -421,11 +423,16 @@ class Config:
             raise ConfigError(
                 "other processes have to import the application: give it as 'pkg.mod:app'"
             )
+        if self.loop not in _LOOPS and ":" not in self.loop:
+            raise ConfigError(
+                f"loop: {self.loop!r} is none of {', '.join(_LOOPS)}, nor pkg.mod:factory"
+            )
         if any("\ud800" <= c <= "\udfff" for c in self.root_path):
             raise ConfigError(f"root_path: {self.root_path!r} is not UTF-8")
         TrustedProxies(self.forwarded_allow_ips)
-        if self.ssl_keyfile and not self.ssl_certfile:
-            raise ConfigError("ssl_keyfile needs ssl_certfile: name the certificate as well")
+        for name in ("ssl_keyfile", "ssl_cert_reqs"):
+            if getattr(self, name) and not self.ssl_certfile:
+                raise ConfigError(f"{name} needs ssl_certfile: name the certificate as well")
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
             raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: name the authorities to trust")
 

@@ -94,7 +94,10 @@ def test_values_are_read(name, value, expected):
         ({"uds": "/a", "bind": "b:1"}, "bind and uds exclude each other"),
         ({"workers": 2, "reload": True}, "reload and several workers exclude each other"),
         ({"ssl_keyfile": "a.key"}, "ssl_keyfile needs ssl_certfile"),
-        ({"ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_ca_certs"),
+        ({"ssl_certfile": "a", "ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_ca_certs"),
+        # Who wants to see certificates is not to be served in the clear.
+        ({"ssl_ca_certs": "a", "ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_certfile"),
+        ({"loop": "uvloop"}, "loop: 'uvloop' is none of auto, mgloop, asyncio, nor pkg.mod:"),
         ({"app": None}, "name the application"),
         ({"app": print, "workers": 2}, "give it as 'pkg.mod:app'"),
         ({"app": print, "reload": True}, "give it as 'pkg.mod:app'"),

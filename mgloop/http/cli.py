@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from . import config as configuration
-from . import importing, logs, running, sockets, tls
+from . import importing, logs, prometheus, reloading, running, sockets, tls
 from .config import DEFAULTS, OPTIONS, Config, Option, flag_of
 from .errors import StartError
 
@@ -153,6 +153,9 @@ def _check(config: Config) -> int:
     running.loop_factory(config)
     sockets.check(config)
     tls.make_context(config)
+    prometheus.check(config)
+    if config.reload:
+        reloading.roots_of(config)
     importing.load(config)
     changed = _changed(config)
     print(f"{config.app} can be served" + (f" with {', '.join(changed)}." if changed else "."))

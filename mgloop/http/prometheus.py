@@ -33,21 +33,31 @@ def endpoint(config: Config, accounts: Accounts) -> contextlib.AbstractAsyncCont
     return _endpoint(config, accounts)
 
 
-@contextlib.asynccontextmanager
-async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
-    from .server import Server
+def check(config: Config) -> None:
+    """Raise StartError if the configuration says so and it cannot answer."""
+    if config.metrics_port is not None:
+        _library()
 
+
+def _library() -> Any:
     try:
-        from prometheus_client import CollectorRegistry, make_asgi_app
+        import prometheus_client
     except ImportError as exc:
         raise StartError(
             "metrics_port needs prometheus_client: pip install 'mgloop[prometheus]'"
         ) from exc
+    return prometheus_client
+
+
+@contextlib.asynccontextmanager
+async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
+    from .server import Server
+
+    library = _library()
     now: dict[str, ServerStats] = {}
-    registry = CollectorRegistry()
-    collector: Any = _Collector(now)
-    registry.register(collector)
-    answer = make_asgi_app(registry)
+    registry = library.CollectorRegistry()
+    registry.register(_Collector(now))
+    answer = library.make_asgi_app(registry)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != "/metrics":

@@ -19,12 +19,18 @@ from .config import RELOAD_EXCLUDES, RELOAD_INCLUDES, Config
 from .errors import StartError
 
 
-async def changes(config: Config) -> AsyncGenerator[str, None]:
-    """The path of a changed, new or deleted file, relative if it can be, each time there is one."""
+def roots_of(config: Config) -> list[str]:
+    """The folders to watch; raises StartError if there is none of that name."""
     roots = [os.path.abspath(folder) for folder in config.reload_dirs or (os.getcwd(),)]
     for root in roots:
         if not os.path.isdir(root):
             raise StartError(f"cannot watch {root}: there is no such folder")
+    return roots
+
+
+async def changes(config: Config) -> AsyncGenerator[str, None]:
+    """The path of a changed, new or deleted file, relative if it can be, each time there is one."""
+    roots = roots_of(config)
     patterns = _Patterns(config)
     try:
         from watchfiles import awatch  # type: ignore[import-not-found,unused-ignore]

@@ -167,6 +167,16 @@ def test_check_looks_at_the_addresses(folder, where):
     assert "neither HOST:PORT" in line or "needs a path" in line
 
 
+def test_check_looks_at_what_else_has_to_be_there(folder):
+    (folder / "prometheus_client.py").write_text("raise ImportError('not installed')")
+    for options, says in [
+        (["--metrics-port", "0"], "metrics_port needs prometheus_client"),
+        (["--reload", "--reload-dir", "none"], "cannot watch"),
+    ]:
+        (line,) = fails("serve", "main:app", "--check", *options, cwd=folder, status=1)
+        assert says in line
+
+
 def test_the_application_is_found_in_app_dir(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     arguments = ["serve", "main:app", "--app-dir", folder, "--check"]

@@ -105,7 +105,8 @@ def configure(config: Config) -> None:
     if config.log_config is not None:
         _from_file(config.log_config)
         if config.log_level is not None:
-            logger.setLevel(level)
+            for each in (logger, access_logger):
+                each.setLevel(level)
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(use_colors=_wants_colors(config, handler.stream)))
@@ -125,7 +126,7 @@ def _access_handler(config: Config) -> _DirectHandler:
 def _wants_colors(config: Config, stream: TextIO) -> bool:
     if config.use_colors is not None:
         return config.use_colors
-    return stream.isatty() and "NO_COLOR" not in os.environ
+    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _from_file(file: str) -> None:

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import certificates
@@ -14,7 +15,7 @@ import pytest
 from commands import APPLICATION, Command, environment, fails, get, write_app
 
 import mgloop
-from mgloop.http import cli, importing, logs
+from mgloop.http import Config, cli, importing, logs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -367,6 +368,15 @@ def test_colours_are_for_terminals_or_those_who_ask(folder):
     assert "\x1b[32m200 OK\x1b[0m" in command.output
 
 
+@pytest.mark.parametrize(("value", "colors"), [(None, True), ("", True), ("1", False)])
+def test_no_color_counts_if_it_is_not_empty(monkeypatch, value, colors):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NO_COLOR", value)
+    terminal = types.SimpleNamespace(isatty=lambda: True)
+    assert logs._wants_colors(Config(app="main:app"), terminal) is colors
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -412,6 +422,19 @@ def test_logging_can_be_configured(folder, name, text):
         command.wait_for(r'^own\|mgloop\.http\.access\|127.*"GET /x HTTP/1.1" 200$')
         assert command.stop() == 0
         assert "own|mgloop.http|Shutting down." in command.lines
+
+
+def test_the_least_that_is_logged_counts_more_than_the_configuration(folder):
+    access = {"mgloop.http.access": {"level": "INFO"}}
+    (folder / "log.json").write_text(json.dumps({**LOGGING, "loggers": access}))
+    options = ["--log-config", "log.json", "--log-level", "warning"]
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
+        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
+            host, port = sock.getsockname()
+            get(f"http://{host}:{port}")
+            assert command.stop() == 0
+    assert command.lines == ["the application has shut down"]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +504,7 @@ def test_what_takes_other_arguments_is_refused():
 
 
 def test_asgi2_is_called_with_the_scope_first(loop, run):
-    app = importing.load(mgloop.http.Config(app=asgi2))
+    app = importing.load(Config(app=asgi2))
     log = []
     run(app({"log": log}, "receive", "send"))
     assert log == [("receive", "send")]
@@ -495,7 +518,7 @@ def test_wsgi_needs_a2wsgi(tmp_path):
 
 
 def test_a_factory_is_called(loop, run):
-    made = importing.load(mgloop.http.Config(app=lambda: asgi3, factory=True))
+    made = importing.load(Config(app=lambda: asgi3, factory=True))
     assert made is asgi3
 
 
@@ -503,7 +526,7 @@ def test_a_factory_is_recognised(caplog):
     def create_app():
         return asgi3
 
-    assert importing.load(mgloop.http.Config(app=create_app)) is asgi3
+    assert importing.load(Config(app=create_app)) is asgi3
     assert "looks like a factory" in caplog.text
 
 

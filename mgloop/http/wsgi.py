@@ -94,6 +94,9 @@ def from_wsgi(app: Callable[..., Iterable[bytes]]) -> Callable[..., Awaitable[No
         if scope["type"] != "http":
             await middleware(scope, receive, send)
             return
+        # In an environ X_User and X-User are one; proxies look after the latter alone.
+        headers = [header for header in scope["headers"] if b"_" not in header[0]]
+        scope = {**scope, "headers": headers}
         exchange = _Exchange(receive, send)
         _exchange.set(exchange)
         # A thread cannot be cancelled, and must not be left to wait for a loop that has ended.

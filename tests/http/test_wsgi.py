@@ -146,6 +146,13 @@ def test_environ(url):
     assert {name: told.get(name) for name in expected} == expected
 
 
+def test_a_header_with_an_underscore_is_not_taken_for_another(url):
+    headers = {"X_User": "root", "X-User": "nobody", "Y_User": "root"}
+    told = json.loads(exchange(url, "GET", "/environ", headers=headers)[2])
+    assert told["HTTP_X_USER"] == "nobody"
+    assert "HTTP_Y_USER" not in told
+
+
 @pytest.mark.parametrize("body", [b"", b"a", BODY], ids=len)
 def test_a_body_is_read(url, body):
     assert exchange(url, "POST", "/echo", body)[2] == body

@@ -118,7 +118,10 @@ def serve(app: Any, **options: Any) -> None:
     from . import logs
 
     if asyncio._get_running_loop() is not None:
-        raise RuntimeError("serve() runs a loop of its own: in a running one, use Server")
+        raise RuntimeError(
+            "serve() runs a loop of its own: in a running one, use Server; in the module that is"
+            " served, call it under if __name__ == '__main__'"
+        )
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(f"there is no option {name!r}{guess(name)}")

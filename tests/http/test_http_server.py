@@ -10,7 +10,7 @@ import ssl
 import certificates
 import pytest
 import support
-from commands import Command, connect, fails, get, pending, write_app
+from commands import APPLICATION, Command, connect, fails, get, pending, write_app
 
 from mgloop.http import Config, LifespanError, Server, StartError
 
@@ -377,6 +377,13 @@ def test_serve_from_a_program(tmp_path):
         command.wait_for("there is no option 'prot'; is 'port' meant?")
         get(command.url())
         command.wait_for("^served$")
+
+
+def test_a_module_that_serves_itself_is_told_how(tmp_path):
+    write_app(tmp_path, APPLICATION + "\nimport mgloop\nmgloop.serve('main:app', port=0)\n")
+    with Command(module="main", cwd=tmp_path) as command:
+        assert command.end() == 1
+    assert "call it under if __name__ == '__main__'" in command.lines[-1]
 
 
 # --- TLS -----------------------------------------------------------------------------------------

@@ -382,18 +382,26 @@ class Supervisor:
         """The worker's messages, until it ends. The socket stays open that long: see worker.py."""
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         worker.writer = writer
+        hearing = asyncio.ensure_future(self._hear(worker, reader))
         try:
             writer.write(task.packed())
-            with contextlib.suppress(ConnectionError):
-                while line := await reader.readline():
-                    self._on_message(worker, json.loads(line))
             await asyncio.wait([worker.ended])
+            # Its last words are here, but there need be no end behind them: a process that the
+            # worker has forked has its end of the socket, too.
+            await asyncio.wait([hearing], timeout=_TO_COUNT)
         finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
             self._remember(worker)
             worker.writer = None
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+    async def _hear(self, worker: Worker, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                self._on_message(worker, json.loads(line))
 
     def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
         event = message["event"]

@@ -240,6 +240,21 @@ def test_a_worker_at_its_memory_limit_is_replaced(folder):
         assert command.stop() == 0
 
 
+def test_what_a_worker_has_forked_does_not_hold_up_the_end(folder):
+    """It has the worker's end of the socket by which the two talk, and lives on."""
+    forking = """await receive()
+        if os.fork() == 0:
+            os.close(1)
+            os.close(2)
+            signal.pause()"""
+    write_app(folder, APPLICATION.replace("await receive()", forking, 1))
+    with Supervised(cwd=folder) as command:
+        os.kill(command.workers[0], signal.SIGKILL)
+        command.wait_for("was ended by SIGKILL; another one is started")
+        command.ready()
+        assert command.stop() == 0
+
+
 # Not SIGSEGV, which a sanitizer has its own way with.
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 def test_workers_end_when_the_supervisor_dies(folder, number):

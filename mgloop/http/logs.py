@@ -108,16 +108,24 @@ def configure(config: Config) -> None:
             for each in (logger, access_logger):
                 each.setLevel(level)
         return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Formatter(use_colors=_wants_colors(config, handler.stream)))
-    for target, own in ((logger, handler), (access_logger, _access_handler(config))):
+    for target, own in ((logger, _handler(config)), (access_logger, _access_handler(config))):
         target.handlers[:] = [own]
         target.setLevel(level)
         target.propagate = False
 
 
-def _access_handler(config: Config) -> _DirectHandler:
-    stream = sys.stdout or sys.stderr  # the former may have been closed
+def _handler(config: Config) -> logging.Handler:
+    if sys.stderr is None:  # the process was started with its descriptor closed
+        return logging.NullHandler()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(use_colors=_wants_colors(config, sys.stderr)))
+    return handler
+
+
+def _access_handler(config: Config) -> logging.Handler:
+    stream = sys.stdout or sys.stderr  # either may have been closed
+    if stream is None:
+        return logging.NullHandler()
     if config.access_log_format == "json":
         return _DirectHandler(stream, logging.Formatter())
     return _DirectHandler(stream, AccessFormatter(use_colors=_wants_colors(config, stream)))

@@ -2,6 +2,7 @@
 """The command `mgloop`: what it says of mistakes, how it finds the application, what it logs."""
 
 import json
+import os
 import pydoc
 import re
 import socket
@@ -354,6 +355,18 @@ def test_no_access_log(folder, option):
             get(f"http://{host}:{port}")
             assert command.stop() == 0
     assert "HTTP/1.1" not in command.output
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_standard_stream_is_gone_without(folder, closed):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno(), "--workers", 2]
+        closing = {"pass_fds": [sock.fileno()], "preexec_fn": lambda: os.close(closed)}
+        with Command(*arguments, cwd=folder, **closing) as command:
+            host, port = sock.getsockname()
+            get(f"http://{host}:{port}")
+            assert command.stop() == 0
+    assert ("200 OK" in command.output, "Stopped" in command.output) == (closed != 1, closed != 2)
 
 
 def test_colours_are_for_terminals_or_those_who_ask(folder):

@@ -26,6 +26,7 @@ import random
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -383,21 +384,45 @@ def handled_signals(server: _Interruptible) -> Iterator[None]:
     """Let `server` handle the process's signals while the block lasts.
 
     SIGHUP is only taken where there are certificates to load again: otherwise a terminal that is
-    closed ends the server, as it does with other programs.
+    closed ends the server, as it does with other programs. Outside of the main thread, where Python
+    has no signal handled, all of them are the program's.
     """
-    loop = asyncio.get_running_loop()
     handlers = {signal.SIGINT: server.interrupted, signal.SIGTERM: server.interrupted}
     if server.config.tls:
         handlers[signal.SIGHUP] = server.reload_certificates
-    before = {number: signal.getsignal(number) for number in handlers}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+    with contextlib.ExitStack() as around:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                around.enter_context(_handled(number, handler))
+        yield
+
+
+# What a loop calls at a signal, for there may be several servers on it; and what was there before.
+_handlers: dict[tuple[asyncio.AbstractEventLoop, int], tuple[list[Callable[[], None]], Any]] = {}
+
+
+@contextlib.contextmanager
+def _handled(number: int, handler: Callable[[], None]) -> Iterator[None]:
+    """Have `handler` called at the signal while the block lasts."""
+    loop = asyncio.get_running_loop()
+    if (loop, number) not in _handlers:
+        _handlers[loop, number] = ([], signal.getsignal(number))
+        loop.add_signal_handler(number, _call, _handlers[loop, number][0])
+    ours, before = _handlers[loop, number]
+    ours.append(handler)
     try:
         yield
     finally:
-        for number, previous in before.items():
+        ours.remove(handler)
+        if not ours:
+            del _handlers[loop, number]
             loop.remove_signal_handler(number)
-            signal.signal(number, previous)
+            signal.signal(number, before)
+
+
+def _call(handlers: list[Callable[[], None]]) -> None:
+    for handler in list(handlers):
+        handler()
 
 
 def resident_memory() -> int:

@@ -4,8 +4,10 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import ssl
+import threading
 
 import certificates
 import pytest
@@ -209,6 +211,45 @@ def test_serve_ends_when_it_is_told_to(run):
         await serving
 
     run(main())
+
+
+def test_a_signal_ends_all_servers_of_a_loop(run):
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def main():
+        servers = [Server(Config(app=hello, port=0)) for _ in range(2)]
+        started = [asyncio.Event() for _ in servers]
+        serving = [
+            asyncio.ensure_future(server.serve(on_start=event.set))
+            for server, event in zip(servers, started, strict=True)
+        ]
+        for event in started:
+            await event.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*serving), support.PATIENCE)
+
+    run(main())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_server_in_another_thread_leaves_signals_to_the_program(loop, run):
+    before = signal.getsignal(signal.SIGTERM)
+    answers = []
+
+    async def main():
+        server = Server(Config(app=hello, port=0))
+        started = loop.create_future()
+        serving = asyncio.ensure_future(server.serve(on_start=lambda: started.set_result(None)))
+        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+        answers.append(await fetch(server))
+        answers.append(signal.getsignal(signal.SIGTERM))
+        server.stop()
+        await serving
+
+    thread = threading.Thread(target=run, args=(main(),))
+    thread.start()
+    thread.join()
+    assert answers == [b"hello", before]
 
 
 def test_stopping_at_once_does_not_wait_for_a_start_up(run):

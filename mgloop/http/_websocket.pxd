@@ -114,6 +114,7 @@ cdef class WebSocket:
 
     # Towards the peer.
     cdef bint writing_paused
+    cdef unsigned int sends         # of the application's
     cdef list senders               # futures
     cdef bytes owed                 # the last ping's payload, to be answered when there is room
     cdef object ping_timer          # of the next ping, or of the answer to the last one
@@ -137,6 +138,7 @@ cdef class WebSocket:
     cdef int fail_hard(self, str what) except -1
     cdef object take(self)
     cdef bint put(self, object message) except -1
+    cdef bint is_leaving(self) except -1
     cdef int accept(self, object message) except -1
     cdef int send_payload(self, object message) except -1
     cdef int close_by_app(self, object message) except -1

@@ -70,6 +70,8 @@ cdef enum:
     QUEUE_BYTES = 256 * 1024
     # Of what came before the application has answered the handshake.
     EARLY_BYTES = 64 * 1024
+    # At each message of the application's it would cost too much to see whether it can be sent.
+    LOOKS_AT = 16
 
 cdef dict KINDS = {
     "websocket.accept": MSG_ACCEPT,
@@ -220,8 +222,8 @@ cdef class WebSocket:
         cdef object kind = message["type"]
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
         cdef int todo
-        if self.writing_paused and not self.lost and (
-                self.state == WS_OPEN or self.state == WS_DENYING):
+        if not self.lost and (self.state == WS_OPEN or self.state == WS_DENYING) and (
+                self.writing_paused or self.is_leaving()):
             return False
         if self.app_closed or self.lost:
             self.gone(number, kind)
@@ -253,6 +255,12 @@ cdef class WebSocket:
             raise RuntimeError(
                 f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
         return True
+
+    cdef inline bint is_leaving(self) except -1:
+        """Whether the connection is broken, and connection_lost() about to be called: which would
+        never be while an application sends on and on, for it waits for nothing else."""
+        self.sends += 1
+        return self.sends % LOOKS_AT == 0 and self.transport.is_closing()
 
     cdef int gone(self, int message, object kind) except -1:
         """A message after the end: the application's mistake, or it cannot have known."""

@@ -128,6 +128,12 @@ async def answer(send, body=b"", status=200, headers=()):
     await send({"type": "http.response.body", "body": body})
 
 
+async def send_often(send, message):
+    """With no pause but those that send() itself makes."""
+    for _ in range(10_000):
+        await send(message)
+
+
 async def read_body(receive):
     pieces = []
     while True:

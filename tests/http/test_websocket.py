@@ -17,6 +17,7 @@ import pytest
 import support
 import upgrading
 from peers import on_loop
+from sites import send_often
 from upgrading import BINARY, CLOSE, CONTINUATION, KEY, PING, PONG, TEXT, bare, closing, frame
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -840,6 +841,36 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
     async with upgrading.serving(loop, app, timeout_write=0.05) as site:
         async with bare(site, small=True):
             await ended.wait()
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+@on_loop
+async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, accepts):
+    """What breaks the connection comes while the loop has no turn."""
+    kind = "websocket.send" if accepts else "websocket.http.response.body"
+
+    async def app(scope, receive, send):
+        if accepts:
+            await send({"type": "websocket.accept"})
+        else:
+            await send({"type": "websocket.http.response.start", "status": 403})
+            await send({"type": kind, "body": b"a", "more_body": True})
+        await connected.wait()
+        support.reset(sock)
+        message = {"type": kind, "text": "a", "body": b"a", "more_body": True}
+        with pytest.raises(ClientDisconnected):
+            await send_often(send, message)
+        ended.set()
+
+    connected, ended = asyncio.Event(), asyncio.Event()
+    async with upgrading.serving(loop, app) as site:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, site.address)
+        await loop.sock_sendall(sock, upgrading.request())
+        assert await loop.sock_recv(sock, 1000)
+        connected.set()
+        await ended.wait()
 
 
 # ------------------------------------------------------------- tasks and awaitables ----

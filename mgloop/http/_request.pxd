@@ -125,6 +125,7 @@ cdef class Request(Writer):
     cdef bint in_file                   # of which the end has not been sent
     cdef long long length               # as announced and not sent yet
     cdef long long sent                 # bytes of body
+    cdef unsigned int pieces            # of the body that have others behind them
     cdef int64_t began                  # for the access log: mgl_clock_ns()
     cdef bint noted                     # it has been told
 
@@ -152,7 +153,8 @@ cdef class Request(Writer):
     cdef int frame(self, Py_ssize_t n, bint more) except -1
     cdef int write_piece(self, bytes data, bint more) except -1
     cdef int complete(self) except -1
-    cdef object drained(self)
+    cdef object drained(self, bint more)
+    cdef bint is_leaving(self) except -1
     cdef int app_returned(self, object value) except -1
     cdef int app_raised(self, object exc) except -1
     cdef int abandon(self) except -1

@@ -59,6 +59,7 @@ cdef extern from "Python.h":
 cdef enum:
     FLUSH_AT = 32 << 10     # what waits for more, in bytes
     COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
+    LOOKS_AT = 16           # for each piece it would cost too much to see whether it can be sent
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -539,7 +540,7 @@ cdef class Request(Writer):
 
     cdef object send_body(self, object data, bint more):
         self.write_piece(b"" if data is None else as_bytes(data), more)
-        return self.drained()
+        return self.drained(more)
 
     cdef int check_length(self, Py_ssize_t n, bint more) except -1:
         if self.has_length and not self.no_body:
@@ -600,7 +601,7 @@ cdef class Request(Writer):
             if self.chunked:
                 mgl_out_add(out, b"\r\n", 2)
             self.complete()
-        return self.drained()
+        return self.drained(False)
 
     cdef int send_hint(self, dict message) except -1:
         """103 Early Hints, which HTTP/1.0 does not know."""
@@ -730,15 +731,22 @@ cdef class Request(Writer):
         self.flush_due = False
         self.flush()
 
-    cdef object drained(self):
+    cdef object drained(self, bint more):
         """What send() returns: the application waits while the peer does not take what was sent."""
         cdef Draining result
-        if self.channel.paused_writing and not self.channel.lost:
+        if not self.channel.lost and (
+                self.channel.paused_writing or more and self.is_leaving()):
             result = Draining.__new__(Draining)
             result.room = self.channel.room
             result.future = result.room.new_future(self.channel.site.loop)
             return result
         return self.channel.site.ready
+
+    cdef inline bint is_leaving(self) except -1:
+        """Whether the connection is broken, and connection_lost() about to be called: which would
+        never be while an application sends on and on, for it waits for nothing else."""
+        self.pieces += 1
+        return self.pieces % LOOKS_AT == 0 and self.channel.transport.is_closing()
 
     # --------------------------------------------------------------------- the end ----
 

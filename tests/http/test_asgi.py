@@ -14,7 +14,9 @@ import weakref
 import pytest
 import support
 from peers import on_loop
-from sites import Serving, answer, get, read_body
+from sites import Serving, answer, get, read_body, send_often
+
+from mgloop.http import ClientDisconnected
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -902,6 +904,30 @@ async def test_the_client_goes_while_the_application_waits(loop):
         client.writer.close()
         gone = {"type": "http.disconnect"}
         assert await told == (gone, gone, *["ClientDisconnected"] * 3)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+@on_loop
+async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, size):
+    """What breaks the connection comes while the loop has no turn."""
+
+    async def app(scope, receive, send):
+        await send(START)
+        await connected.wait()
+        support.reset(sock)
+        with pytest.raises(ClientDisconnected):
+            await send_often(send, body(bytes(size), True))
+        ended.set()
+
+    connected, ended = asyncio.Event(), asyncio.Event()
+    async with Serving(loop, app) as serving:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", serving.port))
+        await loop.sock_sendall(sock, get())
+        await support.wait_until(lambda: serving.site.running)
+        connected.set()
+        await ended.wait()
 
 
 @on_loop

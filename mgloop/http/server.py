@@ -139,14 +139,13 @@ class Server:
 
         loop = asyncio.get_running_loop()
         config = self.config
+        if self._given is not None:
+            self.sockets = self._given
         self._context = tls.make_context(config)
         if self._given is None:
             self._listeners = sockets.open_all(config)
-            bound = self._listeners.of_slot(0)
+            self.sockets = self._listeners.of_slot(0)
             await self._around.enter_async_context(prometheus.endpoint(self.config, self._accounts))
-        else:
-            bound = self._given
-        self.sockets = bound
         app = importing.load(config) if self._app is None else self._app
         lifespan = Lifespan(app, config.lifespan)
         await lifespan.startup()
@@ -160,9 +159,9 @@ class Server:
             proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
         )
         self.site.on_limit = self._request_limit_reached
-        for sock in bound:
+        for sock in self.sockets:
             self._servers.append(await self._listen(loop, sock))
-        self.urls = [sockets.Listener([sock]).url(tls=config.tls) for sock in bound]
+        self.urls = [sockets.Listener([sock]).url(tls=config.tls) for sock in self.sockets]
         if config.limit_max_memory:
             self._watch_memory()
         self.started = True

@@ -107,6 +107,23 @@ def test_a_start_that_fails_leaves_nothing(run):
     run(main())
 
 
+def test_a_start_that_fails_closes_every_socket(run):
+    """Those that it was given, and those that it had bound when the metrics' port was in use."""
+
+    async def main():
+        with support.listening_socket() as taken, support.listening_socket() as given:
+            config = Config(app=hello, port=0, ssl_certfile="nowhere")
+            with pytest.raises(StartError, match="cannot load the certificate"):
+                await Server(config, listeners=[given]).start()
+            assert given.fileno() == -1
+            server = Server(Config(app=hello, port=0, metrics_port=taken.getsockname()[1]))
+            with pytest.raises(StartError):  # or because prometheus_client is not installed
+                await server.start()
+            assert [sock.fileno() for sock in server.sockets] == [-1]
+
+    run(main())
+
+
 def test_a_request_in_hand_is_answered_before_the_end(run):
     async def main():
         app = Gate()

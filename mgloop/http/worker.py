@@ -19,6 +19,7 @@ all, are the supervisor's to act on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -29,6 +30,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,20 +100,19 @@ class Channel:
     def watch(self, loop: asyncio.AbstractEventLoop, server: Any, deadline: float) -> None:
         """End the process when the supervisor has ended: in order, by force after `deadline`."""
 
+        def post(function: Callable[..., None], *args: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: so will the process
+                loop.call_soon_threadsafe(function, *args)
+
         def wait() -> None:
-            try:
+            with contextlib.suppress(OSError):  # the socket is closed
                 while data := self._sock.recv(1024):
                     if RETIRE in data:
-                        loop.call_soon_threadsafe(server.retire)
+                        post(server.retire)
                     if COUNT in data:
-                        loop.call_soon_threadsafe(self.tell, server)
-            except (OSError, RuntimeError):
-                pass  # the socket or the loop is closed
+                        post(self.tell, server)
             logs.logger.error("The supervisor is gone: this worker ends.")
-            try:
-                loop.call_soon_threadsafe(server.stop)
-            except RuntimeError:
-                pass  # the loop has ended: so will the process
+            post(server.stop)
             time.sleep(deadline)
             os._exit(1)
 

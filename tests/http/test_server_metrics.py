@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from commands import PATIENCE, Command, fails, get, pending, write_app
+from commands import APPLICATION, PATIENCE, Command, fails, get, pending, write_app
 
 import mgloop.http
 from mgloop.http.metrics import BOUNDS, Meter, ServerStats, total
@@ -117,6 +117,30 @@ def test_a_worker_that_is_stuck_keeps_nobody(folder):
         assert sum(responses(metrics).values()) == 1
         with pending(url, "/stuck"):
             assert sum(responses(metrics).values()) == 1
+
+
+def test_a_worker_whose_loop_has_ended_is_asked_in_vain(folder):
+    """By a supervisor that is there, while a thread of the application's keeps the process."""
+    lingering = """print("the application has shut down", flush=True)
+        threading.Thread(target=linger).start()"""
+    waiting = """
+def linger():
+    threading.main_thread().join()
+    print("the thread goes on", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+    source = APPLICATION.replace('print("the application has shut down", flush=True)', lingering)
+    write_app(folder, source.replace("import asyncio", "import time, asyncio") + waiting)
+    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
+        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        os.kill(int(command.wait_for(r"Worker \[(\d+)\] is ready")[1]), signal.SIGTERM)
+        command.wait_for("the thread goes on")
+        responses(metrics)
+        (folder / "go").touch()
+        command.wait_for(r"Worker \[\d+\] exited with status 0; another one is started")
+        assert command.stop() == 0
+    assert "The supervisor is gone" not in command.output
 
 
 def test_threads_are_added_up(folder):

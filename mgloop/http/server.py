@@ -251,8 +251,9 @@ class Server:
                 self.site.begin_shutdown()
             if not drained.done():
                 logger.warning(
-                    "Cancelling %d requests that have not ended%s.",
+                    "Cancelling %d requests and cutting %d connections that have not ended%s.",
                     self.site.in_flight,
+                    self.site.connections,
                     "" if self._now.is_set() else " in time",
                 )
                 self.site.cancel_all()

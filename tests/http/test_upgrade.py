@@ -148,3 +148,21 @@ async def test_a_server_that_ends_begins_none(loop):
         client.writer.close()
         await client.writer.wait_closed()
         await asyncio.wait_for(server.site.wait_drained(), 5)
+
+
+@on_loop
+async def test_one_that_outlasts_the_deadline_is_counted_as_cut(loop, caplog):
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept"})
+        await asyncio.Event().wait()
+
+    options = {"lifespan": "off", "timeout_graceful_shutdown": 0.01}
+    async with Server(Config(app=app, port=0, **options)) as server:
+        client = Client(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+        await client.send(handshake())
+        assert (await client.head())[0] == 101
+    told = "Cancelling 0 requests and cutting 1 connections that have not ended in time."
+    assert told in caplog.messages
+    client.writer.close()
+    await client.writer.wait_closed()

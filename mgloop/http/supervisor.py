@@ -210,7 +210,7 @@ class Supervisor:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait([keepers, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if keepers.done():
+            if not self._stopping.is_set():  # else the same signal may have ended the first worker
                 keepers.result()
         finally:
             self._stopping.set()

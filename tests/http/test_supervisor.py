@@ -21,7 +21,7 @@ from commands import (
 )
 
 from mgloop.http import Config, StartError
-from mgloop.http.supervisor import supervise
+from mgloop.http.supervisor import Supervisor, WorkerError, supervise
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
 
@@ -387,6 +387,18 @@ def test_that_the_first_worker_cannot_be_started_is_one_line(monkeypatch, option
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
     with pytest.raises(StartError, match="No worker can be started: Resource temporarily"):
         supervise(Config(app="main:app", port=0, **options))
+
+
+def test_a_signal_that_also_ends_the_first_worker_is_no_failure(monkeypatch):
+    """An init system sends it to all, and a worker cannot handle it yet."""
+
+    async def ended(supervisor, _number):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await supervisor._stopping.wait()
+        raise WorkerError(signal.SIGTERM)
+
+    monkeypatch.setattr(Supervisor, "_start", ended)
+    supervise(Config(app="main:app", port=0, workers=2))
 
 
 # --- reload --------------------------------------------------------------------------------------

@@ -85,6 +85,13 @@ WRITELINES = (
     "writelines" if "writelines" in vars(selector_events._SelectorSocketTransport) else "write"  # type: ignore[attr-defined]
 )
 
+# Of 3.12 and 3.13.0 it never calls pause_writing(), however much has to wait.
+WRITELINES_PAUSES = (
+    WRITELINES == "write"
+    or "_maybe_pause_protocol"
+    in selector_events._SelectorSocketTransport.writelines.__code__.co_names  # type: ignore[attr-defined]
+)
+
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
 
 # What call_soon_threadsafe() returns from 3.14 on.

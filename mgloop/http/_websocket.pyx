@@ -54,6 +54,7 @@ import logging
 import sys
 import warnings
 
+from .._stdlib import WRITELINES_PAUSES
 from . import _peer, deflate
 from .errors import ClientDisconnected, because_client_left
 
@@ -324,8 +325,11 @@ cdef class WebSocket:
         frames = self.writer.message(payload)
         if len(frames) == 1:
             self.transport.write(frames[0])
-        else:
+        elif WRITELINES_PAUSES:
             self.transport.writelines(frames)
+        else:
+            for part in frames:
+                self.transport.write(part)
         return 0
 
     cdef int close_by_app(self, object message) except -1:

@@ -190,6 +190,9 @@ cdef class SockCall(Waiter):
             except (BufferError, TypeError, ValueError):
                 self.sock.recv_into(self.argument)      # raises the socket module's own error
                 raise
+            if target.len == 0:
+                PyBuffer_Release(&target)
+                return 0
             n = recv(self.fd, target.buf, target.len, MSG_DONTWAIT)
             mgl_count_read(&self.loop.count, n)
             error = c_errno.errno
@@ -199,6 +202,8 @@ cdef class SockCall(Waiter):
             c_errno.errno = error
         else:
             size = self.argument
+            if size == 0:
+                return b""      # without a look, as the socket module
             # A copy out of the scratch buffer is cheaper than a large object that is then shrunk,
             # as long as the last reads, over all sockets, have brought little.
             if size <= SMALL or (size <= SCRATCH and self.loop.sock_hint <= SMALL):

@@ -112,6 +112,16 @@ class TestRecv:
         assert run(loop.sock_recv(left, 0)) == b""
         assert run(loop.sock_recv(left, 1)) == b"x"
 
+    def test_nothing_asked_for_is_there_at_once(self, loop, run, socketpair):
+        left, _ = socketpair
+        assert run(loop.sock_recv(left, 0)) == b""
+
+    def test_nothing_asked_for_takes_no_datagram(self, loop, run):
+        with support.nonblocking_socketpair(kind=socket.SOCK_DGRAM) as (left, right):
+            right.send(b"datagram")
+            assert run(loop.sock_recv(left, 0)) == b""
+            assert run(loop.sock_recv(left, 100)) == b"datagram"
+
     @pytest.mark.parametrize("size", [1, 1000, 4096, 65536, 1 << 20])
     def test_sizes(self, loop, run, tcp_pair, size):
         client, server = tcp_pair
@@ -197,6 +207,13 @@ class TestRecvInto:
         left, right = socketpair
         loop.call_later(0.005, right.close)
         assert run(loop.sock_recv_into(left, bytearray(10))) == 0
+
+    def test_room_for_nothing(self, loop, run, socketpair):
+        left, right = socketpair
+        assert run(loop.sock_recv_into(left, bytearray())) == 0
+        right.send(b"x")
+        assert run(loop.sock_recv_into(left, bytearray())) == 0
+        assert run(loop.sock_recv(left, 1)) == b"x"
 
     def test_other_writable_buffers(self, loop, run, socketpair):
         left, right = socketpair

@@ -71,6 +71,7 @@ cdef class SocketTransport(Watcher):
     cdef unsigned int conn_lost  # > 0: connection_lost() is scheduled or done
     cdef Address peer           # of an accepted connection, until peername is asked for
     cdef int family
+    cdef int proto              # of an accepted connection
     cdef bint paused
     cdef bint closing
     cdef bint connected         # the protocol is to hear of connection_lost()

@@ -573,9 +573,10 @@ cdef class SocketTransport(Watcher):
             if self.fd >= 0:
                 # SOCK_NONBLOCK in the type is how the socket module is told that it is so already.
                 self.sock = socket.socket(
-                    self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, 0, fileno=self.fd)
+                    self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, self.proto,
+                    fileno=self.fd)
             else:
-                self.sock = socket.socket(self.family)
+                self.sock = socket.socket(self.family, socket.SOCK_STREAM, self.proto)
                 self.sock.close()
         return self.sock
 

@@ -17,9 +17,10 @@ cdef class Listener(Watcher):
     cdef object sockname        # of every accepted connection, or None: the listener is a wildcard
     cdef object retry           # timer of the pause after EMFILE
     cdef int family
+    cdef int proto
     cdef bint stopped
 
-    cdef int accept(self, int fd, Address *peer) except -1
+    cdef int accept(self, int fd, Address *peer, object peername) except -1
     cdef int accept_cold(self, object conn, object peername) except -1
     cdef int accept_any_family(self) except -1
     cdef int count_accepted(self) noexcept

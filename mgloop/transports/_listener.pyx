@@ -11,6 +11,7 @@ while it is watched, the loop's table of listeners until the server is closed.
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.errno cimport (
     EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno,
@@ -29,11 +30,17 @@ from .. import _stdlib
 
 cdef extern from *:
     """
+    #include <string.h>
     #include <sys/socket.h>
+    #include <sys/un.h>
     #include <unistd.h>
     int accept4(int, struct sockaddr *, socklen_t *, int);
     """
     ctypedef unsigned int socklen_t
+    cdef struct sockaddr_un:
+        unsigned short sun_family
+        char sun_path[108]
+    size_t strnlen(const char *text, size_t size)
     int accept4(int fd, sockaddr *address, socklen_t *size, int flags)
     int close(int fd)
     enum:
@@ -48,6 +55,22 @@ cdef extern from "Python.h":
     object copy_of_context "PyContext_Copy"(PyObject *context)
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
+    object PyUnicode_DecodeFSDefaultAndSize(const char *text, Py_ssize_t size)
+
+
+cdef union Name:
+    Address ip
+    sockaddr_un path
+
+
+cdef object unix_name(sockaddr_un *name, socklen_t size):
+    """As the socket module gives it: "" for none, bytes for an abstract one, else the path."""
+    cdef Py_ssize_t length = min(<size_t>size, sizeof(sockaddr_un)) - sizeof(name.sun_family)
+    if length <= 0:
+        return ""
+    if name.sun_path[0] == 0:
+        return PyBytes_FromStringAndSize(name.sun_path, length)
+    return PyUnicode_DecodeFSDefaultAndSize(name.sun_path, strnlen(name.sun_path, length))
 
 
 @cython.final
@@ -66,6 +89,7 @@ cdef class Listener(Watcher):
         self.handshake_timeout = handshake_timeout
         self.shutdown_timeout = shutdown_timeout
         self.family = sock.family
+        self.proto = sock.proto
         name = sock.getsockname()
         set_nodelay(sock)       # accepted sockets inherit it, which saves a system call for each
         if self.family in (AF_INET, AF_INET6):
@@ -101,9 +125,10 @@ cdef class Listener(Watcher):
         return 0
 
     cdef int on_ready(self, uint32_t events) except -1:
-        cdef Address peer
+        cdef Name peer
         cdef socklen_t size
         cdef int fd, _i
+        cdef object peername = None
         for _i in range(self.backlog):
             if self.stopped:
                 return 0
@@ -112,13 +137,15 @@ cdef class Listener(Watcher):
                     return 0
                 continue
             size = sizeof(peer)
-            peer.any.sa_family = 0
-            fd = accept4(self.fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
+            peer.ip.any.sa_family = 0
+            fd = accept4(self.fd, &peer.ip.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)
             if fd < 0:
                 return self.accept_failed(errno)
             self.count_accepted()
+            if self.family == AF_UNIX:
+                peername = unix_name(&peer.path, size)
             if self.sslcontext is None and not self.loop._debug:
-                self.accept(fd, &peer)
+                self.accept(fd, &peer.ip, peername)
                 continue
             try:
                 conn = socket.socket(
@@ -126,7 +153,7 @@ cdef class Listener(Watcher):
             except BaseException:
                 close(fd)
                 raise
-            self.accept_cold(conn, "" if self.family == AF_UNIX else address_tuple(&peer))
+            self.accept_cold(conn, address_tuple(&peer.ip) if peername is None else peername)
         return 0
 
     cdef int accept_failed(self, int error) except -1:
@@ -151,8 +178,9 @@ cdef class Listener(Watcher):
         mgl_count(&self.loop.count.connections[kind_of(self.family)].accepted, 1)
         return 0
 
-    cdef int accept(self, int fd, Address *peer) except -1:
-        """Make a transport and a protocol of an accepted descriptor."""
+    cdef int accept(self, int fd, Address *peer, object peername) except -1:
+        """Make a transport and a protocol of an accepted descriptor; `peername` is None where
+        `peer` tells it."""
         cdef Stream stream = Stream.__new__(Stream)
         cdef object context, connection_made
         try:
@@ -165,10 +193,10 @@ cdef class Listener(Watcher):
                 PyContext_Exit(<PyObject *>context)
             stream.family = self.family
             stream.room_on_demand = self.family == AF_UNIX
+            stream.proto = self.proto
             stream.sockname = self.sockname
-            if self.family == AF_UNIX:
-                stream.peername = ""
-            else:
+            stream.peername = peername
+            if peername is None:
                 stream.peer = peer[0]
             stream.adopt(self.loop, fd, protocol, context)
             stream.attach(self.server)

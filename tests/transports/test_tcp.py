@@ -488,6 +488,7 @@ async def test_extra_info(loop):
             sock = transport.get_extra_info("socket")
             assert isinstance(sock, asyncio.trsock.TransportSocket)
             assert (sock.family, sock.type) == (socket.AF_INET, socket.SOCK_STREAM)
+            assert sock.proto == socket.IPPROTO_TCP
             assert transport.get_extra_info("sockname") == sock.getsockname()
             assert transport.get_extra_info("peername") == sock.getpeername()
             assert sock.fileno() >= 0

@@ -105,6 +105,32 @@ async def test_large_messages_and_half_close(loop, socketpair, recorder):
     assert await protocol.lost is None
 
 
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("client", "client"),
+        (f"./{'n' * 105}", f"./{'n' * 105}"),
+        (b"\xff", "\udcff"),
+        (b"\0mgloop\0%d" % os.getpid(), b"\0mgloop\0%d" % os.getpid()),
+    ],
+    ids=["path", "longest", "no text", "abstract"],
+)
+@on_loop
+async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, debug):
+    loop.set_debug(debug)
+    protocol = Recorder(loop)
+    server = await loop.create_unix_server(lambda: protocol, path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.bind(name)
+        client.connect(path)
+        await protocol.made
+        assert protocol.transport.get_extra_info("peername") == shown
+        protocol.transport.close()
+        await protocol.lost
+    await close(server)
+
+
 @on_loop
 async def test_extra_info(loop, path):
     protocol = Recorder(loop)

@@ -143,11 +143,11 @@ cdef object address_of(Room shared, Address *name, socklen_t size):
     return fresh
 
 
-cdef inline CachedAddress *entry_of(Room shared, PyObject *address) noexcept:
-    """That of a tuple that address_of() has given, or NULL."""
+cdef inline CachedAddress *entry_of(Room shared, PyObject *address, int family) noexcept:
+    """That of a tuple that address_of() has given for a socket of this family, or NULL."""
     cdef Buffers *buffers = <Buffers *>shared.memory
     cdef CachedAddress *entry = &buffers.cache[buffers.by_tuple[slot_of_tuple(address)]]
-    return entry if entry.tuple == address else NULL
+    return entry if entry.tuple == address and entry.name.any.sa_family == family else NULL
 
 
 cdef Room room_of(LoopCore loop):
@@ -391,7 +391,9 @@ cdef class Datagram(SocketTransport):
         if self.connected_socket or address is None and self.nameless_peer:
             sent = send(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT)
         else:
-            known = entry_of(self.shared, <PyObject *>address) if self.by_address else NULL
+            known = NULL
+            if self.by_address:
+                known = entry_of(self.shared, <PyObject *>address, self.family)
             if known is not NULL:
                 sent = sendto(self.fd, start, n, MSG_NOSIGNAL | MSG_DONTWAIT,
                               &known.name.any, known.size)

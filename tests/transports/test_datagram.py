@@ -155,6 +155,24 @@ async def test_ipv6(loop):
         assert await protocol.got(1) == (b"six", address_of(client))
 
 
+@support.needs_ipv6
+@on_loop
+async def test_a_senders_address_is_no_address_for_another_family(loop, reported):
+    async with (
+        Endpoint(loop, local_addr=LOCAL) as (four, protocol_four),
+        Endpoint(loop, local_addr=("::1", 0)) as (six, protocol_six),
+    ):
+        four.sendto(b"to itself", address_of(four))
+        _, of_four = await protocol_four.got(1)
+        six.sendto(b"to itself", address_of(six))
+        _, of_six = await protocol_six.got(1)
+        six.sendto(b"from six to four", of_four)
+        assert [type(exc) for exc in protocol_six.errors] == [socket.gaierror]
+        four.sendto(b"from four to six", of_six)
+        assert isinstance(await protocol_four.lost, TypeError)
+        assert isinstance(reported.pop()["exception"], TypeError)
+
+
 @pytest.mark.parametrize("data", [b"x", bytearray(b"y"), memoryview(b"xyz")[1:]])
 @on_loop
 async def test_sendto_takes_bytes_like_objects(loop, data):

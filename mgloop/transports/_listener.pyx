@@ -143,7 +143,11 @@ cdef class Listener(Watcher):
                 return self.accept_failed(errno)
             self.count_accepted()
             if self.family == AF_UNIX:
-                peername = unix_name(&peer.path, size)
+                try:
+                    peername = unix_name(&peer.path, size)
+                except BaseException:
+                    close(fd)
+                    raise
             if self.sslcontext is None and not self.loop._debug:
                 self.accept(fd, &peer.ip, peername)
                 continue

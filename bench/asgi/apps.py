@@ -33,15 +33,6 @@ async def answer(send, content_type, body):
     await send({"type": "http.response.body", "body": body})
 
 
-async def body_of(receive):
-    """The pieces of a request's body, one by one."""
-    more = True
-    while more:
-        message = await receive()
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
-
-
 async def hello(scope, receive, send):
     await answer(send, b"text/plain", HELLO)
 
@@ -51,15 +42,21 @@ async def document(scope, receive, send):
 
 
 async def echo(scope, receive, send):
-    body = b"".join([piece async for piece in body_of(receive)])
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
     await answer(send, b"application/json", body)
 
 
 async def upload(scope, receive, send):
     """Takes a body without keeping it, and says how long it was."""
-    length = 0
-    async for piece in body_of(receive):
-        length += len(piece)
+    length, more = 0, True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
     await answer(send, b"text/plain", str(length).encode())
 
 

@@ -123,12 +123,11 @@ def _handler(config: Config) -> logging.Handler:
 
 
 def _access_handler(config: Config) -> logging.Handler:
-    stream = sys.stdout or sys.stderr  # either may have been closed
-    if stream is None:
+    if sys.stdout is None:
         return logging.NullHandler()
     if config.access_log_format == "json":
-        return _DirectHandler(stream, logging.Formatter())
-    return _DirectHandler(stream, AccessFormatter(use_colors=_wants_colors(config, stream)))
+        return _DirectHandler(sys.stdout, logging.Formatter())
+    return _DirectHandler(sys.stdout, AccessFormatter(use_colors=_wants_colors(config, sys.stdout)))
 
 
 def _wants_colors(config: Config, stream: TextIO) -> bool:

@@ -105,11 +105,12 @@ SUITES = {
         ("-p", "no:cacheprovider", "--timeout=60", "-k", "not trio", "tests"),
         expectations.STARLETTE,
     ),
-    # The same tests through a server: uvicorn over asyncio's loop, mgloop's own over mgloop.
+    # The same tests through a server: uvicorn over asyncio's loop, mgloop's own over mgloop. For
+    # tracebacks of its own pytest makes syntax trees, which CPython 3.11 cannot in two threads.
     "starlette-sockets": Suite(
         "starlette",
-        ("-p", "no:cacheprovider", "-p", "ecosystem_starlette", "--timeout=120", "-k", "not trio",
-         "tests"),
+        ("-p", "no:cacheprovider", "-p", "ecosystem_starlette", "--timeout=120", "--tb=native",
+         "-k", "not trio", "tests"),
         expectations.STARLETTE_SOCKETS,
         project="starlette",
     ),

@@ -10,17 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import re
 import socket
 import ssl
 import struct
 import sys
 import termios
+from collections.abc import Iterable
 from typing import Any
 
 Address = tuple[str, int] | tuple[str, None] | None
 
 #: ASGI's numbers of the versions of TLS are those of the protocol.
 _TLS_VERSIONS = {"TLSv1": 0x0301, "TLSv1.1": 0x0302, "TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
+
+#: RFC 4514's names of what OpenSSL calls otherwise.
+_SHORT = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
 
 
 def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[str, Any] | None]:
@@ -86,12 +101,24 @@ def _tls(tls: ssl.SSLObject | None) -> dict[str, Any] | None:
     return {
         "server_cert": None,
         "client_cert_chain": [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else [],
-        "client_cert_name": ",".join(f"{key}={value}" for part in names for key, value in part)
-        or None,
+        "client_cert_name": distinguished_name(names) or None,
         "client_cert_error": None,
         "tls_version": _TLS_VERSIONS.get(tls.version() or ""),
         "cipher_suite": _cipher_number(tls, cipher[0]) if cipher else None,
     }
+
+
+def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """A name as getpeercert() has it, in the form of RFC 4514: its most special part first, and
+    with what separates parts escaped, for a part may have it in its text."""
+    return ",".join(
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(text)}" for kind, text in part)
+        for part in reversed(tuple(subject))
+    )
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r'[,+"\\<>;]|^[# ]| $', r"\\\g<0>", text).replace("\0", r"\00")
 
 
 def _cipher_number(tls: ssl.SSLObject, name: str) -> int | None:

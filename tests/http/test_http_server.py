@@ -15,6 +15,7 @@ import support
 from commands import APPLICATION, Command, connect, fails, get, pending, write_app
 
 from mgloop.http import Config, LifespanError, Server, StartError
+from mgloop.http._peer import distinguished_name
 
 
 async def hello(scope, receive, send):
@@ -503,6 +504,20 @@ def test_client_certificates(folder, authority):
         context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
         assert get(url, context=context) == str(command.pid)
         assert command.stop() == 0
+
+
+def test_the_name_of_a_client_certificate():
+    """In the form of RFC 4514, where a comma in a name begins no other."""
+    assert distinguished_name(()) == ""
+    subject = (
+        (("countryName", "DE"),),
+        (("organizationName", "A, CN=root"),),
+        (("commonName", '#1 <"a+b;c\\>'), ("userId", " x ")),
+        (("emailAddress", "a@b"),),
+    )
+    assert distinguished_name(subject) == (
+        r"emailAddress=a@b,CN=\#1 \<\"a\+b\;c\\\>+UID=\ x\ ,O=A\, CN=root,C=DE"
+    )
 
 
 def over_tls(folder, authority):

@@ -528,13 +528,14 @@ cdef class WebSocket:
         return 0
 
     cdef int end_messages(self, int code, str reason) except -1:
-        """The application gets no more than what is in the queue, and why."""
+        """The application gets no more than what is in the queue, and why; and sends nothing."""
         if not self.ended:
             self.ended = True
             self.end_code = code
             self.end_reason = reason
             self.early.clear()
             wake(self.receivers)
+            wake(self.senders)
         return 0
 
     cdef int peer_closed(self) except -1:

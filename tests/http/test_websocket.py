@@ -843,6 +843,34 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
             await ended.wait()
 
 
+@pytest.mark.parametrize("who", ["client", "server"])
+@on_loop
+async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, who):
+    """And not when a client that reads nothing has been cut off."""
+
+    async def app(scope, receive, send):
+        def noted(message):
+            calls.append(send(message))
+            return calls[-1]
+
+        await receive()
+        await send({"type": "websocket.accept"})
+        with pytest.raises(ClientDisconnected):
+            await send_for_ever(noted)
+        ended.set()
+
+    calls, ended = [], asyncio.Event()
+    async with upgrading.serving(loop, app) as site, bare(site, small=True) as peer:
+        await support.wait_until(lambda: calls and calls[-1].cr_await is not None)
+        if who == "client":
+            peer.send(closing(1000))
+        else:
+            site.members[0].begin_shutdown()
+        await ended.wait()
+        await support.turns(5)
+        assert site.members  # for the connection is there
+
+
 @pytest.mark.parametrize("accepts", [True, False])
 @on_loop
 async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, accepts):

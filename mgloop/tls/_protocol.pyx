@@ -169,6 +169,7 @@ cdef class SSLProtocol(Reading):
         self.state = UNWRAPPED
         self._transport = None
         self.below = NULL
+        self.context = None
         self._app_transport = None
         self.forget_application()
         if self.shutdown_timer is not None:
@@ -268,7 +269,7 @@ cdef class SSLProtocol(Reading):
         """SystemExit or KeyboardInterrupt is on its way out of the loop, past what was still to be
         done: do that when the loop runs again."""
         if self.state != UNWRAPPED:
-            self._loop.call_soon(self._resume)
+            self.put_off(self._resume)
         return 0
 
     cdef int react(self, int event) except -1:
@@ -283,7 +284,7 @@ cdef class SSLProtocol(Reading):
         elif what == START_CLOSE:
             self.set_state(FLUSHING)
             self.shutdown_timer = self._loop.call_later(
-                self.shutdown_timeout, self._check_shutdown_timeout)
+                self.shutdown_timeout, self._check_shutdown_timeout, context=self.context)
             self.do_flush()
         elif what == START_FLUSH or what == FLUSH:
             if what == START_FLUSH:

@@ -16,7 +16,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
 from mgloop.tls._buffers cimport LoopBuffers
-from mgloop.tls._states cimport APP_CON_MADE, APP_EOF, ON_MORE, READ, reaction
+from mgloop.tls._states cimport APP_CON_MADE, APP_EOF, Connection, ON_MORE, READ, reaction
 from mgloop.tls._writing cimport Writing
 
 from asyncio import constants, sslproto
@@ -35,6 +35,8 @@ cdef class Reading(Writing):
     def _set_app_protocol(self, app_protocol):
         """Deliver to *app_protocol* from now on."""
         self._app_protocol = app_protocol
+        if isinstance(app_protocol, Connection):
+            (<Connection>app_protocol).context = self.context      # TLS in TLS
         if _stdlib.is_buffered(app_protocol):
             self.app_get_buffer = app_protocol.get_buffer
             self.app_buffer_updated = app_protocol.buffer_updated
@@ -103,7 +105,7 @@ cdef class Reading(Writing):
         if self.tls.ended:
             self.end_of_stream()
         elif not self.tls.drained() and self.tls.raw:
-            self._loop.call_soon(self._do_read)
+            self.put_off(self._do_read)
         return 0
 
     cdef bint read_buffered(self) except -1:
@@ -125,7 +127,7 @@ cdef class Reading(Writing):
             PyBuffer_Release(&view)
         if filled == view.len and not self.tls.drained():
             cut_short = True
-            self._loop.call_soon(self._do_read)
+            self.put_off(self._do_read)
         if filled > 0:
             self.deliver(self.app_buffer_updated, filled)
         if self.tls.ended:
@@ -186,7 +188,7 @@ cdef class Reading(Writing):
     cdef int resume_reading(self) except -1:
         if self._app_reading_paused:
             self._app_reading_paused = False
-            self._loop.call_soon(self._resume)
+            self.put_off(self._resume)
         return 0
 
     cdef object read_buffer_size(self):

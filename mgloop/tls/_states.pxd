@@ -150,6 +150,7 @@ cdef class Connection:
     cdef LoopCore core              # the loop, if it is mgloop's, else None
     cdef void *below                # `_transport`, if that can be written to by `write_below`
     cdef write_function write_below
+    cdef object context             # what the transport below runs us in, if it tells
     cdef bint counted               # among its open connections
     cdef bint handshaking           # and that has not been counted
 
@@ -157,6 +158,7 @@ cdef class Connection:
     cdef int hold_no_more(self, int reason) except -1
     cdef int fatal_error(self, object exc, object message) except -1
     cdef int wakeup_waiter(self, object exc) except -1
+    cdef int put_off(self, object callback) except -1
 
     # What a half asks of the whole; SSLProtocol has it.
     cdef int close(self) except -1

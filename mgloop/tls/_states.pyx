@@ -76,6 +76,12 @@ cdef class Connection:
                 waiter.set_result(None)
         return 0
 
+    cdef int put_off(self, object callback) except -1:
+        """To the next iteration, where it runs in the context that everything else of ours runs in,
+        whoever asks for it."""
+        self._loop.call_soon(callback, context=self.context)
+        return 0
+
     cdef int hold_no_more(self, int reason) except -1:
         """UNWANTED: close() was called on a transport that is closing, so nobody will ask for its
         extra info. LOST: the connection is. After both, the context and OpenSSL's objects can go,

@@ -158,6 +158,7 @@ cdef class Stream(SocketTransport):
         if type(protocol) is SSLProtocol:
             self.tls = <SSLProtocol>protocol
             self.tls.below = <void *>self
+            self.tls.context = self.context
             self.tls.write_below = write_for_tls
         return SocketTransport.use_protocol(self, protocol)
 

@@ -14,6 +14,7 @@ import socket
 import ssl
 import sys
 import types
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -951,6 +952,76 @@ class TestTls:
 
         engine = run(main())
         assert engine is None if loop_kind == "asyncio" else engine in ("openssl", "ssl")
+
+    @pytest.mark.parametrize("within_tls", [False, True])
+    def test_what_is_resumed_runs_in_the_transports_context(
+        self, loop, loop_kind, run, contexts, within_tls
+    ):
+        class Seeing(Recorder):
+            def data_received(self, data):
+                super().data_received(data)
+                self.seen = variable.get()
+                variable.set("set in data_received")
+
+        async def main():
+            variable.set("made")
+            client, server = Recorder(loop), Seeing(loop)
+            async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+                if within_tls:
+                    ours, theirs = await asyncio.gather(
+                        loop.start_tls(
+                            ours, client, contexts["client_ssl"], server_hostname="localhost"
+                        ),
+                        loop.start_tls(theirs, server, contexts["server_ssl"], server_side=True),
+                    )
+                seen = []
+                for count in (1, 2):
+                    theirs.pause_reading()
+                    ours.write(b"x")
+                    await support.wait_until(theirs.get_read_buffer_size)
+                    variable.set("resumed")
+                    theirs.resume_reading()
+                    await server.got(count)
+                    seen.append(server.seen)
+                return seen
+
+        assert run(main()) == side(
+            loop_kind, asyncio=["resumed", "resumed"], mgloop=["made", "set in data_received"]
+        )
+
+    def test_a_shutdown_keeps_no_context_of_who_has_closed(
+        self, loop, loop_kind, run, tcp_pair, contexts
+    ):
+        class Value:
+            pass
+
+        async def close(transport):
+            value = Value()
+            variable.set(value)
+            transport.close()
+            return weakref.ref(value)
+
+        async def main():
+            sock, peer = tcp_pair
+            protocol, silent = Recorder(loop), Recorder(loop)
+            await asyncio.gather(
+                loop.create_connection(
+                    lambda: protocol, sock=sock, ssl=contexts["client_ssl"],
+                    server_hostname="localhost",
+                ),
+                loop.connect_accepted_socket(lambda: silent, peer, ssl=contexts["server_ssl"]),
+            )  # fmt: skip
+            silent.transport._ssl_protocol._transport.pause_reading()  # answers no closing alert
+            value = await loop.create_task(close(protocol.transport))
+            await support.turns()
+            gc.collect()
+            kept = value() is not None
+            for recorder in (protocol, silent):
+                recorder.transport.abort()
+                await recorder.lost
+            return kept
+
+        assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
 
     def test_an_empty_buffer_is_an_error(self, loop, loop_kind, run, reported, contexts):
         """asyncio takes it for the end of the stream."""

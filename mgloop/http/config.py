@@ -37,6 +37,13 @@ RELOAD_INCLUDES = ("*.py",)
 RELOAD_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
 # Between double quotes in a file of the environment.
 _ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
+# One in such a file, or what is none: a comment, an empty line.
+_ENV_LINE = re.compile(
+    r"""[^\S\n]*(?:\#[^\n]*|(?:export[^\S\n]+)?([A-Za-z_][A-Za-z0-9_.]*)[^\S\n]*=[^\S\n]*+"""
+    r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|((?!["'])[^\n]*?))(?:[^\S\n]+\#[^\n]*)?)?"""
+    r"""[^\S\n]*(?:\n|\Z)""",
+    re.DOTALL,
+)
 _FLAGS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -586,28 +593,27 @@ def guess(name: str) -> str:
 def read_env_file(file: str) -> dict[str, str]:
     """NAME=value lines: with quotes or without, comments, and an `export` in front if need be.
 
-    Backslashes between quotes are python-dotenv's. Other variables are not put in.
+    Between quotes a value may have several lines, and backslashes are python-dotenv's. Other
+    variables are not put in.
     """
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else exc
         raise ConfigError(f"cannot read the environment file {file}: {reason}") from None
     values = {}
-    for number, line in enumerate(lines, 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        match = re.fullmatch(
-            r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*"""
-            r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(.*?))(?:\s+\#.*)?""",
-            stripped,
-        )
-        if not match:
-            raise ConfigError(f"{file}, line {number}: this is not NAME=value: {stripped!r}")
+    place = 0
+    while place < len(text):
+        match = _ENV_LINE.match(text, place)
+        if not match:  # which may be a secret: it is not shown
+            number = text.count("\n", 0, place) + 1
+            raise ConfigError(f"{file}, line {number}: this is not NAME=value")
+        place = match.end()
         name, double, single, plain = match.groups()
         if double is not None:
             values[name] = re.sub(r"\\([\\'\"abfnrtv])", lambda m: _ESCAPES.get(m[1], m[1]), double)
-        else:
-            values[name] = plain if single is None else re.sub(r"\\([\\'])", r"\1", single)
+        elif single is not None:
+            values[name] = re.sub(r"\\([\\'])", r"\1", single)
+        elif name is not None:
+            values[name] = plain
     return values

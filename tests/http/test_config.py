@@ -221,10 +221,14 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
             LINES="a\\nb \\"c\\" \\\\d" # and a comment
             APOSTROPHE='it\\'s \\n'
             EMPTY=
+            KEY="-----BEGIN
+            a=b # c
+            END" # and a comment
             KEPT=new
             MGLOOP_SERVE_PORT=99
             """
-        )
+        ),
+        encoding="utf-8-sig",  # as some editors write it
     )
     added = {}
     config = load({"env_file": str(file)}, {"KEPT": "old"}, update_environ=added.update)
@@ -236,14 +240,16 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
         "LINES": 'a\nb "c" \\d',
         "APOSTROPHE": "it's \\n",
         "EMPTY": "",
+        "KEY": "-----BEGIN\na=b # c\nEND",
         "MGLOOP_SERVE_PORT": "99",
     }
 
 
 def test_a_bad_env_file_is_one_line(tmp_path):
     file = tmp_path / ".env"
-    file.write_text("A=1\nwhat is this\n")
-    with pytest.raises(ConfigError, match="line 2: this is not NAME=value"):
-        load({"env_file": str(file)})
+    for line in ("what is secret", 'B= "secret', "B='secret' secret"):
+        file.write_text(f"A='1\n2'\n{line}\nC=1\n")
+        with pytest.raises(ConfigError, match=r"line 3: this is not NAME=value$"):
+            load({"env_file": str(file)})
     with pytest.raises(ConfigError, match="cannot read the environment file"):
         load({"env_file": str(tmp_path / "none")})

@@ -50,12 +50,22 @@ def make_context(config: Config) -> ssl.SSLContext | None:
 def load_certificate(context: ssl.SSLContext, config: Config) -> None:
     """Load certificate and key into `context`, which stays as it is if they are no pair."""
     assert config.ssl_certfile is not None
-    # A password is always passed: OpenSSL would ask the terminal for one.
-    arguments = (config.ssl_certfile, config.ssl_keyfile, config.ssl_keyfile_password or "")
+    asked = False
+
+    def password() -> str:
+        """Called for an encrypted key; without it OpenSSL would ask the terminal."""
+        nonlocal asked
+        asked = True
+        return config.ssl_keyfile_password or ""
+
+    arguments = (config.ssl_certfile, config.ssl_keyfile, password)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*arguments)
         context.load_cert_chain(*arguments)
     except OSError as exc:
+        if asked and not config.ssl_keyfile_password:
+            key = config.ssl_keyfile or config.ssl_certfile
+            raise StartError(f"the key in {key} is encrypted: give ssl_keyfile_password") from None
         files = " and ".join(file for file in arguments[:2] if file)
         raise StartError(f"cannot load the certificate from {files}: {_why(exc)}") from None
     except ValueError as exc:

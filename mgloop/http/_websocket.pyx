@@ -54,7 +54,7 @@ import logging
 import sys
 import warnings
 
-from .._stdlib import WRITELINES_PAUSES
+from .. import _stdlib
 from . import _peer, deflate
 from .errors import ClientDisconnected, because_client_left
 
@@ -325,7 +325,7 @@ cdef class WebSocket:
         frames = self.writer.message(payload)
         if len(frames) == 1:
             self.transport.write(frames[0])
-        elif WRITELINES_PAUSES:
+        elif _stdlib.WRITELINES_PAUSES:
             self.transport.writelines(frames)
         else:
             for part in frames:

@@ -6,10 +6,14 @@ A program is a script; it exits with a traceback and status 1 when something is 
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -55,6 +59,26 @@ def expect(condition: bool, what: str) -> None:
     """Exit with an error unless *condition* holds. Not ``assert``, which -O removes."""
     if not condition:
         raise SystemExit(f"not so: {what}")
+
+
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[int]:
+    """A server of this folder as a process, which is told its listener by ``--fd``; its port.
+
+    What it has not accepted yet waits in the kernel.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        process = subprocess.Popen(
+            [*command, "--fd", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            cwd=Path(__file__).parent,
+        )
+        try:
+            yield listener.getsockname()[1]
+            expect(process.poll() is None, "the server is still there")
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def open_descriptors() -> int:

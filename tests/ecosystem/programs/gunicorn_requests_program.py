@@ -13,8 +13,6 @@ import contextlib
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 import types
 from collections import Counter, defaultdict
@@ -22,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common import expect, loop_class, run, say
+from common import expect, loop_class, run, say, serving
 
 REQUESTS = Path(os.environ["ECOSYSTEM_SOURCES"], "tests", "requests")
 
@@ -128,23 +126,6 @@ def command() -> list[str]:
     if loop_class().__module__.startswith("mgloop"):
         return [sys.executable, "-m", "mgloop", "serve", *shared, "--log-level", "critical"]
     return [sys.executable, "-m", "uvicorn", *shared, "--log-level", "critical"]
-
-
-@contextlib.contextmanager
-def serving(options: tuple[str, ...]) -> Iterator[int]:
-    """The server in a process of its own; its port. What it has not accepted yet waits."""
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-        process = subprocess.Popen(
-            [*command(), "--fd", str(listener.fileno()), *options],
-            pass_fds=[listener.fileno()],
-            cwd=Path(__file__).parent,
-        )
-        try:
-            yield listener.getsockname()[1]
-            expect(process.poll() is None, "the server is still there")
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 class Answers:
@@ -258,7 +239,7 @@ async def main() -> None:
         counts["to be refused" if wanted is None else "to be understood"] += 1
     bad = []
     for arguments, files in groups.items():
-        with serving(arguments) as port:
+        with serving(*command(), *arguments) as port:
             for name, path, wanted in files:
                 for bytewise in (False, True):
                     silent = OPTIONS["proxy_protocol"] in arguments

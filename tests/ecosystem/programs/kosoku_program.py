@@ -9,18 +9,15 @@ stands between the two there.
 import asyncio
 import contextlib
 import os
-import socket
 import ssl
-import subprocess
 import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import trustme
-from common import expect, loop_class, say
+from common import expect, loop_class, say, serving
 from kosoku import FailureError, run_fuzzingclient
 from kosoku.cases import CASES
 
@@ -51,24 +48,6 @@ def command() -> list[str]:
         return [sys.executable, "-m", "mgloop", "serve", *shared, "--log-level", "warning"]
     # What breaks the rules is a traceback in its log.
     return [sys.executable, "-m", "uvicorn", *shared, "--log-level", "critical", "--loop", loop]
-
-
-@contextlib.contextmanager
-def serving(*options: str) -> Iterator[int]:
-    """The server in a process of its own; its port."""
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-        fd = str(listener.fileno())
-        process = subprocess.Popen(
-            [*command(), "--fd", fd, *options],
-            pass_fds=[listener.fileno()],
-            cwd=Path(__file__).parent,
-        )
-        try:
-            yield listener.getsockname()[1]
-            expect(process.poll() is None, "the server is still there")
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 def wait_until_up(url: str, tls: ssl.SSLContext | None = None) -> None:
@@ -144,7 +123,7 @@ async def examine(what: str, port: int, without: tuple[str, ...] = ()) -> bool:
 async def main() -> None:
     """Plain, then over TLS."""
     mend()
-    with serving() as port:
+    with serving(*command()) as port:
         wait_until_up(f"http://127.0.0.1:{port}")
         good = await examine("ws", port)
 
@@ -153,7 +132,7 @@ async def main() -> None:
     client = ssl.create_default_context()
     authority.configure_trust(client)
     with leaf.private_key_and_cert_chain_pem.tempfile() as pem:
-        with serving("--ssl-certfile", pem, "--ssl-keyfile", pem) as port:
+        with serving(*command(), "--ssl-certfile", pem, "--ssl-keyfile", pem) as port:
             wait_until_up(f"https://localhost:{port}", client)
             async with relay(port, client) as entry:
                 # Compression is done before TLS has anything to do, and takes long.

@@ -265,23 +265,25 @@ def _unix(path: str, mode: int) -> Listener:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket file that nobody listens on any more; refuse to remove anything else."""
+    """Remove a socket file that is nobody's any more; refuse to remove anything else."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(status.st_mode):
         raise StartError(f"{path} exists and is no socket: remove it, or choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
+    # A probe of another type troubles nobody, and is refused in another way if somebody has bound
+    # the path and does not listen yet.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
             return
-        except BlockingIOError:
-            pass  # its queue is full: somebody is there
-        raise StartError(f"{path} is in use: stop what listens there, or choose another path")
+        except OSError as exc:
+            if exc.errno != errno.EPROTOTYPE:
+                raise
+    raise StartError(f"{path} is in use: stop what listens there, or choose another path")
 
 
 def _path_of(sock: socket.socket) -> str:

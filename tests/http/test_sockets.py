@@ -211,14 +211,31 @@ def test_a_stale_unix_socket_is_replaced(opened, tmp_path):
     assert opened(uds=path).urls == [f"unix:{path}"]
 
 
-def test_a_unix_socket_in_use_is_refused_and_stays(opened, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "listens"),
+    [
+        (socket.SOCK_STREAM, True),
+        (socket.SOCK_STREAM, False),  # its application is being imported
+        (socket.SOCK_DGRAM, False),
+    ],
+)
+def test_a_unix_socket_in_use_is_refused_and_stays(opened, tmp_path, kind, listens):
     path = tmp_path / "a.sock"
-    with socket.socket(socket.AF_UNIX) as sock:
+    with socket.socket(socket.AF_UNIX, kind) as sock:
         sock.bind(str(path))
-        sock.listen()
+        if listens:
+            sock.listen()
+        before = path.stat().st_ino
         with pytest.raises(StartError, match=r"a\.sock is in use"):
             opened(uds=path)
-        assert path.exists()
+        assert path.stat().st_ino == before
+
+
+def test_one_unix_socket_twice_is_refused(opened, tmp_path):
+    path = tmp_path / "a.sock"
+    with pytest.raises(StartError, match=r"a\.sock is in use"):
+        opened(bind=[f"unix:{path}", f"unix:{path}"])
+    assert not path.exists()
 
 
 def test_somebody_elses_unix_socket_is_not_removed(opened, tmp_path):

@@ -172,8 +172,14 @@ class Supervisor:
     """run() is all there is to do with it."""
 
     def __init__(self, config: Config) -> None:
-        if config.reload and not config.timeout_graceful_shutdown:
-            config = dataclasses.replace(config, timeout_graceful_shutdown=_RELOAD_DEADLINE)
+        if config.reload:
+            config = dataclasses.replace(
+                config,
+                timeout_graceful_shutdown=config.timeout_graceful_shutdown or _RELOAD_DEADLINE,
+                # Files that change replace the worker, and nothing else does.
+                limit_max_requests=None,
+                limit_max_memory=None,
+            )
         self.config = config
         self._workers: set[Worker] = set()
         self._channels: set[asyncio.Task[None]] = set()

@@ -460,6 +460,15 @@ def test_a_change_ends_a_start_up_that_stands_still(folder, reload_arguments):
         assert command.stop() == 0
 
 
+def test_limits_replace_nobody_while_files_are_watched(folder, reload_arguments):
+    arguments = [*reload_arguments, "--limit-max-requests", 1, "--limit-max-memory", "1M"]
+    with Command(*arguments, cwd=folder) as command:
+        url = command.url()
+        assert get(url) == get(url)
+        assert command.stop() == 0
+    assert "is replaced" not in command.output
+
+
 def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_arguments):
     arguments = [*reload_arguments, "--reload-dir", "nowhere"]
     lines = fails(*arguments, cwd=folder, status=1)

@@ -29,6 +29,8 @@ from .server import Server
 
 # How often gunicorn is told that the loop is alive, in seconds, at the least.
 _BEAT = 1.0
+# gunicorn's --keep-alive 0 is no time; here 0 would be no limit.
+_AT_ONCE = 0.001
 
 
 class Worker(base.Worker):
@@ -68,7 +70,7 @@ class Worker(base.Worker):
             "limit_request_line": given.limit_request_line,
             "limit_request_headers": given.limit_request_fields,
             "limit_request_field": given.limit_request_field_size,
-            "timeout_keep_alive": given.keepalive,
+            "timeout_keep_alive": given.keepalive or _AT_ONCE,
             "timeout_graceful_shutdown": given.graceful_timeout,
             "proxy_protocol": str(given.proxy_protocol).lower() not in ("off", "false", "none"),
             "forwarded_allow_ips": _addresses(given.forwarded_allow_ips),

@@ -143,6 +143,17 @@ def test_options(folder):
             assert connection.getresponse().status == 414
 
 
+def test_no_time_for_another_request_is_none(folder):
+    with gunicorn(folder, "--keep-alive", 0) as command:
+        with contextlib.closing(connect(listening(command))) as connection:
+            connection.connect()
+            connection.sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            received = b""
+            while piece := connection.sock.recv(65536):
+                received += piece
+            assert received.startswith(b"HTTP/1.1 200 OK")
+
+
 def test_tls(folder):
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)

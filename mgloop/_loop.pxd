@@ -105,6 +105,7 @@ cdef extern from "<sys/epoll.h>":
     enum:
         EPOLLIN
         EPOLLOUT
+        EPOLLPRI
         EPOLLRDHUP
         EPOLLERR
         EPOLLHUP

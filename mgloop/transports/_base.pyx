@@ -33,7 +33,7 @@ from cpython.object cimport PyObject
 from libc.errno cimport EBADF
 
 from mgloop._loop cimport (
-    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, MGL_OTHER, MGL_TCP, MGL_UNIX,
+    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, LoopCore, MGL_OTHER, MGL_TCP, MGL_UNIX,
     Watcher, mgl_connections, mgl_count, os_error, own_thread,
 )
 
@@ -78,7 +78,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     DEFAULT_HIGH = 64 * 1024
-    INTEREST = EPOLLIN | EPOLLRDHUP | EPOLLET
+    INTEREST = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET
 
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 

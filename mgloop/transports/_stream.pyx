@@ -7,7 +7,8 @@ has those that are not about bytes; what differs is the way of the bytes:
 Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
 pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
 followed by another that would only return EAGAIN, unless the kernel said that the peer is gone:
-then the end is read after those have run whom the data has woken.
+then the end is read after those have run whom the data has woken. Nor has it where a read stops
+early: before urgent data, and on UNIX sockets behind descriptors that are passed.
 After MAX_READS reads the transport goes to the end of the ready queue: others get their turn.
 Small reads go through a scratch buffer and are copied out exactly; large ones into a bytes object
 of the size expected, which is then shrunk.
@@ -42,7 +43,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, SCRATCH, mgl_count,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, LoopCore, SCRATCH, mgl_count,
     mgl_count_read, mgl_count_write, os_error, own_thread,
 )
 from mgloop.tls._protocol cimport SSLProtocol
@@ -72,15 +73,28 @@ cdef extern from *:
         void *volatile block = malloc(4 * 1024 * 1024); /* or it is optimised away */
         free(block);
     }
+
+    /* recv(), and in *asked what it brings unless there is nothing more. On a UNIX socket a read
+     * stops behind descriptors that are passed and, with SO_PASSCRED, where another process has
+     * written: where control data is dropped there may be more, whatever came. */
+    static ssize_t mgl_receive(int fd, void *buf, size_t size, int is_unix, Py_ssize_t *asked) {
+        struct iovec room = {.iov_base = buf, .iov_len = size};
+        struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
+        *asked = size;
+        if (!is_unix) return recv(fd, buf, size, MSG_DONTWAIT);
+        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT);
+        if (n > 0 && message.msg_flags & MSG_CTRUNC) *asked = n;
+        return n;
+    }
     """
     void mgl_prime_malloc()
+    ssize_t mgl_receive(int fd, void *buf, size_t size, bint is_unix, Py_ssize_t *asked)
     cdef struct iovec:
         void *iov_base
         size_t iov_len
     cdef struct msghdr:
         iovec *msg_iov
         size_t msg_iovlen
-    ssize_t recv(int fd, void *buf, size_t n, int flags)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *msg, int flags)
     int shutdown(int fd, int how)
@@ -173,7 +187,7 @@ cdef class Stream(SocketTransport):
     cdef int on_ready(self, uint32_t events) except -1:
         if self.conn_lost or self.fd < 0:
             return 0
-        if events & ~(EPOLLIN | EPOLLRDHUP) and self.blocked:
+        if events & ~(EPOLLIN | EPOLLPRI | EPOLLRDHUP) and self.blocked:
             self.blocked = False
             self.send_queue()
             if self.conn_lost:
@@ -227,15 +241,21 @@ cdef class Stream(SocketTransport):
             if self.closing or self.conn_lost:
                 return 0
             if self.paused:
-                self.missed |= EPOLLIN | events & GONE
+                self.missed |= EPOLLIN | events & (GONE | EPOLLPRI)
                 return 0
             if got < asked:
+                if not events & (GONE | EPOLLPRI):
+                    return 0
                 if not events & GONE:
+                    # A read stops before urgent data. The kernel is to say whether there is more
+                    # than that: a read would drop the urgent byte, which is somebody else's.
+                    if self.watched:
+                        self.loop.rearm(self, self.interest())
                     return 0
                 # The end is behind it. Whom the data has woken runs first, as with asyncio, which
                 # reads once per iteration.
                 break
-        return self.loop.mark_ready(self, EPOLLIN | events & GONE)
+        return self.loop.mark_ready(self, EPOLLIN | events & (GONE | EPOLLPRI))
 
     cdef object receive(self, uint32_t events, Py_ssize_t *asked):
         """The next bytes; b"" at the end; None if there are none now or it has failed."""
@@ -246,7 +266,7 @@ cdef class Stream(SocketTransport):
         if hint < SMALL_READ:
             size = SCRATCH
             data = NULL
-            n = recv(self.fd, self.loop.scratch, SCRATCH, MSG_DONTWAIT)
+            n = mgl_receive(self.fd, self.loop.scratch, size, self.room_on_demand, asked)
         else:
             size = LARGE_READ
             if hint < MIDDLE_READ:
@@ -254,9 +274,9 @@ cdef class Stream(SocketTransport):
                 while size <= <Py_ssize_t>hint:
                     size *= 2
             data = PyBytes_New(NULL, size)
-            n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
+            n = mgl_receive(self.fd, PyBytes_AS_STRING(<object>data), size, self.room_on_demand,
+                            asked)
         mgl_count_read(&self.loop.count, n)
-        asked[0] = size
         if n < 0:
             error = errno
             if data is not NULL:
@@ -298,10 +318,9 @@ cdef class Stream(SocketTransport):
                           f"not {type(buf).__name__}"),
                 "Fatal read error on socket transport")
             return -1
-        n = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
+        n = mgl_receive(self.fd, view.buf, view.len, self.room_on_demand, asked)
         mgl_count_read(&self.loop.count, n)
         error = errno
-        asked[0] = view.len
         PyBuffer_Release(&view)
         if n < 0:
             self.on_read_error(error, events)
@@ -319,7 +338,7 @@ cdef class Stream(SocketTransport):
             PyContext_Enter(<PyObject *>context)
             try:
                 room = tls.read_buffer(asked)
-                n = recv(self.fd, room, asked[0], MSG_DONTWAIT)
+                n = mgl_receive(self.fd, room, asked[0], self.room_on_demand, asked)
                 mgl_count_read(&self.loop.count, n)
                 error = errno
                 if n > 0:

@@ -35,10 +35,11 @@ static plan plans[] = {
     {.name = "realloc"},     {.name = "recv"},     {.name = "recvmmsg"},
     {.name = "send"},        {.name = "sendmsg"},  {.name = "socketpair"},
     {.name = "timerfd_create"}, {.name = "timerfd_settime"}, {.name = "recvfrom"},
-    {.name = "sendto"},
+    {.name = "sendto"},      {.name = "recvmsg"},
 };
 enum { ACCEPT4, CALLOC, EPOLL_CREATE1, EPOLL_CTL, EPOLL_WAIT, MALLOC, REALLOC, RECV, RECVMMSG, SEND,
-       SENDMSG, SOCKETPAIR, TIMERFD_CREATE, TIMERFD_SETTIME, RECVFROM, SENDTO, CALLS };
+       SENDMSG, SOCKETPAIR, TIMERFD_CREATE, TIMERFD_SETTIME, RECVFROM, SENDTO,
+       RECVMSG, CALLS };
 
 static plan *find(const char *name) {
     for (int i = 0; i < CALLS; i++)
@@ -105,6 +106,7 @@ REPLACE(RECVFROM, ssize_t, recvfrom, fd,
         (fd, p, n, flags, a, an))
 REPLACE(RECVMMSG, int, recvmmsg, fd,
         (int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *t), (fd, m, n, flags, t))
+REPLACE(RECVMSG, ssize_t, recvmsg, fd, (int fd, struct msghdr *m, int flags), (fd, m, flags))
 REPLACE(SEND, ssize_t, send, fd, (int fd, const void *p, size_t n, int flags), (fd, p, n, flags))
 REPLACE(SENDTO, ssize_t, sendto, fd,
         (int fd, const void *p, size_t n, int flags, const struct sockaddr *a, socklen_t an),

@@ -523,7 +523,7 @@ class TestTransports:
     """Of streams: an EAGAIN that the kernel would not give, and interruptions."""
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
-    @pytest.mark.parametrize("calls", [("recv",), ("send", "sendmsg")], ids="_".join)
+    @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
     @pytest.mark.parametrize("size", [10, 500_000])
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_once(self, run_faulty, family, calls, size, error):
@@ -547,7 +547,7 @@ run(main())
         )
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
-    @pytest.mark.parametrize("calls", [("recv",), ("send", "sendmsg")], ids="_".join)
+    @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_every_tenth(self, run_faulty, family, calls, error):
         run_faulty(
@@ -623,13 +623,14 @@ left = threading.Event()
 async def main():
     protocol = await connect("{family}", talk)
     assert await protocol.received(5) == b"hello"
-    fail("recv", errno.{error}, fd=protocol.fd)
+    for call in "recv", "recvmsg":
+        fail(call, errno.{error}, fd=protocol.fd)
     protocol.transport.write(b"go")
     protocol.transport.get_write_buffer_size()
     assert left.wait(5)     # the loop stands still until both are there
     await protocol.lost
     assert protocol.data == b"goodbye"
-    assert failed("recv") == 1
+    assert failed("recv") + failed("recvmsg") == 1
 run(main())
 """
         )
@@ -647,10 +648,11 @@ def talk(sock):
         sock.sendall(bytes(4_000_000))
 async def main():
     protocol = await connect("{family}", talk)
-    fail("recv", errno.EAGAIN, fd=protocol.fd, skip={skip})
+    for call in "recv", "recvmsg":
+        fail(call, errno.EAGAIN, fd=protocol.fd, skip={skip})
     await protocol.lost
     assert len(protocol.data) == 4_000_005
-    assert failed("recv") == 1
+    assert failed("recv") + failed("recvmsg") == 1
 run(main())
 """
         )

@@ -8,6 +8,7 @@ the end in test_stream_closing.py, volume in test_stream_load.py.
 
 import asyncio
 import contextvars
+import socket
 
 import pytest
 import support
@@ -174,6 +175,56 @@ async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_calle
         peer.send(b"x")
         await protocol.got(1)
         assert variable.get() == "unset"
+
+
+# --- where a read stops early --------------------------------------------------------------------
+
+
+@either_protocol
+@pytest.mark.parametrize("inline", [0, 1], ids=["aside", "inline"])
+@on_loop
+async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inline):
+    protocol = recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, peer):
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
+        for _ in range(3):
+            start = len(protocol.received)
+            peer.send(b"ab")
+            peer.send(b"U", socket.MSG_OOB)
+            peer.send(b"cd")
+            expected = b"abUcd" if inline else b"abcd"
+            received = await asyncio.wait_for(protocol.got(start + len(expected)), support.PATIENCE)
+            assert received[start:] == expected
+
+
+@on_loop
+async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop):
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol) as (transport, peer):
+        with transport.get_extra_info("socket").dup() as sock:
+            peer.send(b"ab")
+            peer.send(b"U", socket.MSG_OOB)
+            assert await protocol.got(2) == b"ab"
+            await support.turns()
+            assert sock.recv(1, socket.MSG_OOB) == b"U"
+        peer.send(b"cd")
+        assert await protocol.got(4) == b"abcd"
+
+
+@either_protocol
+@on_loop
+async def test_what_follows_descriptors_is_not_left_behind(loop, socketpair, recorder):
+    ours, peer = socketpair
+    protocol = recorder(loop)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
+    socket.send_fds(peer, [b"with one"], [peer.fileno()])
+    socket.send_fds(peer, [b"another"], [peer.fileno()])
+    peer.send(b"without")
+    received = await asyncio.wait_for(protocol.got(22), support.PATIENCE)
+    assert received == b"with oneanotherwithout"
+    transport.abort()
+    await protocol.lost
 
 
 # --- set_protocol --------------------------------------------------------------------------------

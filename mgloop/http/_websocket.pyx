@@ -74,6 +74,8 @@ cdef enum:
     # At each message of the application's it would cost too much to see whether it can be sent.
     LOOKS_AT = 16
 
+cdef bint WRITELINES_PAUSES = _stdlib.WRITELINES_PAUSES
+
 cdef dict KINDS = {
     "websocket.accept": MSG_ACCEPT,
     "websocket.send": MSG_SEND,
@@ -325,7 +327,7 @@ cdef class WebSocket:
         frames = self.writer.message(payload)
         if len(frames) == 1:
             self.transport.write(frames[0])
-        elif _stdlib.WRITELINES_PAUSES:
+        elif WRITELINES_PAUSES:
             self.transport.writelines(frames)
         else:
             for part in frames:

@@ -5,7 +5,6 @@ import json
 import os
 import pydoc
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -561,21 +560,3 @@ def test_certificates_are_checked_by_check(folder, tmp_path):
     arguments = ["--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem", "--check"]
     (line,) = fails("serve", "main:app", *arguments, cwd=folder, status=1)
     assert "not a pair" in line
-
-
-def test_an_encrypted_key_needs_its_password(folder):
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-    leaf = certificates.authority().issue_cert("localhost")
-    (folder / "cert.pem").write_bytes(leaf.cert_chain_pems[0].bytes())
-    (folder / "plain.pem").write_bytes(leaf.private_key_pem.bytes())
-    encrypted = ["-aes256", "-passout", "pass:secret", "-out", "key.pem"]
-    certificates.openssl(folder, "pkey", "-in", "plain.pem", *encrypted)
-    arguments = ["--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem", "--check"]
-    (line,) = fails("serve", "main:app", *arguments, cwd=folder, status=1)
-    assert line.endswith("the key in key.pem is encrypted: give ssl_keyfile_password")
-    arguments.append("--ssl-keyfile-password")
-    (line,) = fails("serve", "main:app", *arguments, "wrong", cwd=folder, status=1)
-    assert "or the wrong password" in line
-    with Command("serve", "main:app", *arguments, "secret", cwd=folder) as command:
-        assert command.end() == 0, command.output

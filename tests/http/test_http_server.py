@@ -701,9 +701,12 @@ def test_a_wrong_password_is_one_line_and_nobody_is_asked(folder, authority):
             form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(b"right")
         )
     )
-    for password in ([], ["--ssl-keyfile-password", "wrong"]):
+    for password, says in (
+        ([], "the key in key.pem is encrypted: give ssl_keyfile_password"),
+        (["--ssl-keyfile-password", "wrong"], "the wrong password"),
+    ):
         (line,) = fails("serve", "main:app", *TLS, *password, cwd=folder, status=1)
-        assert "the wrong password" in line
+        assert says in line
     arguments = ["serve", "main:app", *TLS, "--ssl-keyfile-password", "right", "--check"]
     with Command(*arguments, cwd=folder) as command:
         assert command.end() == 0

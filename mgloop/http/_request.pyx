@@ -483,9 +483,13 @@ cdef class Request(Writer):
         elif trailing:
             raise RuntimeError("a header of the framing cannot be a trailer")
         elif kind == MGL_CONNECTION:
-            # Whether it stays open is the server's to say, and an upgrade cannot be had this way.
-            if b"close" in value.lower():
+            # Whether it stays open is the server's to say. That Upgrade is of this connection, where
+            # a 426 says what it asks for, is the application's (RFC 9110, 7.8).
+            value = value.lower()
+            if b"close" in value:
                 self.close_after = True
+            if b"upgrade" in value:
+                mgl_out_field(&self.channel.site.out, b"connection", 10, b"upgrade", 7)
             return True
         elif kind == MGL_CONTENT_LENGTH:
             if self.has_length:

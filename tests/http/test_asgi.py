@@ -131,6 +131,22 @@ async def test_headers_are_those_of_the_application(loop):
 
 
 @on_loop
+async def test_an_application_may_ask_for_an_upgrade(loop):
+    """Whoever sends Upgrade has to say that it is of this connection: RFC 9110, 7.8."""
+    headers = [(b"upgrade", b"TLS/1.0"), (b"connection", b"keep-alive, Upgrade")]
+    app = app_of({**START, "status": 426, "headers": headers}, body(b"ok"))
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for _ in range(2):
+            status, headers, _ = await client.request(get())
+            assert (status, headers["upgrade"], headers["connection"]) == (
+                426,
+                "TLS/1.0",
+                "upgrade",
+            )
+
+
+@on_loop
 async def test_configured_headers_take_the_place_of_the_servers_own(loop):
     configured = [("Server", "configured"), ("Date", "never")]
     for given, server in ([], "configured"), ([(b"server", b"the application's")], None):

@@ -19,7 +19,7 @@ async def app(scope, receive, send):
         answer = json.loads(text)
     else:
         answer = payload.HELLO if scope["path"] == "/" else payload.NESTED
-    body = json.dumps(answer, separators=(",", ":")).encode()
+    body = json.dumps(answer).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -138,7 +138,7 @@ class Answers:
 
     async def read(self, reader: asyncio.StreamReader) -> None:
         """Until the server closes, or says nothing more."""
-        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+        try:
             while True:
                 async with asyncio.timeout(PATIENCE if self.statuses else 10):
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -148,7 +148,10 @@ class Answers:
                 self.statuses.append(status)
                 if status == 200:
                     self.understood.append(json.loads(body))
-        self.closed = reader.at_eof()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.closed = True
+        except TimeoutError:
+            pass
 
 
 async def ask(port: int, data: bytes, *, bytewise: bool) -> Answers:

@@ -483,8 +483,8 @@ cdef class Request(Writer):
         elif trailing:
             raise RuntimeError("a header of the framing cannot be a trailer")
         elif kind == MGL_CONNECTION:
-            # Whether it stays open is the server's to say. That Upgrade is of this connection, where
-            # a 426 says what it asks for, is the application's (RFC 9110, 7.8).
+            # Whether it stays open is the server's to say. That Upgrade is of this connection,
+            # where a 426 says what it asks for, is the application's (RFC 9110, 7.8).
             value = value.lower()
             if b"close" in value:
                 self.close_after = True

@@ -154,7 +154,6 @@ cdef class Request(Writer):
     cdef int write_piece(self, bytes data, bint more) except -1
     cdef int complete(self) except -1
     cdef object drained(self, bint more)
-    cdef bint is_leaving(self) except -1
     cdef int app_returned(self, object value) except -1
     cdef int app_raised(self, object exc) except -1
     cdef int abandon(self) except -1

@@ -18,7 +18,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from mgloop._awaitable cimport Awaitable, thrown
-from mgloop.http._ready cimport Waiters
+from mgloop.http._ready cimport Waiters, is_leaving
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
     STATUS_LINES, Site, Writer,
@@ -59,7 +59,6 @@ cdef extern from "Python.h":
 cdef enum:
     FLUSH_AT = 32 << 10     # what waits for more, in bytes
     COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
-    LOOKS_AT = 16           # for each piece it would cost too much to see whether it can be sent
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -739,18 +738,13 @@ cdef class Request(Writer):
         """What send() returns: the application waits while the peer does not take what was sent."""
         cdef Draining result
         if not self.channel.lost and (
-                self.channel.paused_writing or more and self.is_leaving()):
+                self.channel.paused_writing
+                or more and is_leaving(self.channel.transport, &self.pieces)):
             result = Draining.__new__(Draining)
             result.room = self.channel.room
             result.future = result.room.new_future(self.channel.site.loop)
             return result
         return self.channel.site.ready
-
-    cdef inline bint is_leaving(self) except -1:
-        """Whether the connection is broken, and connection_lost() about to be called: which would
-        never be while an application sends on and on, for it waits for nothing else."""
-        self.pieces += 1
-        return self.pieces % LOOKS_AT == 0 and self.channel.transport.is_closing()
 
     # --------------------------------------------------------------------- the end ----
 

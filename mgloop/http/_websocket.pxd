@@ -138,7 +138,6 @@ cdef class WebSocket:
     cdef int fail_hard(self, str what) except -1
     cdef object take(self)
     cdef bint put(self, object message) except -1
-    cdef bint is_leaving(self) except -1
     cdef int accept(self, object message) except -1
     cdef int send_payload(self, object message) except -1
     cdef int close_by_app(self, object message) except -1

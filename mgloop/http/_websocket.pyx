@@ -42,6 +42,7 @@ from mgloop.http._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
     WS_TEXT, close_frame, control_frame, sendable,
 )
+from mgloop.http._ready cimport is_leaving
 from mgloop.http._site cimport (
     STATUS_LINES, check_piece, closing_response, content_length, header_line, without,
 )
@@ -71,8 +72,6 @@ cdef enum:
     QUEUE_BYTES = 256 * 1024
     # Of what came before the application has answered the handshake.
     EARLY_BYTES = 64 * 1024
-    # At each message of the application's it would cost too much to see whether it can be sent.
-    LOOKS_AT = 16
 
 cdef bint WRITELINES_PAUSES = _stdlib.WRITELINES_PAUSES
 
@@ -226,7 +225,7 @@ cdef class WebSocket:
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
         cdef int todo
         if not self.lost and (self.state == WS_OPEN or self.state == WS_DENYING) and (
-                self.writing_paused or self.is_leaving()):
+                self.writing_paused or is_leaving(self.transport, &self.sends)):
             return False
         if self.app_closed or self.lost:
             self.gone(number, kind)
@@ -258,12 +257,6 @@ cdef class WebSocket:
             raise RuntimeError(
                 f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
         return True
-
-    cdef inline bint is_leaving(self) except -1:
-        """Whether the connection is broken, and connection_lost() about to be called: which would
-        never be while an application sends on and on, for it waits for nothing else."""
-        self.sends += 1
-        return self.sends % LOOKS_AT == 0 and self.transport.is_closing()
 
     cdef int gone(self, int message, object kind) except -1:
         """A message after the end: the application's mistake, or it cannot have known."""

@@ -77,7 +77,7 @@ cdef class SocketTransport(Watcher):
     cdef bint connected         # the protocol is to hear of connection_lost()
     cdef bint watched
     cdef bint exposed           # somebody has the bare descriptor: nothing is deferred any more
-    cdef bint room_on_demand    # EPOLLOUT is asked for while something waits, not always
+    cdef bint room_on_demand    # not TCP: EPOLLOUT is asked for while something waits, not always
     cdef bint awaits_room       # ... and is now
     cdef bint counted           # among the open connections
 

@@ -128,7 +128,7 @@ cdef class Listener(Watcher):
         cdef Name peer
         cdef socklen_t size
         cdef int fd, _i
-        cdef object peername = None
+        cdef object peername = None, conn
         for _i in range(self.backlog):
             if self.stopped:
                 return 0
@@ -142,21 +142,19 @@ cdef class Listener(Watcher):
             if fd < 0:
                 return self.accept_failed(errno)
             self.count_accepted()
-            if self.family == AF_UNIX:
-                try:
-                    peername = unix_name(&peer.path, size)
-                except BaseException:
-                    close(fd)
-                    raise
-            if self.sslcontext is None and not self.loop._debug:
-                self.accept(fd, &peer.ip, peername)
-                continue
+            conn = None
             try:
-                conn = socket.socket(
-                    self.family, self.sock.type | SOCK_NONBLOCK, self.sock.proto, fileno=fd)
+                if self.family == AF_UNIX:
+                    peername = unix_name(&peer.path, size)
+                if self.sslcontext is not None or self.loop._debug:
+                    conn = socket.socket(
+                        self.family, self.sock.type | SOCK_NONBLOCK, self.proto, fileno=fd)
             except BaseException:
                 close(fd)
                 raise
+            if conn is None:
+                self.accept(fd, &peer.ip, peername)
+                continue
             self.accept_cold(conn, address_tuple(&peer.ip) if peername is None else peername)
         return 0
 

@@ -61,6 +61,16 @@ def expect(condition: bool, what: str) -> None:
         raise SystemExit(f"not so: {what}")
 
 
+def server(app: str, *options: str, log_level: str = "critical") -> list[str]:
+    """What serves *app*: mgloop's own, which logs from *log_level* on, where the loop is mgloop's,
+    else uvicorn, the control, to whose log what breaks the rules is a traceback."""
+    shared = [app, "--lifespan", "off", "--no-access-log", *options]
+    if loop_class().__module__.startswith("mgloop"):
+        return [sys.executable, "-m", "mgloop", "serve", *shared, "--log-level", log_level]
+    loop = os.environ["ECOSYSTEM_LOOP"]
+    return [sys.executable, "-m", "uvicorn", *shared, "--log-level", "critical", "--loop", loop]
+
+
 @contextlib.contextmanager
 def serving(*command: str) -> Iterator[int]:
     """A server of this folder as a process, which is told its listener by ``--fd``; its port.

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common import expect, loop_class, run, say, serving
+from common import expect, run, say, server, serving
 
 REQUESTS = Path(os.environ["ECOSYSTEM_SOURCES"], "tests", "requests")
 
@@ -118,14 +118,6 @@ def with_host(data: bytes, everywhere: bool) -> bytes:
     """A request of HTTP/1.1 that has no Host is given one, and not only the first."""
     line = rb"HTTP/1\.1\r\n" if everywhere else rb"\A[^\r\n]+HTTP/1\.1\r\n"
     return re.sub(rb"(?i)(" + line + rb")(?!(?:[^\r\n]+\r\n)*host\s*:)", rb"\1Host: h\r\n", data)
-
-
-def command() -> list[str]:
-    """What serves `app`, without its address."""
-    shared = ["gunicorn_requests_program:app", "--lifespan", "off", "--no-access-log"]
-    if loop_class().__module__.startswith("mgloop"):
-        return [sys.executable, "-m", "mgloop", "serve", *shared, "--log-level", "critical"]
-    return [sys.executable, "-m", "uvicorn", *shared, "--log-level", "critical"]
 
 
 class Answers:
@@ -242,10 +234,10 @@ async def main() -> None:
         counts["to be refused" if wanted is None else "to be understood"] += 1
     bad = []
     for arguments, files in groups.items():
-        with serving(*command(), *arguments) as port:
+        silent = OPTIONS["proxy_protocol"] in arguments
+        with serving(*server("gunicorn_requests_program:app", *arguments)) as port:
             for name, path, wanted in files:
                 for bytewise in (False, True):
-                    silent = OPTIONS["proxy_protocol"] in arguments
                     wrong = await verdict(port, path, wanted, bytewise=bytewise, silent=silent)
                     if wrong:
                         say(f"{name}{' byte by byte' if bytewise else ''}: {wrong}")

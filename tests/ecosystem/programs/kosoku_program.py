@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import trustme
-from common import expect, loop_class, say, serving
+from common import expect, say, server, serving
 from kosoku import FailureError, run_fuzzingclient
 from kosoku.cases import CASES
 
@@ -40,14 +40,8 @@ async def app(scope, receive, send) -> None:
 
 def command() -> list[str]:
     """What serves `app`, without its address."""
-    loop = os.environ["ECOSYSTEM_LOOP"]
-    shared = ["kosoku_program:app", "--lifespan", "off", "--no-access-log"]
     # A case that takes longer than the usual 20 s takes a ping for the end of it.
-    shared += ["--ws-ping-interval", "3600"]
-    if loop_class().__module__.startswith("mgloop"):
-        return [sys.executable, "-m", "mgloop", "serve", *shared, "--log-level", "warning"]
-    # What breaks the rules is a traceback in its log.
-    return [sys.executable, "-m", "uvicorn", *shared, "--log-level", "critical", "--loop", loop]
+    return server("kosoku_program:app", "--ws-ping-interval", "3600", log_level="warning")
 
 
 def wait_until_up(url: str, tls: ssl.SSLContext | None = None) -> None:

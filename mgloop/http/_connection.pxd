@@ -66,6 +66,7 @@ cdef class Connection(Channel):
     cdef Request unbegun                # whose head has just been read
     cdef bytes ahead                    # what came behind the request, or None
     cdef bint feeding                   # inside feed()
+    cdef bint go_on_due                 # _go_on() is scheduled
     cdef bint paused_reading
     cdef bint over_tls
     cdef object failure                 # (status, reason) found in the midst of parsing, or None
@@ -92,7 +93,7 @@ cdef class Connection(Channel):
     cdef bint wants_websocket
     cdef bint timed                     # the deadline is of the head that is being read
     cdef Py_ssize_t unsent              # what the client had not taken when it was asked last
-    cdef double stalled                 # and for how long, in seconds, it has taken nothing
+    cdef double progress_at             # when it took some of that last: mgl_coarse_time()
     cdef Py_ssize_t extension_len       # of the present chunk
     cdef bint at_chunk                  # a chunk's first line comes next
     cdef bint last_chunk                # ... has said that no other follows
@@ -115,6 +116,7 @@ cdef class Connection(Channel):
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
     cdef int begin_message(self, str method) except -1
     cdef int keep(self, bytes data) except -1
+    cdef int schedule_go_on(self) except -1
     cdef int set_time(self) except -1
     cdef int pause_reading(self) except -1
     cdef int resume_reading(self) except -1

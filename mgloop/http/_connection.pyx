@@ -26,8 +26,8 @@ from mgloop.http._llhttp cimport (
 )
 from mgloop.http._request cimport MGL_HELD, Channel, Request, mgl_clock_ns
 from mgloop.http._site cimport (
-    MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_WRITE, Site, closing_response,
-    mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
+    MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_TAIL, MGL_WRITE, Site, closing_response,
+    mgl_coarse_time, mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
 )
 
 import logging
@@ -48,6 +48,7 @@ cdef enum:
     AHEAD = 64 << 10            # bytes of later requests that are kept while one is answered
     DISCARD = 1 << 20           # bytes of a body that nobody wants
     EXTENSIONS = 4096           # bytes of a chunk's extensions
+    MAX_REQUESTS = 64           # of one connection that are begun before others are served
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -177,6 +178,24 @@ settings.on_body = on_body
 settings.on_message_complete = on_message_complete
 
 
+cdef struct Share:
+    # Of the loop's time: what one call of feed() has used.
+    int requests
+    double began
+
+
+cdef bint is_used_up(Share *share) noexcept:
+    """Called before each request of a feed(). Whether the next one has to wait for other
+    connections: after MAX_REQUESTS, or a tick of the coarse clock (1 to 10 ms)."""
+    share.requests += 1
+    if share.requests == 1:
+        return False
+    if share.requests == 2:
+        share.began = mgl_coarse_time()
+        return False
+    return share.requests > MAX_REQUESTS or mgl_coarse_time() != share.began
+
+
 cdef class Connection(Channel):
     """The protocol of an HTTP/1 connection of `site`."""
 
@@ -245,21 +264,23 @@ cdef class Connection(Channel):
             mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
         if self.ahead is not None and self.state == MGL_READS_HEAD:
-            self.site.call_soon(self._go_on)
+            self.schedule_go_on()
 
     cdef int watch_writing(self) except -1:
         """Give the client the time to take something of what has been written."""
         if self.state == MGL_LINGERS:
             return 0    # where that is watched all the time
         self.unsent = _peer.waiting(self.transport)
-        self.stalled = 0
+        self.progress_at = mgl_coarse_time()
         return self.set_deadline(MGL_WRITE)
 
     # -------------------------------------------------------------------- reading ----
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1:
-        """Parse what has come; begin what requests there are, as far as they may run."""
+        """Parse what has come; begin what requests there are, as far as they may run. Other
+        connections are served between many requests of one read."""
         cdef Py_ssize_t used
+        cdef Share share = Share(0, 0)
         self.feeding = True
         try:
             while n > 0 and self.state < MGL_LINGERS:
@@ -269,6 +290,10 @@ cdef class Connection(Channel):
                     self.keep(data[:n])
                     break
                 if self.method is None:
+                    if self.state == MGL_READS_HEAD and not self.in_head and is_used_up(&share):
+                        self.keep(data[:n])
+                        self.schedule_go_on()
+                        break
                     self.take_method(data, n, &used)
                 else:
                     self.one_message(data, n, &used)
@@ -286,6 +311,12 @@ cdef class Connection(Channel):
             self.pause_reading()
         return 0
 
+    cdef int schedule_go_on(self) except -1:
+        if not self.go_on_due:
+            self.site.call_soon(self._go_on)
+            self.go_on_due = True
+        return 0
+
     cdef int set_time(self) except -1:
         """Give the client the time for what comes next, if anything does."""
         if self.site.closing:
@@ -293,6 +324,9 @@ cdef class Connection(Channel):
             self.begin_shutdown()
         if self.state == MGL_READS_HEAD:
             if self.timed:
+                return 0
+            if self.ahead is not None:
+                mgl_deadline_unset(&self.deadline)  # the next request is here
                 return 0
             if self.in_head:
                 self.timed = True
@@ -787,7 +821,7 @@ cdef class Connection(Channel):
             if self.feeding:
                 return 0    # which goes on
             if self.ahead is not None:
-                self.site.call_soon(self._go_on)
+                self.schedule_go_on()
             else:
                 self.resume_reading()
                 self.set_time()
@@ -796,6 +830,7 @@ cdef class Connection(Channel):
     def _go_on(self):
         """Parse what came behind the request that has been answered, if the client takes that."""
         cdef bytes ahead = self.ahead
+        self.go_on_due = False
         if ahead is None or self.state != MGL_READS_HEAD or self.paused_writing:
             return
         self.ahead = None
@@ -885,7 +920,7 @@ cdef class Connection(Channel):
     cdef int watch_rest(self, int kind) except -1:
         """Nothing more is written now: ask in a while how much of it is still there."""
         self.unsent = PY_SSIZE_T_MAX
-        self.stalled = 0
+        self.progress_at = mgl_coarse_time()
         return self.set_deadline(kind)
 
     cdef int cut_short(self, Request request) except -1:
@@ -932,7 +967,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int timed_out(self, int kind) except -1:
-        if kind == MGL_KEEP_ALIVE:
+        if kind == MGL_KEEP_ALIVE or kind == MGL_TAIL:
             self.idle_for_long()
         elif kind == MGL_HEAD and not self.in_head:
             self.close_transport()
@@ -949,8 +984,8 @@ cdef class Connection(Channel):
         has taken its end since the last look."""
         cdef Py_ssize_t before = self.unsent
         if self.paused_writing:
-            return self.set_deadline(MGL_KEEP_ALIVE)    # the time to write counts
-        if self.still_taken(MGL_KEEP_ALIVE):
+            return self.set_deadline(MGL_TAIL)      # the time to write counts
+        if self.still_taken(MGL_TAIL):
             return 0
         if self.unsent > 0:
             return self.cut()
@@ -962,12 +997,11 @@ cdef class Connection(Channel):
         """Whether the client, whose time is over, takes what was written: then it has more time."""
         cdef Py_ssize_t unsent = _peer.waiting(self.transport)
         cdef double limit = self.site.timeout_write
+        cdef double now = mgl_coarse_time()
         if unsent < self.unsent:
-            self.stalled = 0
-        else:
-            self.stalled += self.site.deadlines.lasts[kind]
+            self.progress_at = now
         self.unsent = unsent
-        if kind != MGL_WRITE and unsent == 0 or 0 < limit <= self.stalled:
+        if kind != MGL_WRITE and unsent == 0 or 0 < limit <= now - self.progress_at + 0.01:
             return False
         self.set_deadline(kind)
         return True

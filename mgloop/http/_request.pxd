@@ -7,7 +7,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from mgloop.http._ready cimport Waiters
-from mgloop.http._site cimport Member, Site, Writer
+from mgloop.http._site cimport Member, Site, mgl_outgoing
 
 
 cdef extern from "clock.h":
@@ -89,7 +89,7 @@ cdef class Channel(Member):
     cdef int write_failed(self, object exc) except -1
 
 
-cdef class Request(Writer):
+cdef class Request:
     cdef readonly dict scope
     cdef Channel channel
     cdef object coroutine               # the application's, None until begun
@@ -128,6 +128,8 @@ cdef class Request(Writer):
     cdef unsigned int pieces            # of the body that have others behind them
     cdef int64_t began                  # for the access log: mgl_clock_ns()
     cdef bint noted                     # it has been told
+    cdef mgl_outgoing *out              # what is written and not sent yet, or NULL
+    cdef bint writing                   # the transport's write() runs
 
     cdef int begin(self) except -1
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1
@@ -141,16 +143,18 @@ cdef class Request(Writer):
     cdef object send_file(self, dict message, bint by_path)
     cdef object send_trailers(self, dict message)
     cdef int send_hint(self, dict message) except -1
-    cdef int write_headers(self, object headers, bint trailing) except -1
-    cdef bint note_header(self, int kind, bytes value, bint trailing) except -1
-    cdef int forget_headers(self) noexcept
+    cdef int check_state(self, int message, object kind) except -1
+    cdef mgl_outgoing *reserve(self, size_t size) except NULL
+    cdef bytes common_lines(self)
     cdef int check_length(self, Py_ssize_t n, bint more) except -1
     cdef int hand_over(self, bytes data) except -1
+    cdef int give(self, bytes data) except -1
+    cdef int flush(self) except -1
     cdef int flush_soon(self) except -1
     cdef int refused(self, int status, Py_ssize_t n) except -1
     cdef int note_access(self) except -1
     cdef int suspended(self) except -1
-    cdef int frame(self, Py_ssize_t n, bint more) except -1
+    cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept
     cdef int write_piece(self, bytes data, bint more) except -1
     cdef int complete(self) except -1
     cdef object drained(self, bint more)

@@ -5,9 +5,13 @@ Native because it runs per request and per message.  A Request is itself the cor
 so it sees each time the application waits, how it ends and what it raises, with no frame of Python
 in between and no done callback.
 
-What the application sends is put together in the site's buffer and given to the transport when the
-application waits, when the response has ended, or when it is large.  A head and a body that are
-sent one after the other so leave as one segment, and ten chunks as well.
+What the application sends is put together in a buffer of the request's own (outgoing.h) and given to
+the transport when the application waits, when the response has ended, or when it is large.  A head
+and a body that are sent one after the other so leave as one segment, and ten chunks as well.
+
+Python code that runs while a message is written (the collector, a finalizer, the application's own
+objects) may send other messages, of this response too.  So each message is first read, checked and
+measured, then the state is checked, and then all of it is copied by C functions that cannot fail.
 
 Lifetime: the task has a reference until the application has returned, the connection has one until
 the response is complete.  A late send() finds a response that is complete, never another one.
@@ -20,10 +24,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from mgloop._awaitable cimport Awaitable, thrown
 from mgloop.http._ready cimport Waiters, is_leaving
 from mgloop.http._site cimport (
-    MGL_BODY, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER, Member,
-    STATUS_LINES, Site, Writer,
-    check_header, check_piece, check_value, content_length, mgl_header_kind, mgl_out_add,
-    mgl_out_chunk_size, mgl_out_clear, mgl_out_decimal, mgl_out_field, mgl_outgoing, without,
+    MGL_BODY, MGL_CHUNK_LINE, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_DECIMAL_DIGITS,
+    MGL_OTHER_HEADER, MGL_SERVER, MGL_TRANSFER_ENCODING, Member, STATUS_LINES, Site,
+    check_header, check_piece, check_value, content_length, mgl_header_kind, mgl_out_free,
+    mgl_out_reserve, mgl_outgoing, mgl_pool_give, mgl_pool_take, mgl_put, mgl_put_chunk_line,
+    mgl_put_decimal, mgl_put_field, without,
 )
 
 import logging
@@ -59,6 +64,9 @@ cdef extern from "Python.h":
 cdef enum:
     FLUSH_AT = 32 << 10     # what waits for more, in bytes
     COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
+    # The most bytes that end_head() adds to the site's lines, and write_piece() to a piece.
+    HEAD_END = 96 + MGL_DECIMAL_DIGITS
+    CHUNK_ENDS = MGL_CHUNK_LINE + 7
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -193,11 +201,14 @@ cdef class Channel(Member):
         raise NotImplementedError
 
 
-cdef class Request(Writer):
+cdef class Request:
     """A request, which is the coroutine of its task as well."""
 
     def __cinit__(self):
         self.channel = NOBODY
+
+    def __dealloc__(self):
+        mgl_out_free(self.out)
 
     # -------------------------------------------------------------- as a coroutine ----
 
@@ -388,8 +399,7 @@ cdef class Request(Writer):
         kind = <object>fields.type
         if self.disconnected and self.state != MGL_COMPLETE:
             raise ClientDisconnected("the client has disconnected")
-        if self.in_file or not mgl_may_send(self.state, what):
-            self.refuse(kind)
+        self.check_state(what, kind)
         # Owned before anything of the application's runs, which may change the message.
         if what == MGL_BODY_PIECE:
             first = None if fields.body is NULL else <object>fields.body
@@ -414,6 +424,9 @@ cdef class Request(Writer):
         if self.in_file:
             raise RuntimeError(
                 f"Unexpected ASGI message '{kind}' sent, while a file is being sent.")
+        if self.writing:
+            raise RuntimeError(
+                f"Unexpected ASGI message '{kind}' sent, while another one is being written.")
         if self.state == MGL_COMPLETE:
             raise RuntimeError(
                 f"Unexpected ASGI message '{kind}' sent, after response already completed.")
@@ -421,123 +434,86 @@ cdef class Request(Writer):
 
     cdef object send_start(self, int status, object headers, bint trailers):
         cdef mgl_outgoing *out
-        cdef bytes line
-        cdef size_t before
-        cdef bint closes = self.close_after
+        cdef Lines lines
+        cdef tuple plain
+        cdef bytes first
         if status < 200 or status > 599:
             raise ValueError(f"status {status} is not one of a final response, 200 to 599")
-        headers = settled(self, headers, "http.response.start")
-        out = self.channel.site.claim(self)
-        before = out.len
-        line = <bytes>STATUS_LINES[status]
-        mgl_out_add(out, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
+        plain = plain_headers(headers)
+        measure(plain, False, &lines)
+        self.check_state(MGL_START, "http.response.start")
+        first = <bytes>STATUS_LINES[status]
+        out = self.reserve(PyBytes_GET_SIZE(first) + lines.size)
+        mgl_put(out, PyBytes_AS_STRING(first), PyBytes_GET_SIZE(first))
+        put_headers(out, plain, &lines)
+        self.status = status
         self.no_body = self.is_head or status == 204 or status == 304
         self.trailers = trailers
-        try:
-            self.write_headers(headers, False)
-        except BaseException:
-            out.len = min(out.len, before)
-            self.forget_headers()
-            self.close_after = closes
-            raise
-        self.status = status
+        self.has_length = lines.length >= 0
+        self.length = lines.length
+        self.chunked = lines.chunked
+        self.has_date = lines.date
+        self.has_server = lines.server
+        if lines.closes:
+            self.close_after = True
         self.state = MGL_HELD
         if not self.stepping:
             self.flush_soon()
         return self.channel.site.ready
 
-    cdef int write_headers(self, object headers, bint trailing) except -1:
-        """Put the lines into the buffer, and note what they say of the body and the connection."""
-        cdef mgl_outgoing *out = &self.channel.site.out
-        cdef bytes name, value
-        cdef const char *n
-        cdef const char *v
-        cdef Py_ssize_t nlen, vlen
-        cdef int kind
-        for pair in headers:
-            if PyTuple_CheckExact(pair) and PyTuple_GET_SIZE(pair) == 2:
-                name_object = <object>PyTuple_GET_ITEM(pair, 0)
-                value_object = <object>PyTuple_GET_ITEM(pair, 1)
-            else:
-                name_object, value_object = pair
-            name = as_bytes(name_object)
-            value = as_bytes(value_object)
-            n = PyBytes_AS_STRING(name)
-            nlen = PyBytes_GET_SIZE(name)
-            v = PyBytes_AS_STRING(value)
-            vlen = PyBytes_GET_SIZE(value)
-            check_header(name, value)
-            kind = mgl_header_kind(n, nlen)
-            if kind != MGL_OTHER_HEADER and self.note_header(kind, value, trailing):
-                continue
-            mgl_out_field(out, n, nlen, v, vlen)
+    cdef int check_state(self, int message, object kind) except -1:
+        """Refuse the message unless it comes next; called when no more Python code runs before it
+        is written."""
+        if self.in_file or self.writing or not mgl_may_send(self.state, message):
+            self.refuse(kind)
         return 0
 
-    cdef bint note_header(self, int kind, bytes value, bint trailing) except -1:
-        """Note what the header says of the response; True: it is written elsewhere, or never."""
-        if kind == MGL_DATE:
-            self.has_date = True
-        elif kind == MGL_SERVER:
-            self.has_server = True
-        elif trailing:
-            raise RuntimeError("a header of the framing cannot be a trailer")
-        elif kind == MGL_CONNECTION:
-            # Whether it stays open is the server's to say. That Upgrade is of this connection,
-            # where a 426 says what it asks for, is the application's (RFC 9110, 7.8).
-            value = value.lower()
-            if b"close" in value:
-                self.close_after = True
-            if b"upgrade" in value:
-                mgl_out_field(&self.channel.site.out, b"connection", 10, b"upgrade", 7)
-            return True
-        elif kind == MGL_CONTENT_LENGTH:
-            if self.has_length:
-                raise RuntimeError("Content-Length twice")
-            self.length = content_length(value)
-            self.has_length = True
-        else:
-            if value.lower() != b"chunked":
-                raise RuntimeError(f"Transfer-Encoding {value!r} is not chunked alone")
-            self.chunked = True     # written where it is decided: not to HTTP/1.0, and once
-            return True
-        return False
+    cdef mgl_outgoing *reserve(self, size_t size) except NULL:
+        """The buffer, with room for `size` bytes."""
+        if self.out is NULL:
+            self.out = mgl_pool_take(&self.channel.site.pool)
+        mgl_out_reserve(self.out, size)
+        return self.out
 
-    cdef int forget_headers(self) noexcept:
-        self.has_length = self.chunked = self.has_date = self.has_server = False
-        return 0
-
-    cdef int frame(self, Py_ssize_t n, bint more) except -1:
-        """End the head. n: bytes of the body that are there, `more` are to come."""
-        cdef Site site = self.channel.site
-        cdef mgl_outgoing *out = &site.out
+    cdef bytes common_lines(self):
+        """The lines that every response of the site has, but for those that the application has
+        given itself; or None if the head has been ended. May run Python code."""
         cdef bytes common
-        if self.no_body:
-            self.chunked = False
-        elif self.has_length:
+        if self.state != MGL_HELD:
+            return None
+        common = self.channel.site.headers_now()
+        if self.has_date or self.has_server:
+            common = without(common, self.has_date, self.has_server)
+        return common
+
+    cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept:
+        """End a head that is held. n: bytes of the body that are there, `more` are to come. The
+        caller has reserved HEAD_END bytes and those of `common`, or none if that is None."""
+        cdef mgl_outgoing *out = self.out
+        if self.state != MGL_HELD:
+            return 0
+        if self.no_body or self.has_length:
             self.chunked = False
         elif not more and not self.chunked and not self.trailers:
-            mgl_out_add(out, b"content-length: ", 16)
-            mgl_out_decimal(out, n)
-            mgl_out_add(out, b"\r\n", 2)
+            mgl_put(out, b"content-length: ", 16)
+            mgl_put_decimal(out, n)
+            mgl_put(out, b"\r\n", 2)
             self.has_length = True
             self.length = n
         else:
             self.chunked = not self.http_10
             if self.chunked:
-                mgl_out_add(out, b"transfer-encoding: chunked\r\n", 28)
+                mgl_put(out, b"transfer-encoding: chunked\r\n", 28)
             else:
                 self.close_after = True
-        if not self.keep_alive or site.draining or self.expects_continue:
+        if not self.keep_alive or self.channel.site.draining or self.expects_continue:
             self.close_after = True
         if self.close_after:
-            mgl_out_add(out, b"connection: close\r\n", 19)
+            mgl_put(out, b"connection: close\r\n", 19)
         elif self.http_10:
-            mgl_out_add(out, b"connection: keep-alive\r\n", 24)
-        common = site.headers_now()
-        if self.has_date or self.has_server:
-            common = without(common, self.has_date, self.has_server)
-        mgl_out_add(out, PyBytes_AS_STRING(common), PyBytes_GET_SIZE(common))
-        mgl_out_add(out, b"\r\n", 2)
+            mgl_put(out, b"connection: keep-alive\r\n", 24)
+        mgl_put(out, PyBytes_AS_STRING(common), PyBytes_GET_SIZE(common))
+        mgl_put(out, b"\r\n", 2)
         self.state = MGL_SENDING
         return 0
 
@@ -552,13 +528,14 @@ cdef class Request(Writer):
 
     cdef int write_piece(self, bytes data, bint more) except -1:
         """A piece of the body, framed."""
-        cdef Site site = self.channel.site
-        cdef mgl_outgoing *out = site.claim(self)
+        cdef mgl_outgoing *out
+        cdef bytes common = self.common_lines()
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
         cdef bint large = n >= COPY_BELOW
+        self.check_state(MGL_BODY_PIECE, "http.response.body")
         self.check_length(n, more)
-        if self.state == MGL_HELD:
-            self.frame(n, more)
+        out = self.reserve(head_end_size(common) + CHUNK_ENDS + (0 if large else n))
+        self.end_head(common, n, more)
         if self.no_body:
             n = 0
         if self.has_length:
@@ -566,19 +543,19 @@ cdef class Request(Writer):
         if n > 0:
             self.sent += n
             if self.chunked:
-                mgl_out_chunk_size(out, n)
+                mgl_put_chunk_line(out, n)
             if large:
                 self.hand_over(data)
             else:
-                mgl_out_add(out, PyBytes_AS_STRING(data), n)
+                mgl_put(out, PyBytes_AS_STRING(data), n)
             if self.chunked:
-                mgl_out_add(out, b"\r\n", 2)
+                mgl_put(out, b"\r\n", 2)
         if not more:
             if self.chunked:
-                mgl_out_add(out, b"0\r\n", 3)
+                mgl_put(out, b"0\r\n", 3)
             if not self.trailers:
                 if self.chunked:
-                    mgl_out_add(out, b"\r\n", 2)
+                    mgl_put(out, b"\r\n", 2)
                 return self.complete()
             self.state = MGL_TRAILERS   # accepted also where they cannot be sent
         if out.len >= FLUSH_AT:
@@ -588,39 +565,35 @@ cdef class Request(Writer):
         return 0
 
     cdef object send_trailers(self, dict message):
-        cdef Site site = self.channel.site
         cdef mgl_outgoing *out
-        cdef object headers = settled(self, message.get("headers", ()), message["type"])
-        cdef size_t before
-        out = site.claim(self)
-        before = out.len
+        cdef Lines lines
+        cdef tuple plain = plain_headers(message.get("headers", ()))
+        cdef bint more = message.get("more_trailers", False)
+        measure(plain, True, &lines)
+        self.check_state(MGL_TRAILER, "http.response.trailers")
         if self.chunked:
-            try:
-                self.write_headers(headers, True)
-            except BaseException:
-                out.len = min(out.len, before)
-                raise
-        if not message.get("more_trailers", False):
-            if self.chunked:
-                mgl_out_add(out, b"\r\n", 2)
+            out = self.reserve(lines.size + 2)
+            put_headers(out, plain, &lines)
+            if not more:
+                mgl_put(out, b"\r\n", 2)
+        if not more:
             self.complete()
         return self.drained(False)
 
     cdef int send_hint(self, dict message) except -1:
         """103 Early Hints, which HTTP/1.0 does not know."""
         cdef mgl_outgoing *out
-        cdef bytes link
+        cdef Lines lines
+        cdef tuple plain
         if self.http_10:
             return 0
-        links = settled(self, message.get("links", ()), message["type"])
-        links = [bytes(link) for link in links]
-        for link in links:
-            check_value(link)
-        out = self.channel.site.claim(self)
-        mgl_out_add(out, b"HTTP/1.1 103 Early Hints\r\n", 26)
-        for link in links:
-            mgl_out_field(out, b"link", 4, PyBytes_AS_STRING(link), PyBytes_GET_SIZE(link))
-        mgl_out_add(out, b"\r\n", 2)
+        plain = plain_headers([(b"link", link) for link in message.get("links", ())])
+        measure(plain, True, &lines)
+        self.check_state(MGL_HINT, "http.response.early_hint")
+        out = self.reserve(lines.size + 28)
+        mgl_put(out, b"HTTP/1.1 103 Early Hints\r\n", 26)
+        put_headers(out, plain, &lines)
+        mgl_put(out, b"\r\n", 2)
         return self.flush()
 
     cdef object send_file(self, dict message, bint by_path):
@@ -636,19 +609,18 @@ cdef class Request(Writer):
     def begin_file(self, kind, Py_ssize_t count, bint more):
         """For files.send(): the head, and what stands before the file. False: there is no body."""
         cdef mgl_outgoing *out
+        cdef bytes common = self.common_lines()
         # It is awaited now, and other messages may have come since send() was called.
-        if self.in_file or not mgl_may_send(self.state, MGL_FILE):
-            self.refuse(kind)
+        self.check_state(MGL_FILE, kind)
         self.check_length(count, more)
+        out = self.reserve(head_end_size(common) + MGL_CHUNK_LINE)
         self.in_file = True
-        out = self.channel.site.claim(self)
-        if self.state == MGL_HELD:
-            self.frame(count, more)
+        self.end_head(common, count, more)
         if self.no_body or count == 0:
             self.flush()
             return False
         if self.chunked:
-            mgl_out_chunk_size(out, count)
+            mgl_put_chunk_line(out, count)
         self.flush()
         return True
 
@@ -661,7 +633,7 @@ cdef class Request(Writer):
             self.length -= count
         self.sent += count
         if self.chunked and count:
-            mgl_out_add(self.channel.site.claim(self), b"\r\n", 2)
+            mgl_put(self.reserve(2), b"\r\n", 2)
         if more:
             self.flush()
             if self.body_len == 0 and not self.received:
@@ -692,36 +664,47 @@ cdef class Request(Writer):
         return self.channel.site.loop
 
     cdef int hand_over(self, bytes data) except -1:
-        """What is in the buffer and `data`, which is not copied, to the transport."""
-        cdef mgl_outgoing *out = &self.channel.site.out
-        cdef bytes head = PyBytes_FromStringAndSize(out.data, out.len)
+        """Give the transport what is in the buffer, and `data`, which is not copied. The buffer
+        stays the request's."""
+        cdef mgl_outgoing *out = self.out
+        cdef bytes before = PyBytes_FromStringAndSize(out.data, out.len)
         out.len = 0
+        # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
+        if PyBytes_GET_SIZE(before):
+            self.give(before)
+        return self.give(data)
+
+    cdef int give(self, bytes data) except -1:
+        """Give the transport the data. Its write() may run Python code: until it has returned,
+        neither another message nor a flush() may get between."""
+        self.writing = True
         try:
-            # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
-            if PyBytes_GET_SIZE(head):
-                self.channel.write(head)
             self.channel.write(data)
-        except Exception as exc:
+        except BaseException as exc:
+            self.writing = False
+            if not isinstance(exc, Exception):
+                raise
             self.channel.write_failed(exc)
+        self.writing = False
         return 0
 
     cdef int flush(self) except -1:
         """Give the transport what is in the buffer."""
-        cdef Site site = self.channel.site
-        cdef bytes data
-        if site.writer is not self:
+        cdef mgl_outgoing *out
+        cdef bytes common, data
+        if self.out is NULL or self.writing:
             return 0
         if self.state == MGL_HELD:
-            self.frame(-1, True)
-        site.writer = None
-        if site.out.len:
-            data = PyBytes_FromStringAndSize(site.out.data, site.out.len)
-            mgl_out_clear(&site.out)
-            try:
-                self.channel.write(data)
-            except Exception as exc:
-                self.channel.write_failed(exc)
-        return 0
+            common = self.common_lines()
+            if self.out is NULL or self.writing or common is None:
+                return 0
+            self.reserve(head_end_size(common))
+            self.end_head(common, -1, True)
+        out = self.out
+        data = PyBytes_FromStringAndSize(out.data, out.len)
+        self.out = NULL
+        mgl_pool_give(&self.channel.site.pool, out)
+        return self.give(data) if PyBytes_GET_SIZE(data) else 0
 
     cdef int flush_soon(self) except -1:
         """Of what another task than the request's sends."""
@@ -843,17 +826,15 @@ cdef class Request(Writer):
 
     cdef int take_back(self) except -1:
         """A head that has been held."""
-        cdef Site site = self.channel.site
-        if site.writer is self:
-            site.writer = None
-            site.out.len = 0
+        cdef mgl_outgoing *out = self.out
+        self.out = NULL
+        mgl_pool_give(&self.channel.site.pool, out)
         self.state = MGL_UNSTARTED
         return 0
 
     cdef int own_answer(self, int status, bytes text) except -1:
         """The server's answer in place of the application's."""
         self.take_back()
-        self.forget_headers()
         self.close_after = True
         self.send_start(status, [(b"content-type", b"text/plain; charset=utf-8")], False)
         self.write_piece(text, False)
@@ -886,16 +867,104 @@ cdef inline bytes as_bytes(object data):
     return <bytes>data if PyBytes_CheckExact(data) else bytes(memoryview(data))
 
 
-cdef inline object settled(Request request, object headers, object kind):
-    """A list or a tuple of them. What else makes them may send something itself, which must not get
-    between the lines of the message that they are of; nor may that have been sent meanwhile."""
-    cdef int state = request.state
-    if PyList_CheckExact(headers) or PyTuple_CheckExact(headers):
-        return headers
-    headers = tuple(headers)
-    if request.state != state:
-        request.refuse(kind)
-    return headers
+# --- headers -------------------------------------------------------------------------------------
+
+cdef struct Lines:
+    # What the headers of a message become.
+    Py_ssize_t size     # in bytes, of their lines
+    long long length    # of the body, or -1
+    bint chunked
+    bint closes
+    bint upgrades
+    bint date
+    bint server
+
+
+cdef tuple plain_headers(object headers):
+    """The headers as a tuple of tuples of two bytes objects, which nobody can change. May run the
+    application's code, which may send other messages: check the state after it."""
+    cdef tuple plain = tuple(headers)
+    cdef Py_ssize_t i
+    for i in range(PyTuple_GET_SIZE(plain)):
+        if not is_plain(<object>PyTuple_GET_ITEM(plain, i)):
+            return tuple([(as_bytes(name), as_bytes(value)) for name, value in plain])
+    return plain
+
+
+cdef inline bint is_plain(object pair) noexcept:
+    return (PyTuple_CheckExact(pair) and PyTuple_GET_SIZE(pair) == 2
+            and PyBytes_CheckExact(<object>PyTuple_GET_ITEM(pair, 0))
+            and PyBytes_CheckExact(<object>PyTuple_GET_ITEM(pair, 1)))
+
+
+cdef int measure(tuple plain, bint trailing, Lines *lines) except -1:
+    """Check the headers, and note what they say of the body and the connection."""
+    cdef bytes name, value
+    cdef int kind
+    cdef Py_ssize_t i
+    lines[0] = Lines(0, -1, False, False, False, False, False)
+    for i in range(PyTuple_GET_SIZE(plain)):
+        pair = <object>PyTuple_GET_ITEM(plain, i)
+        name = <bytes>PyTuple_GET_ITEM(pair, 0)
+        value = <bytes>PyTuple_GET_ITEM(pair, 1)
+        check_header(name, value)
+        lines.size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 4
+        kind = mgl_header_kind(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        if kind != MGL_OTHER_HEADER:
+            note_header(kind, value, trailing, lines)
+    return 0
+
+
+cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except -1:
+    if kind == MGL_DATE:
+        lines.date = True
+    elif kind == MGL_SERVER:
+        lines.server = True
+    elif trailing:
+        raise RuntimeError("a header of the framing cannot be a trailer")
+    elif kind == MGL_CONNECTION:
+        # The server decides whether the connection stays open. `Upgrade` is the application's: a 426
+        # names the protocols that it asks for (RFC 9110, 7.8).
+        value = value.lower()
+        if b"close" in value:
+            lines.closes = True
+        if b"upgrade" in value and not lines.upgrades:
+            lines.upgrades = True
+            lines.size += 21
+    elif kind == MGL_CONTENT_LENGTH:
+        if lines.length >= 0:
+            raise RuntimeError("Content-Length twice")
+        lines.length = content_length(value)
+    else:
+        if value.lower() != b"chunked":
+            raise RuntimeError(f"Transfer-Encoding {value!r} is not chunked alone")
+        lines.chunked = True    # end_head() writes it: once, and not to HTTP/1.0
+    return 0
+
+
+cdef int put_headers(mgl_outgoing *out, tuple plain, Lines *lines) noexcept:
+    """Copy the lines of what measure() has checked."""
+    cdef PyObject *name
+    cdef PyObject *value
+    cdef Py_ssize_t i
+    cdef int kind
+    for i in range(PyTuple_GET_SIZE(plain)):
+        pair = PyTuple_GET_ITEM(plain, i)
+        name = PyTuple_GET_ITEM(<object>pair, 0)
+        value = PyTuple_GET_ITEM(<object>pair, 1)
+        kind = mgl_header_kind(PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
+        if kind != MGL_CONNECTION and kind != MGL_TRANSFER_ENCODING:
+            mgl_put_field(
+                out, PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name),
+                PyBytes_AS_STRING(<object>value), PyBytes_GET_SIZE(<object>value))
+    if lines.upgrades:
+        mgl_put_field(out, b"connection", 10, b"upgrade", 7)
+    return 0
+
+
+cdef inline size_t head_end_size(bytes common) noexcept:
+    """The bytes that end_head() may need."""
+    return 0 if common is None else HEAD_END + PyBytes_GET_SIZE(common)
 
 
 cdef bytes explain(object exc, bint debug):

@@ -10,16 +10,25 @@ cdef extern from "outgoing.h":
     ctypedef struct mgl_outgoing:
         char *data
         size_t len
-        size_t room
 
+    ctypedef struct mgl_outgoing_pool:
+        pass
+
+    enum:
+        MGL_DECIMAL_DIGITS
+        MGL_CHUNK_LINE
+
+    mgl_outgoing *mgl_pool_take(mgl_outgoing_pool *pool) except NULL
+    void mgl_pool_give(mgl_outgoing_pool *pool, mgl_outgoing *out) noexcept
+    void mgl_pool_clear(mgl_outgoing_pool *pool) noexcept
+    void mgl_out_free(mgl_outgoing *out) noexcept
     int mgl_out_reserve(mgl_outgoing *out, size_t more) except -1
-    int mgl_out_add(mgl_outgoing *out, const char *data, size_t len) except -1
-    int mgl_out_decimal(mgl_outgoing *out, unsigned long long number) except -1
+    void mgl_put(mgl_outgoing *out, const char *data, size_t len) noexcept
+    void mgl_put_decimal(mgl_outgoing *out, unsigned long long number) noexcept
+    void mgl_put_chunk_line(mgl_outgoing *out, size_t size) noexcept
+    void mgl_put_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
+                       size_t len) noexcept
     long long mgl_decimal(const char *text, size_t len) noexcept
-    int mgl_out_chunk_size(mgl_outgoing *out, size_t size) except -1
-    void mgl_out_clear(mgl_outgoing *out) noexcept
-    int mgl_out_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
-                      size_t len) except -1
     enum:
         MGL_OTHER_HEADER
         MGL_CONTENT_LENGTH
@@ -41,6 +50,7 @@ cdef extern from "deadlines.h":
         MGL_HEAD
         MGL_BODY
         MGL_KEEP_ALIVE
+        MGL_TAIL
         MGL_WRITE
         MGL_LINGER
         MGL_KINDS
@@ -55,6 +65,7 @@ cdef extern from "deadlines.h":
         double *lasts
 
     void mgl_deadlines_init(mgl_deadlines *all) noexcept
+    void mgl_deadlines_clear(mgl_deadlines *all) noexcept
     void mgl_deadline_unset(mgl_deadline *entry) noexcept
     double mgl_deadline_set(mgl_deadlines *all, mgl_deadline *entry, int kind) noexcept
     mgl_deadline *mgl_deadline_first(mgl_deadlines *all, int kind) noexcept
@@ -102,11 +113,6 @@ cdef bytes without(bytes lines, bint date, bint server)
 
 # A line of a head, checked.
 cdef bytes header_line(bytes name, bytes value)
-
-
-# Who uses the loop's buffer for what is not sent yet, and gives it up when somebody else wants it.
-cdef class Writer:
-    cdef int flush(self) except -1
 
 
 # What a site keeps until it has ended: connections, websockets.
@@ -161,17 +167,17 @@ cdef class Site:
     cdef bytes head_end                 # server, date and the configured headers
     cdef long long made_at              # in seconds of time.time()
 
-    cdef mgl_outgoing out
-    cdef Writer writer                  # whose is in `out`
+    cdef mgl_outgoing_pool pool         # buffers for the responses that begin
 
     cdef mgl_deadlines deadlines
     cdef object alarm                   # TimerHandle, or None
     cdef double rings_at
 
     cdef bytes headers_now(self)
-    cdef mgl_outgoing *claim(self, Writer writer) except NULL
     cdef int call_soon(self, object callback) except -1
     cdef int ring_by(self, double when) except -1
+    cdef int ring_for_next(self) except -1
+    cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
     cdef int count_request(self) except -1
     cdef int left(self) except -1

@@ -2,24 +2,25 @@
 """Site: what all connections of one loop share while an application is served.
 
 The application, the limits in the form in which they are looked at per request, the headers that
-every response has, the buffer in which a response is put together, the time-outs, and who is still
+every response has, the buffers that no response uses at present, the time-outs, and who is still
 there when the server is to end.  Native because each request passes through it.  It belongs to the
 loop's thread; several loops of a process have a site each.
 """
 
 cimport cython
-from cpython.mem cimport PyMem_Free
 from libc.time cimport time, time_t
 
 from mgloop.http._ready cimport Ready
 
 import asyncio
 import contextvars
+import logging
 import sys
 from email.utils import formatdate
 from http import HTTPStatus
 
 
+cdef object log = logging.getLogger("mgloop.http")
 cdef object Task = asyncio.Task
 cdef bint EAGER = sys.version_info >= (3, 12)
 
@@ -66,13 +67,6 @@ cdef bytes header_line(bytes name, bytes value):
 
 # asyncio's own time-out of a handshake, in seconds, where the configuration sets none.
 cdef double HANDSHAKE = 60.0
-
-
-cdef class Writer:
-    """Whose unsent bytes are in the site's buffer."""
-
-    cdef int flush(self) except -1:
-        return 0
 
 
 cdef class Member:
@@ -168,10 +162,13 @@ cdef class Site:
         self.timeout_write = config.timeout_write or 0
         # Looked at more often than that: until when something was taken is known no better.
         self.deadlines.lasts[MGL_WRITE] = self.timeout_write / 4
+        self.deadlines.lasts[MGL_TAIL] = 0.5
         self.deadlines.lasts[MGL_LINGER] = 2.0
 
     def __dealloc__(self):
-        PyMem_Free(self.out.data)
+        # The collector may free the site before its connections, which have entries in these queues.
+        mgl_deadlines_clear(&self.deadlines)
+        mgl_pool_clear(&self.pool)
 
     def connection(self):
         """A new connection: the protocol factory of a listening socket."""
@@ -211,14 +208,6 @@ cdef class Site:
             self.made_at = now
         return self.head_end
 
-    cdef mgl_outgoing *claim(self, Writer writer) except NULL:
-        """The buffer, for the writer's use until its flush()."""
-        if self.writer is not writer:
-            if self.writer is not None:
-                self.writer.flush()
-            self.writer = writer
-        return &self.out
-
     cdef int call_soon(self, object callback) except -1:
         """The loop's, outside of the context of the request that runs."""
         self.loop.call_soon(callback, context=self.context.copy())
@@ -237,26 +226,43 @@ cdef class Site:
         return 0
 
     def _ring(self):
-        cdef double now = mgl_coarse_time()
-        cdef double next = 0
+        cdef double now = mgl_coarse_time() + 0.005
         cdef mgl_deadline *first
-        cdef Member member
         cdef int kind
         self.alarm = None
-        for kind in range(MGL_KINDS):
-            while True:
+        try:
+            for kind in range(MGL_KINDS):
                 first = mgl_deadline_first(&self.deadlines, kind)
-                if first is NULL:
-                    break
-                if first.when > now + 0.005:
-                    if next == 0 or first.when < next:
-                        next = first.when
-                    break
-                member = <Member>first.owner
-                mgl_deadline_unset(first)
-                member.timed_out(kind)
+                while first is not NULL and first.when <= now:
+                    self.expire(first, kind)
+                    first = mgl_deadline_first(&self.deadlines, kind)
+        finally:
+            self.ring_for_next()
+
+    cdef int ring_for_next(self) except -1:
+        """Set the timer for the time-out that ends first."""
+        cdef double next = 0
+        cdef mgl_deadline *first
+        cdef int kind
+        for kind in range(MGL_KINDS):
+            first = mgl_deadline_first(&self.deadlines, kind)
+            if first is not NULL and (next == 0 or first.when < next):
+                next = first.when
         if next > 0 and (self.alarm is None or next < self.rings_at):
             self.ring_by(next)
+        return 0
+
+    cdef int expire(self, mgl_deadline *entry, int kind) except -1:
+        """End the time-out. If that fails, only its own connection is affected: the time-outs that
+        follow, and the timer for the next ones, are still due."""
+        cdef Member member = <Member>entry.owner
+        mgl_deadline_unset(entry)
+        try:
+            member.timed_out(kind)
+        except Exception:
+            log.exception("Exception while handling a time-out; closing the connection.")
+            member.cancel()
+        return 0
 
     # ---------------------------------------------------------------------- tasks ----
 

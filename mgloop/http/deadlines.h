@@ -5,15 +5,20 @@
  * All of a kind last equally long, so a queue for each kind is in order by itself: setting one and
  * taking it back are a few pointers, and only the first of each queue has to be looked at when the
  * loop's one timer rings. Nothing is allocated; the entries lie in the connections, which take
- * theirs out before they go. */
+ * theirs out before they are freed. The queues' heads lie in the Site, which clears the queues before
+ * it is freed: the garbage collector may free it before its connections. */
 #ifndef MGLOOP_DEADLINES_H
 #define MGLOOP_DEADLINES_H
 
 #include <stddef.h>
 #include <time.h>
 
-/* What a connection has too little time for. */
-enum { MGL_HEAD, MGL_BODY, MGL_KEEP_ALIVE, MGL_WRITE, MGL_LINGER, MGL_KINDS };
+/* What the time-out limits. MGL_TAIL: keep-alive is over, but the client still receives the end of the last
+ * response; asks again whether it does. */
+enum { MGL_HEAD, MGL_BODY, MGL_KEEP_ALIVE, MGL_TAIL, MGL_WRITE, MGL_LINGER, MGL_KINDS };
+
+/* In seconds. A time-out of less would be due again in the same pass over the queues, for ever. */
+#define MGL_SHORTEST 0.01
 
 typedef struct mgl_deadline {
     struct mgl_deadline *before, *after; /* NULL = not set */
@@ -45,12 +50,19 @@ static inline void mgl_deadline_unset(mgl_deadline *entry) {
     entry->before = entry->after = NULL;
 }
 
+/* Takes all entries out of their queues. */
+static inline void mgl_deadlines_clear(mgl_deadlines *all) {
+    int kind;
+    for (kind = 0; kind < MGL_KINDS; kind++)
+        while (all->queues[kind].after != &all->queues[kind]) mgl_deadline_unset(all->queues[kind].after);
+}
+
 /* Counts from now, or not at all if this kind is without end. When it will be, 0 = never. */
 static inline double mgl_deadline_set(mgl_deadlines *all, mgl_deadline *entry, int kind) {
     mgl_deadline *queue = &all->queues[kind];
     mgl_deadline_unset(entry);
     if (!(all->lasts[kind] > 0)) return 0;
-    entry->when = mgl_coarse_time() + all->lasts[kind];
+    entry->when = mgl_coarse_time() + (all->lasts[kind] > MGL_SHORTEST ? all->lasts[kind] : MGL_SHORTEST);
     entry->before = queue->before;
     entry->after = queue;
     queue->before->after = entry;

@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * What a response has written and the transport has not been given yet: bytes in a row, that grow.
+ * The bytes of a response that the transport has not been given yet.
  *
- * One for all connections of a loop, since only one request runs at a time; it belongs to the
- * response that writes until that flushes it. */
+ * Each response in progress has a buffer of its own, which no other response can reach: it is taken
+ * from the pool of the Site when the response writes its first byte, and goes back when the transport
+ * has been given a copy. Between the two, Python code can run at many points (the garbage collector,
+ * finalizers, the application's own objects, logging), and that code may send on other connections.
+ * A buffer shared by connections would mix the bytes of their clients.
+ *
+ * A message of the application is written in two steps. The first step checks it, computes the number
+ * of bytes and reserves them; it may run Python code and may fail. The second step copies with
+ * mgl_put*(), which cannot fail and runs no Python code: so a message is in the buffer as a whole, or
+ * not at all. */
 #ifndef MGLOOP_OUTGOING_H
 #define MGLOOP_OUTGOING_H
 
 #include <Python.h>
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 #include <strings.h>
@@ -15,73 +24,128 @@
 typedef struct mgl_outgoing {
     char *data;
     size_t len;
-    size_t room;
+    size_t capacity;
+    struct mgl_outgoing *next; /* in the pool */
 } mgl_outgoing;
 
-static inline int mgl_out_grow(mgl_outgoing *out, size_t more) {
-    size_t room = out->room ? out->room : 4096;
+/* Buffers that no response uses at present. One is enough unless responses wait with bytes unsent. */
+typedef struct mgl_outgoing_pool {
+    mgl_outgoing *first;
+    int count;
+} mgl_outgoing_pool;
+
+enum {
+    MGL_POOL_COUNT = 8,              /* buffers that a pool keeps */
+    MGL_POOL_CAPACITY = 256 << 10,   /* bytes; a larger buffer is freed instead of kept */
+    MGL_DECIMAL_DIGITS = 20,         /* of an unsigned 64-bit number */
+    MGL_CHUNK_LINE = 18,             /* "ffffffffffffffff\r\n" */
+};
+
+static inline void mgl_out_free(mgl_outgoing *out) {
+    if (out == NULL) return;
+    PyMem_Free(out->data);
+    PyMem_Free(out);
+}
+
+/* An empty buffer; NULL with MemoryError. */
+static inline mgl_outgoing *mgl_pool_take(mgl_outgoing_pool *pool) {
+    mgl_outgoing *out = pool->first;
+    if (out != NULL) {
+        assert(out->len == 0);
+        pool->first = out->next;
+        pool->count--;
+    } else {
+        out = (mgl_outgoing *) PyMem_Calloc(1, sizeof(*out));
+        if (out == NULL) PyErr_NoMemory();
+    }
+    return out;
+}
+
+static inline void mgl_pool_give(mgl_outgoing_pool *pool, mgl_outgoing *out) {
+    if (out == NULL) return;
+    if (pool->count >= MGL_POOL_COUNT || out->capacity > MGL_POOL_CAPACITY) {
+        mgl_out_free(out);
+        return;
+    }
+    out->len = 0;
+    out->next = pool->first;
+    pool->first = out;
+    pool->count++;
+}
+
+static inline void mgl_pool_clear(mgl_outgoing_pool *pool) {
+    while (pool->first != NULL) {
+        mgl_outgoing *out = pool->first;
+        pool->first = out->next;
+        mgl_out_free(out);
+    }
+    pool->count = 0;
+}
+
+/* Makes room for `more` bytes, which the mgl_put*() that follow may write; -1 with MemoryError. */
+static inline int mgl_out_reserve(mgl_outgoing *out, size_t more) {
+    size_t capacity = out->capacity ? out->capacity : 4096;
     char *data;
-    while (room < out->len + more) room *= 2;
-    data = (char *) PyMem_Realloc(out->data, room);
+    if (out->capacity - out->len >= more) return 0;
+    if (more > (size_t) PY_SSIZE_T_MAX / 2 - out->len) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (capacity < out->len + more) capacity *= 2;
+    data = (char *) PyMem_Realloc(out->data, capacity);
     if (data == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     out->data = data;
-    out->room = room;
+    out->capacity = capacity;
     return 0;
 }
 
-static inline int mgl_out_reserve(mgl_outgoing *out, size_t more) {
-    return out->room - out->len < more ? mgl_out_grow(out, more) : 0;
-}
-
-static inline int mgl_out_add(mgl_outgoing *out, const char *data, size_t len) {
-    if (mgl_out_reserve(out, len) < 0) return -1;
+static inline void mgl_put(mgl_outgoing *out, const char *data, size_t len) {
+    assert(out->capacity - out->len >= len);
     memcpy(out->data + out->len, data, len);
     out->len += len;
-    return 0;
 }
 
-static inline int mgl_out_decimal(mgl_outgoing *out, unsigned long long number) {
-    char digits[24];
+static inline void mgl_put_decimal(mgl_outgoing *out, unsigned long long number) {
+    char digits[MGL_DECIMAL_DIGITS];
     size_t i = sizeof(digits);
     do digits[--i] = (char) ('0' + number % 10);
     while (number /= 10);
-    return mgl_out_add(out, digits + i, sizeof(digits) - i);
+    mgl_put(out, digits + i, sizeof(digits) - i);
+}
+
+/* The line before a chunk. */
+static inline void mgl_put_chunk_line(mgl_outgoing *out, size_t size) {
+    char digits[MGL_CHUNK_LINE];
+    size_t i = sizeof(digits);
+    digits[--i] = '\n';
+    digits[--i] = '\r';
+    do digits[--i] = "0123456789abcdef"[size & 15];
+    while (size >>= 4);
+    mgl_put(out, digits + i, sizeof(digits) - i);
+}
+
+/* A header's line: name_len + len + 4 bytes. */
+static inline void mgl_put_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
+                                 size_t len) {
+    mgl_put(out, name, name_len);
+    mgl_put(out, ": ", 2);
+    mgl_put(out, value, len);
+    mgl_put(out, "\r\n", 2);
 }
 
 /* The number, or -1 if it is none of at most 18 digits. */
 static inline long long mgl_decimal(const char *text, size_t len) {
     long long number = 0;
     size_t i;
+    if (len == 0 || len > 18) return -1;
     for (i = 0; i < len; i++) {
         if (text[i] < '0' || text[i] > '9') return -1;
         number = number * 10 + (text[i] - '0');
-        if (i >= 18) return -1;
     }
-    return len > 0 ? number : -1;
-}
-
-/* The line before a chunk. */
-static inline int mgl_out_chunk_size(mgl_outgoing *out, size_t size) {
-    char digits[20];
-    size_t i = sizeof(digits);
-    digits[--i] = '\n';
-    digits[--i] = '\r';
-    do digits[--i] = "0123456789abcdef"[size & 15];
-    while (size >>= 4);
-    return mgl_out_add(out, digits + i, sizeof(digits) - i);
-}
-
-/* Given back where one large response has made it large. */
-static inline void mgl_out_clear(mgl_outgoing *out) {
-    out->len = 0;
-    if (out->room > 256 << 10) {
-        PyMem_Free(out->data);
-        out->data = NULL;
-        out->room = 0;
-    }
+    return number;
 }
 
 /* What RFC 9110 calls a token: the name of a header, of a method. */
@@ -157,23 +221,6 @@ static inline int mgl_header_kind(const char *name, size_t len) {
         case 17: return strncasecmp(name, "transfer-encoding", 17) ? MGL_OTHER_HEADER : MGL_TRANSFER_ENCODING;
         default: return MGL_OTHER_HEADER;
     }
-}
-
-/* A header's line. */
-static inline int mgl_out_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value, size_t len) {
-    char *to;
-    if (mgl_out_reserve(out, name_len + len + 4) < 0) return -1;
-    to = out->data + out->len;
-    memcpy(to, name, name_len);
-    to += name_len;
-    *to++ = ':';
-    *to++ = ' ';
-    memcpy(to, value, len);
-    to += len;
-    *to++ = '\r';
-    *to++ = '\n';
-    out->len = (size_t) (to - out->data);
-    return 0;
 }
 
 static inline void mgl_lower(char *to, const char *from, size_t len) {

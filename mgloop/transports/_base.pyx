@@ -295,9 +295,9 @@ cdef class SocketTransport(Watcher):
     cdef int watch_self(self) except -1:
         try:
             self.loop.watch(self, self.fd, self.interest())
+            self.watched = True
         except OSError as exc:
-            return self.fatal_error(exc, "Fatal error on transport")
-        self.watched = True
+            self.fatal_error(exc, "Fatal error on transport")
         return 0
 
     cdef int await_room(self, bint wanted) except -1:

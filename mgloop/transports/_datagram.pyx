@@ -281,19 +281,22 @@ cdef class Datagram(SocketTransport):
 
     cdef int read_one(self, uint32_t events) except -1:
         """Other families: one datagram at a time, with the socket module's idea of an address."""
+        cdef bint drained = False
         mgl_count(&self.loop.count.reads, 1)
         try:
             item = self.sock.recvfrom(LONGEST)
             mgl_count(&self.loop.count.bytes_received, len(item[0]))
         except BlockingIOError:
             mgl_count(&self.loop.count.reads_blocked, 1)
-            return 0
+            drained = True
         except InterruptedError:
-            return 0
+            drained = True
         except OSError as exc:
             self.on_read_error(exc)
         else:
             self.deliver([item])
+        if drained:
+            return 0
         if self.paused:
             self.missed |= EPOLLIN
         elif not self.closing and not self.conn_lost:
@@ -409,22 +412,23 @@ cdef class Datagram(SocketTransport):
 
     cdef int send_cold(self, const char *start, Py_ssize_t n, object address) except -1:
         """By the socket module, which knows every form of address."""
+        cdef int taken = 1
         mgl_count(&self.loop.count.writes, 1)
         try:
             self.sock.sendto(PyBytes_FromStringAndSize(start, n), address)
             mgl_count(&self.loop.count.bytes_sent, n)
         except BlockingIOError:
             mgl_count(&self.loop.count.writes_blocked, 1)
-            return 0
+            taken = 0
         except InterruptedError:
-            return 0
+            taken = 0
         except OSError as exc:
             self.on_error(exc)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal write error on datagram transport")
-        return 1
+        return taken
 
     cdef int send_queue(self) except -1:
         cdef bint done

@@ -167,10 +167,13 @@ cdef class Listener(Watcher):
 
     cdef int accept_any_family(self) except -1:
         """By the socket module, which knows all kinds of addresses. 1 if there was one."""
+        cdef int error = 0
         try:
             conn, peername = self.sock.accept()
         except OSError as exc:
-            return self.accept_failed(exc.errno)
+            error = exc.errno
+        if error:
+            return self.accept_failed(error)
         conn.setblocking(False)
         self.count_accepted()
         self.accept_cold(conn, peername)
@@ -185,6 +188,7 @@ cdef class Listener(Watcher):
         `peer` tells it."""
         cdef Stream stream = Stream.__new__(Stream)
         cdef object context, connection_made
+        cdef bint abandoned = False
         try:
             context = copy_of_context(<PyObject *>self.context)
             PyContext_Enter(<PyObject *>context)
@@ -208,6 +212,8 @@ cdef class Listener(Watcher):
             close(fd)
             if isinstance(exc, (SystemExit, KeyboardInterrupt)):
                 raise
+            abandoned = True
+        if abandoned:
             return 0
         PyContext_Enter(<PyObject *>context)
         try:

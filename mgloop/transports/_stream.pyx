@@ -222,8 +222,7 @@ cdef class Stream(SocketTransport):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as exc:
-                    return self.fatal_error(
-                        exc, "Fatal error: protocol.buffer_updated() call failed.")
+                    self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
             else:
                 data = self.receive(events, &asked)
                 if data is None:
@@ -236,8 +235,8 @@ cdef class Stream(SocketTransport):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as exc:
-                    return self.fatal_error(
-                        exc, "Fatal error: protocol.data_received() call failed.")
+                    self.fatal_error(exc, "Fatal error: protocol.data_received() call failed.")
+            # A fatal error closes the transport, too.
             if self.closing or self.conn_lost:
                 return 0
             if self.paused:
@@ -298,6 +297,7 @@ cdef class Stream(SocketTransport):
         cdef Py_ssize_t n
         cdef int error
         cdef object buf
+        cdef bint failed = False
         try:
             buf = self.call("get_buffer", <PyObject *>MINUS_ONE)
             if len(buf) == 0:
@@ -306,6 +306,8 @@ cdef class Stream(SocketTransport):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
+            failed = True
+        if failed:
             return -1
         try:
             PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
@@ -317,6 +319,8 @@ cdef class Stream(SocketTransport):
                 TypeError("recv_into() argument 1 must be read-write bytes-like object, "
                           f"not {type(buf).__name__}"),
                 "Fatal read error on socket transport")
+            failed = True
+        if failed:
             return -1
         n = mgl_receive(self.fd, view.buf, view.len, self.room_on_demand, asked)
         mgl_count_read(&self.loop.count, n)
@@ -334,6 +338,7 @@ cdef class Stream(SocketTransport):
         cdef Py_ssize_t n
         cdef int error = 0
         cdef char *room
+        cdef bint failed = False
         try:
             PyContext_Enter(<PyObject *>context)
             try:
@@ -350,6 +355,8 @@ cdef class Stream(SocketTransport):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
+            failed = True
+        if failed:
             return -1
         if n < 0:
             self.on_read_error(error, events)
@@ -379,7 +386,8 @@ cdef class Stream(SocketTransport):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
-            return self.fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
+            self.fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
+        # After a fatal error, this does nothing.
         self.close()
         return 0
 

@@ -304,10 +304,13 @@ cdef class Engine:
                 raise MemoryError
 
     cdef object decrypt_one(self, Py_ssize_t room):
+        cdef bint again = False
         try:
             plain = self.sslobj_read(max(room, 1))
         except AGAIN:
             # It was one of OpenSSL's own: a ticket, a key update.
+            again = True
+        if again:
             return None
         if not plain:
             self.ended = self.carry = True
@@ -471,7 +474,8 @@ cdef class Engine:
         try:
             return self.sslobj_read(size, span(room, size))
         except AGAIN:
-            return -1
+            pass
+        return -1
 
     cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1:
         """Encrypt data[:size]. Returns how much was taken. For a raw engine."""
@@ -494,7 +498,8 @@ cdef class Engine:
         try:
             return max(0, min(<Py_ssize_t>self.sslobj_write(data), size))
         except AGAIN:
-            return 0
+            pass
+        return 0
 
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1:
         """Encrypt *data*, which is not empty: encrypt() without an object to lend its memory by."""

@@ -63,8 +63,7 @@ cdef mgl_ssl *session_of(object raw) except? NULL:
         try:
             engine()
         except OSError:
-            # No descriptor is left for the experiment: the next connection makes it.
-            return NULL
+            pass    # No descriptor is left for the experiment: the next connection makes it.
         place = mgl_session_place()
     if place <= 0 or type(raw) is not RawObject:
         return NULL
@@ -83,7 +82,8 @@ def engine(choice=None):
     directly). With *choice*, one of these names, as MGLOOP_TLS_ENGINE=*choice* for connections that
     begin from now on."""
     global why_not
-    with LOCK:
+    LOCK.acquire()
+    try:
         if choice is None and mgl_session_place() < 0:
             choice = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
         if choice == "openssl":
@@ -94,6 +94,8 @@ def engine(choice=None):
             why_not = f"MGLOOP_TLS_ENGINE={choice}"
             mgl_session_place_is(0)
         return ("openssl", None) if mgl_session_place() > 0 else ("ssl", why_not)
+    finally:
+        LOCK.release()
 
 
 cdef int find_out() except -1:

@@ -308,19 +308,22 @@ cdef class SSLProtocol(Reading):
         self.react(ON_HANDSHAKE_TIMEOUT)
 
     cdef int do_handshake(self) except -1:
+        cdef bint again = False
+        error = None
         try:
             self.tls.sslobj.do_handshake()
         except AGAIN:
-            self.process_outgoing()
-            return 0
+            again = True
         except SSLError as exc:
             error = exc
-        else:
-            error = None
+        if again:
+            self.process_outgoing()
+            return 0
         self.on_handshake_complete(error)
         return 0
 
     cdef int on_handshake_complete(self, object error) except -1:
+        cdef bint failed = False
         if self.handshake_timer is not None:
             self.handshake_timer.cancel()
             self.handshake_timer = None
@@ -331,6 +334,7 @@ cdef class SSLProtocol(Reading):
             self.set_state(WRAPPED)
             peercert = sslobj.getpeercert()
         except Exception as exc:
+            failed = True
             self.handshake_counted(False)
             self.set_state(UNWRAPPED)
             if isinstance(exc, CertificateError):
@@ -339,6 +343,7 @@ cdef class SSLProtocol(Reading):
                 message = 'SSL handshake failed'
             self.fatal_error(exc, message)
             self.wakeup_waiter(exc)
+        if failed:
             return 0
         self.handshake_counted(True)
         if self.handshake_started is not None and self._loop.get_debug():
@@ -425,18 +430,21 @@ cdef class SSLProtocol(Reading):
         return self.do_shutdown()
 
     cdef int do_shutdown(self) except -1:
+        cdef bint again = False
         try:
             if not self._eof_received:
                 self.tls.sslobj.unwrap()
         except AGAIN:
-            self.process_outgoing()
-            return 0
+            again = True
         except SSLError as exc:
             error = exc
         else:
             error = None
             self.process_outgoing()
             self.call_eof_received()
+        if again:
+            self.process_outgoing()
+            return 0
         return self.on_shutdown_complete(error)
 
     cdef int on_shutdown_complete(self, object error) except -1:

@@ -53,6 +53,7 @@ cdef class Reading(Writing):
 
     cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1:
         """The usual case of do_read(): nothing is left from before, and nobody is paused."""
+        cdef bint failed = False
         try:
             plain = self.tls.decrypt_arrival(data, size)
             if plain is not None:
@@ -63,12 +64,12 @@ cdef class Reading(Writing):
             self.control_ssl_reading()
         except Exception as exc:
             self.fatal_error(exc, 'Fatal error on SSL protocol')
-            return False
+            failed = True
         except (KeyboardInterrupt, SystemExit):
             self.again()
             raise
         # Not TLS, or compressed: there is more to read, or an error.
-        return self.tls.carry and not self.tls.ended
+        return not failed and self.tls.carry and not self.tls.ended
 
     def _do_read(self):
         try:

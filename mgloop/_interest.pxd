@@ -40,6 +40,7 @@ cdef class FdWatch(Watcher):
 
 cdef class FdCore(ScheduleCore):
     cdef int watched_fd(self, object fd) except -1
+    cdef int number_of_watched_file(self, object file) except -2
     cdef int users_fd(self, object fd, bint watched=*) except -1
     cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write)
     cdef int remove_interest(self, int fd, bint write) except -1

@@ -283,17 +283,24 @@ cdef class FdCore(ScheduleCore):
 
     cdef int watched_fd(self, object fd) except -1:
         """The number under which it is watched: of a file that has been closed meanwhile, too."""
-        cdef Watcher owner
         cdef int fileno
         try:
-            return fileno_of(fd)
+            fileno = fileno_of(fd)
         except ValueError:
-            if type(fd) is not int:
-                for fileno in range(self.watch_limit()):
-                    owner = self.owner_of(fileno)
-                    if type(owner) is FdWatch and (<FdWatch>owner).file is fd:
-                        return fileno
-            raise
+            fileno = -1 if type(fd) is int else self.number_of_watched_file(fd)
+            if fileno < 0:
+                raise
+        return fileno
+
+    cdef int number_of_watched_file(self, object file) except -2:
+        """Return the number under which *file* is watched, or -1 if it is not watched."""
+        cdef Watcher owner
+        cdef int fileno
+        for fileno in range(self.watch_limit()):
+            owner = self.owner_of(fileno)
+            if type(owner) is FdWatch and (<FdWatch>owner).file is file:
+                return fileno
+        return -1
 
     def _ensure_fd_no_transport(self, fd):
         return self.users_fd(fd)

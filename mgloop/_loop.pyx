@@ -1120,7 +1120,8 @@ cdef object name_of_callback(object callback):
                 callback = coroutine
         return str(callback.__qualname__)
     except Exception:
-        return type(callback).__qualname__
+        pass
+    return type(callback).__qualname__
 
 
 cdef object histogram(const mgl_histogram *h):

@@ -255,6 +255,7 @@ cdef class SockCall(Waiter):
     cdef bint attempt(self) except -1:
         """Called when the descriptor is ready. True = there is nothing more to wait for."""
         cdef object result
+        cdef bint failed = False
         if self.future.done():
             return True
         try:
@@ -265,6 +266,8 @@ cdef class SockCall(Waiter):
             raise
         except BaseException as exc:
             self.future.set_exception(exc)
+            failed = True
+        if failed:
             return True
         if result is NOT_YET:
             if self.again or not self.looked_twice:

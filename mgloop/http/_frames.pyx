@@ -352,6 +352,8 @@ cdef class FrameReader:
                 plain = self.decompressor.decompress(
                     data, left + 1 if self.max_size != PY_SSIZE_T_MAX else 0)
             except zlib.error:
+                plain = None
+            if plain is None:
                 return self.fail(1007, "invalid compressed data")
             if PyBytes_GET_SIZE(plain) > left:
                 return self.fail_size()
@@ -404,6 +406,8 @@ cdef class FrameReader:
             try:
                 self.payload = PyUnicode_DecodeUTF8(data, size, NULL) if size else ""
             except UnicodeDecodeError:
+                self.payload = None
+            if self.payload is None:
                 return self.fail(1007, "invalid UTF-8")
         else:
             self.payload = PyBytes_FromStringAndSize(data, size)
@@ -436,6 +440,8 @@ cdef class FrameReader:
             try:
                 self.reason = PyUnicode_DecodeUTF8(data + 2, size - 2, NULL)
             except UnicodeDecodeError:
+                self.reason = None
+            if self.reason is None:
                 return self.fail(1007, "invalid UTF-8")
         self.payload = None
         self.end(ENDED)

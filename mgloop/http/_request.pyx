@@ -364,6 +364,7 @@ cdef class Request:
     cdef int say_continue(self) except -1:
         """Also when the application has begun to answer, as long as its head is only held. Whatever
         the client is told, its time for the body begins."""
+        cdef bint failed = False
         self.expects_continue = False
         if self.received or self.state == MGL_COMPLETE or self.disconnected:
             return 0
@@ -373,8 +374,8 @@ cdef class Request:
                 self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             except Exception as exc:
                 self.channel.write_failed(exc)
-                return 0
-        return self.channel.set_deadline(MGL_BODY)
+                failed = True
+        return 0 if failed else self.channel.set_deadline(MGL_BODY)
 
     # ---------------------------------------------------------------------- send() ----
 

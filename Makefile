@@ -67,6 +67,7 @@ lint: $(VENV)/.group-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(RUN) cython-lint mgloop
+	$(BIN)/python tools/check_except.py mgloop
 
 format: $(VENV)/.group-lint
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reject Cython code that crashes the interpreter when no memory is left for a traceback.
+
+An exception has no traceback if Python could not allocate one. Cython (seen up to 3.3.1) expects
+one in two places, and dereferences a null pointer if it is missing:
+
+- A statement that leaves an ``except`` clause releases the traceback without a check. ``return``
+  does so in every version, ``break`` and ``continue`` in 3.1. A ``yield`` is rejected as well, as
+  it suspends the clause.
+- A ``with`` statement whose body raises packs the traceback into the arguments of ``__exit__()``.
+  ``with nogil`` and the like, and ``with cython.critical_section(...)``, call no such method.
+
+``raise``, the end of an ``except`` clause, and any ``finally`` clause are safe. So is an ``except``
+clause that sets a variable for an ``if`` behind the ``try`` statement.
+
+Usage: ``python tools/check_except.py FOLDER_OR_FILE ...``. The exit status is 1 if it finds any.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from Cython.Compiler import ExprNodes, Nodes
+from Cython.Compiler.Errors import CompileError
+from Cython.Compiler.TreeFragment import parse_from_strings
+
+SUFFIXES = {".pyx", ".pxd", ".pxi"}
+
+FUNCTIONS = (Nodes.FuncDefNode, ExprNodes.LambdaNode, ExprNodes.GeneratorExpressionNode)
+LOOPS = (Nodes.LoopNode,)
+#: What leaves an except clause, and what the source code calls it. A subclass comes first.
+JUMPS = (
+    (Nodes.ReturnStatNode, "return"),
+    (ExprNodes.AwaitExprNode, "await"),
+    (ExprNodes.YieldExprNode, "yield"),
+)
+LOOP_JUMPS = ((Nodes.BreakStatNode, "break"), (Nodes.ContinueStatNode, "continue"))
+
+LEAVES = "'{}' leaves an 'except' clause: set a variable, and do it behind the 'try' statement"
+WITH = "'with' on an object: use 'try' and 'finally'"
+
+
+class Finding(NamedTuple):
+    """A statement to change."""
+
+    line: int
+    column: int
+    message: str
+
+
+def children(node: Nodes.Node) -> Iterator[tuple[str, Nodes.Node]]:
+    """Yield the direct children of *node*, each with the name of the attribute that holds it."""
+    for name in node.child_attrs or ():
+        value = getattr(node, name)
+        for child in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(child, Nodes.Node):
+                yield name, child
+
+
+def is_directive(manager: Nodes.Node) -> bool:
+    """Return whether a with statement's object is one of Cython's own, as ``cython.nogil`` is."""
+    if isinstance(manager, ExprNodes.CallNode):
+        manager = manager.function
+    return (
+        isinstance(manager, ExprNodes.AttributeNode)
+        and isinstance(manager.obj, ExprNodes.NameNode)
+        and manager.obj.name == "cython"
+    )
+
+
+def examine(node: Nodes.Node, in_except: bool, in_loop: bool) -> Iterator[Finding]:
+    """Yield what is wrong in *node*.
+
+    *in_loop* says that a loop lies between *node* and the except clause around it. A ``break``
+    there ends the loop and stays in the clause.
+    """
+    if in_except:
+        jumps = JUMPS if in_loop else JUMPS + LOOP_JUMPS
+        for kind, name in jumps:
+            if isinstance(node, kind):
+                yield Finding(*node.pos[1:], LEAVES.format(name))
+                break
+    if isinstance(node, Nodes.WithStatNode) and not is_directive(node.manager):
+        yield Finding(*node.pos[1:], WITH)
+    if isinstance(node, FUNCTIONS):
+        in_except = in_loop = False
+    elif isinstance(node, Nodes.ExceptClauseNode):
+        in_except, in_loop = True, False
+    for name, child in children(node):
+        # A jump in the else clause of a loop belongs to the loop around it.
+        body_of_loop = isinstance(node, LOOPS) and name != "else_clause"
+        yield from examine(child, in_except, in_loop or body_of_loop)
+
+
+def check(source: str, name: str = "source", suffix: str = ".pyx") -> list[Finding]:
+    """Return what is wrong in a module's *source*, in the order of its lines."""
+    level = "module_pxd" if suffix == ".pxd" else "module"
+    return sorted(examine(parse_from_strings(name, source, level=level), False, False))
+
+
+def files(paths: list[Path]) -> Iterator[Path]:
+    """Yield the Cython files among *paths*, and those in the folders among them."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
+        else:
+            yield path
+
+
+def main() -> int:
+    """Check the files and folders that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER_OR_FILE")
+    found = 0
+    for path in files(parser.parse_args().paths):
+        try:
+            findings = check(path.read_text(), path.stem, path.suffix)
+        except CompileError as exc:
+            print(exc, file=sys.stderr)
+            return 2
+        for finding in findings:
+            print(f"{path}:{finding.line}:{finding.column}: {finding.message}")
+        found += len(findings)
+    if found:
+        print(f"Found {found} statements that crash when memory runs out.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

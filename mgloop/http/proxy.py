@@ -17,7 +17,13 @@ from typing import Any
 
 from .errors import ConfigError
 
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# How much of the headers is read: hops, parameters of a hop, characters of Forwarded. A client can
+# write thousands of hops in front of those that proxies add, and each of them costs time.
+_MOST_HOPS = 100
+_MOST_PARAMETERS = 16
+_MOST_TEXT = 8192
 
 # Whoever connects to the proxy may have written these texts, so no expression reads a place again
 # for each place before it: where nothing fits, what has been read is part of a match, too.
@@ -36,23 +42,27 @@ class TrustedProxies:
     Called with the scope of a request that one of them has sent, puts in what it says.
 
     trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by
-    commas. Raises ConfigError.
+    commas. Raises ConfigError. An IPv4 address is the same as its IPv4-mapped IPv6 address.
     """
 
     def __init__(self, trusted: str) -> None:
         names = [name for part in trusted.split(",") if (name := part.strip())]
         self.everybody = "*" in names
         self.unix = self.everybody or "unix:" in names
-        self.networks: list[_Network] = []
+        self.networks: list[ipaddress.IPv6Network] = []
         for name in names:
             if name in ("*", "unix:"):
                 continue
             try:
-                self.networks.append(ipaddress.ip_network(name, strict=False))
+                network = ipaddress.ip_network(name, strict=False)
             except ValueError:
                 raise ConfigError(
                     f"forwarded_allow_ips: {name!r} is not an address, a network, unix: or *"
                 ) from None
+            bits = network.max_prefixlen - network.prefixlen
+            self.networks.append(
+                ipaddress.IPv6Network((_mapped(network.network_address), 128 - bits))
+            )
         # Asked of each hop of each request, mostly about the same few; it takes 4 us to find out.
         self.trusts = functools.lru_cache(maxsize=1024)(self._trusts)
 
@@ -65,16 +75,14 @@ class TrustedProxies:
         if self.everybody:
             return True
         try:
-            address = ipaddress.ip_address(host)
+            address = _mapped(ipaddress.ip_address(host))
         except ValueError:
             return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
         return any(address in network for network in self.networks)
 
     def __call__(self, scope: dict[str, Any]) -> None:
         client, scheme = None, ""
-        for hop, proto in reversed(_forwarded(scope["headers"])):
+        for hop, proto in _nearest_first(scope["headers"]):
             scheme = proto.lower() or scheme
             if hop:
                 client = _address(hop)
@@ -86,40 +94,67 @@ class TrustedProxies:
             scope["scheme"] = _SCHEMES[scheme]
 
 
-def _forwarded(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """(address, scheme) of each hop, the nearest last; "" is what a proxy has not said."""
+def _mapped(address: _Address) -> ipaddress.IPv6Address:
+    """Return an IPv6 address as it is, an IPv4 address in its IPv4-mapped form.
+
+    A socket of both families reports an IPv4 peer in that form, other sockets do not.
+    """
+    if isinstance(address, ipaddress.IPv6Address):
+        return address
+    return ipaddress.IPv6Address(0xFFFF << 32 | int(address))
+
+
+def _nearest_first(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
+    """Yield (address, scheme) of each hop; "" stands for what a proxy has not written."""
     chains: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"x-forwarded-proto": []}
     forwarded: list[str] = []
     for name, value in headers:
         if name in chains:
-            parts = value.decode("latin-1").split(",")
-            chains[name] += [text for part in parts if (text := part.strip())]
+            chains[name].append(value.decode("latin-1"))
         elif name == b"forwarded":
             forwarded.append(value.decode("latin-1"))
-    hops, protos = chains.values()
+    hops, protos = (_last_parts(",".join(chain)) for chain in chains.values())
     if not hops and not protos:
-        parsed = [dict(_parameters(each)) for value in forwarded for each in _elements(value)]
-        return [(each.get("for", "").strip(), each.get("proto", "")) for each in parsed]
+        for element in itertools.islice(_elements(forwarded), _MOST_HOPS):
+            each = dict(itertools.islice(_parameters(element), _MOST_PARAMETERS))
+            yield each.get("for", "").strip(), each.get("proto", "")
+        return
     if len(protos) != len(hops):
         # Not a list beside the other: what counts is what the nearest proxy has written.
         hops = hops or [""]
-        protos = [""] * (len(hops) - 1) + protos[-1:]
-    return list(itertools.zip_longest(hops, protos, fillvalue=""))
+        protos = protos[:1]
+    yield from itertools.zip_longest(hops, protos, fillvalue="")
 
 
-def _elements(text: str) -> list[str]:
+def _last_parts(text: str) -> list[str]:
+    """Return the parts between commas, the last one first, without blank ones."""
+    parts = text.rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]
+    return [stripped for part in reversed(parts) if (stripped := part.strip())]
+
+
+def _elements(values: list[str]) -> Iterator[str]:
+    """Yield the elements of Forwarded, the nearest proxy's first."""
+    room = _MOST_TEXT
+    for text in reversed(values):
+        if room <= 0:
+            return
+        # No more than can be used: each comma takes time.
+        last = ",".join(text[-room:].rsplit(",", _MOST_HOPS)[-_MOST_HOPS:])
+        yield from _split(last)
+        room -= len(text)
+
+
+def _split(text: str) -> Iterator[str]:
     """Split at the commas that are not quoted, from the right: the nearest proxy's element is well
     formed, and may stand behind a quote that its client has left open."""
-    elements: list[str] = []
     end, quoted = len(text), False
     for mark in reversed(list(_MARK.finditer(text))):
         if mark[0] == '"':
             quoted = not quoted
         elif mark[0] == "," and not quoted:
-            elements.append(text[mark.end() : end])
+            yield text[mark.end() : end]
             end = mark.start()
-    elements.append(text[:end])
-    return elements[::-1]
+    yield text[:end]
 
 
 def _parameters(element: str) -> Iterator[tuple[str, str]]:

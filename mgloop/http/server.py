@@ -93,6 +93,8 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._lifespan: Lifespan | None = None
         self._context: ssl.SSLContext | None = None
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
         self._memory_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
@@ -160,7 +162,8 @@ class Server:
         )
         self.site.on_limit = self._request_limit_reached
         for sock in self.sockets:
-            self._servers.append(await self._listen(loop, sock))
+            self._servers.append(await self._server(loop, sock))
+            await self._start_listening(self._servers[-1], sock)
         self.urls = [sockets.Listener([sock]).url(tls=config.tls) for sock in self.sockets]
         if config.limit_max_memory:
             self._watch_memory()
@@ -176,8 +179,9 @@ class Server:
     async def _accounts(self) -> dict[str, ServerStats]:
         return {"0": self.stats()}
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
-        options: dict[str, Any] = {"backlog": self.config.backlog}
+    async def _server(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
+        """Make the server of a socket, which does not listen yet."""
+        options: dict[str, Any] = {"backlog": self.config.backlog, "start_serving": False}
         factory: Callable[[], Any] = self.site.connection
         if self.config.proxy_protocol:
             trusted = TrustedProxies(self.config.forwarded_allow_ips)
@@ -193,13 +197,16 @@ class Server:
             # Connections inherit it. An inherited socket may be of a protocol that has it not.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        if sock.family == socket.AF_UNIX:
+            # The file is for sockets.py to remove: another process may be listening still.
+            if "cleanup_socket" in inspect.signature(loop.create_unix_server).parameters:
+                options["cleanup_socket"] = False
+            return await loop.create_unix_server(factory, sock=sock, **options)
+        return await loop.create_server(factory, sock=sock, **options)
+
+    async def _start_listening(self, server: asyncio.Server, sock: socket.socket) -> None:
         try:
-            if sock.family == socket.AF_UNIX:
-                # The file is for sockets.py to remove: another process may be listening still.
-                if "cleanup_socket" in inspect.signature(loop.create_unix_server).parameters:
-                    options["cleanup_socket"] = False
-                return await loop.create_unix_server(factory, sock=sock, **options)
-            return await loop.create_server(factory, sock=sock, **options)
+            await server.start_serving()
         except OSError as exc:
             # Two may bind a port of which neither listens yet: only now one is refused.
             raise sockets.refusal(sockets.Listener([sock]).url(tls=False), exc) from exc
@@ -342,14 +349,46 @@ class Server:
         self.stop(now=self._stopping.is_set())
 
     def reload_certificates(self) -> None:
-        """Load certificate and key again; connections from now on get them."""
-        if self._context is None:
+        """Load the files of the ssl_* options again, for connections that are accepted later.
+
+        If they cannot be loaded, the server logs an error and keeps what it has.
+        """
+        if self._context is None or self._stopping.is_set():
             return
         try:
-            tls.load_certificate(self._context, self.config)
+            context = tls.make_context(self.config)
         except StartError as exc:
             logger.error("The certificates stay as they were: %s", exc)
         else:
+            task = asyncio.ensure_future(self._use_context(context))
+            self._reloads.add(task)
+            task.add_done_callback(self._reloads.discard)
+
+    async def _use_context(self, context: ssl.SSLContext | None) -> None:
+        """Listen with `context` from now on.
+
+        A server cannot exchange its context. Another server listens on a duplicate of its socket
+        before it is closed: the kernel's queue is the socket's, so no connection is lost.
+        """
+        async with self._reloading:
+            if self._stopping.is_set():
+                return
+            try:
+                duplicates = [sock.dup() for sock in self.sockets]
+            except OSError as exc:
+                logger.error("The certificates stay as they were: %s", exc)
+                return
+            self._context = context
+            loop = asyncio.get_running_loop()
+            servers = [await self._server(loop, sock) for sock in duplicates]
+            before = zip(self._servers, self.sockets, strict=True)
+            self._servers, self.sockets = servers, duplicates  # close() closes these from now on
+            try:
+                for server in servers:
+                    await server.start_serving()
+            finally:
+                for old, sock in before:
+                    _stop_accepting(loop, old, sock)
             logger.info("Certificates loaded again.")
 
     # --- limits of a process -----------------------------------------------------------------
@@ -370,6 +409,22 @@ class Server:
     def _stop_at_limit(self, reason: str) -> None:
         logger.warning("The process ends: %s.", reason)
         self.stop()
+
+
+def _stop_accepting(
+    loop: asyncio.AbstractEventLoop, server: asyncio.Server, sock: socket.socket
+) -> None:
+    """Close the listening socket of `server`, and lose no connection that it has accepted.
+
+    asyncio makes the transport of a connection one iteration after accept(), which fails if the
+    server is closed by then. So close the socket alone, with the hook that Server.close() calls.
+    """
+    stop_serving = getattr(loop, "_stop_serving", None)
+    if stop_serving is None:  # not derived from asyncio's BaseEventLoop
+        server.close()
+        sock.close()
+    else:
+        stop_serving(sock)
 
 
 class _Interruptible(Protocol):

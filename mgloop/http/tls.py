@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The server's ssl.SSLContext, from the ssl_* options, and its certificate anew.
+"""The server's ssl.SSLContext, made from the ssl_* options.
 
-A certificate that is loaded into a context counts for the connections that come after: so a
-running server renews it without another socket and without another process.
+A running server that loads its certificates again makes another context and never changes the one
+in use: a load that fails half-way would leave a context without a key, and a context keeps an old
+certificate beside a new one with another type of key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         raise StartError(
             f"ssl_version: {config.ssl_version} is no protocol for servers here: leave it out"
         ) from None
-    load_certificate(context, config)
+    _load_certificate(context, config)
     context.set_alpn_protocols(["http/1.1"])
     if config.ssl_cert_reqs:
         context.verify_mode = ssl.VerifyMode(config.ssl_cert_reqs)
@@ -47,8 +48,8 @@ def make_context(config: Config) -> ssl.SSLContext | None:
     return context
 
 
-def load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Load certificate and key into `context`, which stays as it is if they are no pair."""
+def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    """Load certificate and key, each read once; raise StartError if they are not a pair."""
     assert config.ssl_certfile is not None
     asked = False
 
@@ -60,7 +61,6 @@ def load_certificate(context: ssl.SSLContext, config: Config) -> None:
 
     arguments = (config.ssl_certfile, config.ssl_keyfile, password)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*arguments)
         context.load_cert_chain(*arguments)
     except OSError as exc:
         if asked and not config.ssl_keyfile_password:

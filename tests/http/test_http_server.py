@@ -492,6 +492,196 @@ def test_tls_with_certificates_anew_at_sighup(folder, authority):
         assert command.stop() == 0
 
 
+def serial_of(writer):
+    return writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+
+
+@contextlib.asynccontextmanager
+async def connected(server, authority):
+    reader, writer = await asyncio.open_connection(
+        *server.sockets[0].getsockname()[:2],
+        ssl=certificates.trusting(authority),
+        server_hostname="localhost",
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def get_from(reader, writer):
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    return await reader.readexactly(5)
+
+
+def test_a_certificate_that_changes_while_it_is_loaded(
+    run, tmp_path, authority, caplog, monkeypatch
+):
+    """The server has the old one or the new one, and never one without its key."""
+
+    def load(context, *arguments):
+        original(context, *arguments)
+        (tmp_path / "key.pem").write_text("the key of another certificate")
+
+    async def main():
+        options = over_tls(tmp_path, authority)
+        async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+            async with connected(server, authority) as before:
+                first = serial_of(before[1])
+                over_tls(tmp_path, authority)
+                monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+                server.reload_certificates()
+                await support.wait_until(lambda: "ertificates" in caplog.text)
+                assert "Certificates loaded again." in caplog.text
+                async with connected(server, authority) as after:
+                    second = serial_of(after[1])
+                    assert second != first
+                    assert await get_from(*after) == b"hello"
+                assert await get_from(*before) == b"hello"
+            caplog.clear()
+            server.reload_certificates()
+            assert "The certificates stay as they were: cannot load" in caplog.text
+            async with connected(server, authority) as after:
+                assert serial_of(after[1]) == second
+
+    original = ssl.SSLContext.load_cert_chain
+    caplog.set_level(logging.INFO)
+    run(main())
+
+
+def test_a_certificate_with_another_type_of_key(run, tmp_path, caplog):
+    """OpenSSL keeps one for each type: the old one must not be served any more."""
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+
+    def write(kind):
+        leaf = authority.issue_cert("localhost", key_type=kind)
+        leaf.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+
+    async def main():
+        write(trustme.KeyType.RSA)
+        config = Config(app=hello, port=0, lifespan="off", ssl_certfile=tmp_path / "both.pem")
+        async with Server(config) as server:
+            write(trustme.KeyType.ECDSA)
+            server.reload_certificates()
+            await support.wait_until(lambda: "Certificates loaded again." in caplog.text)
+            client = certificates.trusting(authority)
+            client.maximum_version = ssl.TLSVersion.TLSv1_2
+            client.set_ciphers("ECDHE+aRSA")
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(
+                    *server.sockets[0].getsockname()[:2], ssl=client, server_hostname="localhost"
+                )
+            async with connected(server, authority) as connection:
+                assert await get_from(*connection) == b"hello"
+
+    caplog.set_level(logging.INFO)
+    run(main())
+
+
+def test_no_connection_is_lost_while_certificates_are_loaded(run, tmp_path, authority, caplog):
+    """Not even one that was accepted in the same iteration of the loop."""
+
+    async def connect_until(done, server):
+        while not done.is_set():
+            async with connected(server, authority) as connection:
+                assert await get_from(*connection) == b"hello"
+
+    async def main():
+        options = over_tls(tmp_path, authority)
+        done = asyncio.Event()
+        async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+            clients = [asyncio.ensure_future(connect_until(done, server)) for _ in range(8)]
+            for i in range(1, 16):
+                server.reload_certificates()
+                await support.wait_until(lambda i=i: caplog.text.count("loaded again") == i)
+            done.set()
+            await asyncio.gather(*clients)
+
+    caplog.set_level(logging.INFO, logger="mgloop.http")
+    run(main())
+
+
+def test_certificates_are_loaded_while_the_server_ends(run, tmp_path, authority):
+    async def main():
+        options = over_tls(tmp_path, authority)
+        server = Server(Config(app=hello, port=0, lifespan="off", **options))
+        await server.start()
+        server.reload_certificates()
+        server.reload_certificates()
+        await asyncio.sleep(0)
+        address = server.sockets[0].getsockname()[:2]
+        await server.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, of refused sockets
+def test_handshakes_count_as_connections(run, tmp_path, authority):
+    """The server holds as many silent clients as over TCP, and one more, which can get a 503."""
+
+    async def main():
+        config = Config(
+            app=hello,
+            port=0,
+            lifespan="off",
+            limit_connections=2,
+            timeout_head=20,
+            **over_tls(tmp_path, authority),
+        )
+        async with Server(config) as server:
+            address = server.sockets[0].getsockname()[:2]
+            clients = [await asyncio.open_connection(*address) for _ in range(10)]
+            reading = [asyncio.ensure_future(reader.read()) for reader, _ in clients]
+            await support.wait_until(lambda: sum(map(asyncio.Future.done, reading)) == 7)
+            for _, writer in clients:
+                writer.close()
+            await asyncio.gather(*reading, return_exceptions=True)
+            reading.clear()
+            gc.collect()  # asyncio's handshakes that have failed
+            await support.wait_until(lambda: not server.site.shaking_hands)
+            async with connected(server, authority) as one, connected(server, authority) as two:
+                assert await get_from(*one) == b"hello"
+                assert await get_from(*two) == b"hello"
+                async with connected(server, authority) as (reader, _):
+                    assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, of refused sockets
+def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, authority):
+    """Not even those that nothing but the garbage collector would release."""
+
+    async def main():
+        options = over_tls(tmp_path, authority)
+        config = Config(
+            app=hello, port=0, lifespan="off", limit_connections=1, timeout_head=0.3, **options
+        )
+        async with Server(config) as server:
+            address = server.sockets[0].getsockname()[:2]
+            clients = [await asyncio.open_connection(*address) for _ in range(2)]
+            for reader, writer in clients:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                writer.close()
+            await support.wait_until(lambda: not server.site.shaking_hands)
+            async with connected(server, authority) as connection:
+                assert await get_from(*connection) == b"hello"
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
+
+
 def test_client_certificates(folder, authority):
     certificates.write(folder, authority)
     (folder / "ca.pem").write_bytes(authority.cert_pem.bytes())

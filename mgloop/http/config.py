@@ -210,8 +210,13 @@ class Config:
         metavar="ADDRESS",
     )
     uds: str | None = _option(None, _WHERE, "UNIX socket to listen on", metavar="PATH")
-    uds_mode: int = _option(
-        0o666, _WHERE, "permissions of UNIX sockets, octal", read=_mode, metavar="MODE", shown="666"
+    uds_mode: int | None = _option(
+        None,
+        _WHERE,
+        "permissions of UNIX sockets, octal",
+        read=_mode,
+        metavar="MODE",
+        shown="those of the socket file that it replaces, else 666",
     )
     fd: int | None = _option(
         None, _WHERE, "descriptor of a socket to listen on", read=_whole, low=0, metavar="FD"

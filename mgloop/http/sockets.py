@@ -35,6 +35,9 @@ _FIRST_SYSTEMD_FD = 3
 # So often the kernel is asked for a port that is free on every address of a name.
 _ATTEMPTS = 10
 
+# The mode of a UNIX socket if neither --uds-mode nor a file that was there before says it.
+_UNIX_MODE = 0o666
+
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 _ADVICE = {
@@ -83,7 +86,7 @@ class Listeners:
             if address.made is not None:
                 path, *identity = address.made
                 with contextlib.suppress(OSError):
-                    status = os.stat(path)
+                    status = os.lstat(path)
                     if [status.st_dev, status.st_ino] == identity:
                         os.unlink(path)
             for sock in address.sockets:
@@ -234,7 +237,7 @@ def refusal(what: str, exc: OSError) -> StartError:
 # --- UNIX sockets --------------------------------------------------------------------------------
 
 
-def _unix(path: str, mode: int) -> Listener:
+def _unix(path: str, mode: int | None) -> Listener:
     if not path:
         _no_path()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -244,15 +247,18 @@ def _unix(path: str, mode: int) -> Listener:
         if abstract:
             sock.bind("\0" + path[1:])
             return Listener([sock])
-        _remove_stale(path)
-        # Nobody shall connect before the mode is what was asked for.
-        before = os.umask(0o777 & ~(mode & 0o600))
+        found = _remove_stale(path)
+        if mode is None:
+            mode = _UNIX_MODE if found is None else found
+        # bind() makes the file with the socket's own mode, less the umask. A chmod() afterwards
+        # would leave a moment with another mode, and could meet another file at the path.
+        os.fchmod(sock.fileno(), mode)
+        before = os.umask(0o777 & ~mode)
         try:
             sock.bind(path)
         finally:
             os.umask(before)
-        os.chmod(path, mode)
-        status = os.stat(path)
+        status = os.lstat(path)
         return Listener([sock], (os.path.abspath(path), status.st_dev, status.st_ino))
     except StartError:
         sock.close()
@@ -264,12 +270,15 @@ def _unix(path: str, mode: int) -> Listener:
         raise refusal(path, exc) from exc
 
 
-def _remove_stale(path: str) -> None:
-    """Remove a socket file that is nobody's any more; refuse to remove anything else."""
+def _remove_stale(path: str) -> int | None:
+    """Remove a socket file that is not in use, and return its mode. Return None without a file.
+
+    Raise StartError for a socket in use and for any other file.
+    """
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return
+        return None
     if not stat.S_ISSOCK(status.st_mode):
         raise StartError(f"{path} exists and is no socket: remove it, or choose another path")
     # A probe of another type troubles nobody, and is refused in another way if somebody has bound
@@ -279,7 +288,7 @@ def _remove_stale(path: str) -> None:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
-            return
+            return stat.S_IMODE(status.st_mode)
         except OSError as exc:
             if exc.errno != errno.EPROTOTYPE:
                 raise

@@ -203,6 +203,39 @@ def test_a_unix_socket_has_its_mode_and_is_removed(opened, tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("mode", ["600", "660", "666", "777", "000"])
+@pytest.mark.parametrize("umask", [0, 0o022, 0o777])
+def test_a_unix_socket_is_made_with_its_mode(opened, tmp_path, monkeypatch, mode, umask):
+    """It never has another one, and no chmod() can meet another file at the path."""
+    monkeypatch.setattr(os, "chmod", None)
+    path = tmp_path / "a.sock"
+    before = os.umask(umask)
+    try:
+        opened(uds=path, uds_mode=mode)
+    finally:
+        after = os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8)
+    assert after == umask
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, 0o600), ({"uds_mode": "640"}, 0o640)], ids=["kept", "given"]
+)
+def test_the_mode_of_a_stale_unix_socket(opened, tmp_path, given, expected):
+    """An administrator restricts a socket that way; uvicorn keeps the mode, too."""
+    path = tmp_path / "a.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+    path.chmod(0o600)
+    opened(uds=path, **given)
+    assert stat.S_IMODE(path.stat().st_mode) == expected
+
+
+def test_the_mode_of_a_unix_socket_by_default(opened, tmp_path):
+    opened(uds=tmp_path / "a.sock")
+    assert stat.S_IMODE((tmp_path / "a.sock").stat().st_mode) == 0o666
+
+
 def test_a_stale_unix_socket_is_replaced(opened, tmp_path):
     path = tmp_path / "a.sock"
     with socket.socket(socket.AF_UNIX) as sock:

@@ -9,7 +9,9 @@ may take nothing. A piece is as long as the client is fast, for the least that i
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Coroutine
 from typing import Any, BinaryIO
 
@@ -19,20 +21,47 @@ _SLOW, _FAST = 5.0, 0.5
 
 
 def whole(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
-    """(file, offset, count, more) of http.response.pathsend; OSError if it cannot be opened."""
-    file = open(message["path"], "rb")  # noqa: SIM115 - send() closes it
-    return file, 0, os.fstat(file.fileno()).st_size, False
+    """Return (file, offset, count, more) of http.response.pathsend.
+
+    Raises OSError if the path cannot be opened or does not name a regular file.
+    """
+    path = message["path"]
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 - send() closes it
+    try:
+        return file, 0, _size(file, path), False
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file. By itself open() waits for the writer of a FIFO, or the holder of a lease."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _size(file: BinaryIO, name: object) -> int:
+    """Return the size of a regular file in bytes; raise OSError for anything else.
+
+    A FIFO, a socket or a device has no size to announce, and reading it can take forever.
+    """
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", name)
+    return status.st_size
 
 
 def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
-    """(file, offset, count, more) of http.response.zerocopysend."""
+    """Return (file, offset, count, more) of http.response.zerocopysend.
+
+    Raises OSError if the file is not a regular one.
+    """
     file = message["file"]
     if isinstance(file, int):
         file = open(file, "rb", closefd=False)  # noqa: SIM115 - of whoever has the descriptor
+    size = _size(file, getattr(file, "name", None))
     offset = message.get("offset")
     if offset is None:
         offset = file.tell()
-    size = os.fstat(file.fileno()).st_size
     count = message.get("count")
     count = max(0, size - offset) if count is None else count
     if offset < 0 or count < 0:

@@ -1258,6 +1258,32 @@ async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
     assert "FileNotFoundError" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory"])
+@on_loop
+async def test_pathsend_of_anything_but_a_file_is_a_500(loop, tmp_path, kind, caplog):
+    """The loop must not wait for another process to open the FIFO."""
+    path = {"fifo": tmp_path / "fifo", "device": "/dev/zero", "directory": tmp_path}[kind]
+    if kind == "fifo":
+        os.mkfifo(path)
+    app = app_of(START, {"type": "http.response.pathsend", "path": str(path)})
+    async with Serving(loop, app) as serving:
+        assert (await serving.one(get()))[0] == 500
+    error = "IsADirectoryError" if kind == "directory" else "Not a regular file"
+    assert error in caplog.text
+
+
+@pytest.mark.parametrize("way", ["descriptor", "file"])
+@on_loop
+async def test_zerocopysend_of_a_pipe_is_a_500(loop, way, caplog):
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as file, open(write_end, "wb"):
+        given = file if way == "file" else read_end
+        message = {"type": "http.response.zerocopysend", "file": given, "offset": 0, "count": 5}
+        async with Serving(loop, app_of(START, message)) as serving:
+            assert (await serving.one(get()))[0] == 500
+    assert "Not a regular file" in caplog.text
+
+
 @pytest.mark.parametrize("goes", [True, False], ids=["goes", "stays but reads nothing"])
 @on_loop
 async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):

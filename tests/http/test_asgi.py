@@ -192,6 +192,22 @@ WRONG = {
     "text": ([{**START, "headers": [("a", "b")]}], "TypeError"),
     "bad status": ([{**START, "status": 99}], "status 99"),
     "bad length": ([{**START, "headers": [(b"content-length", b"-1")]}], "Content-Length"),
+    "a length of 19 digits": (
+        [{**START, "headers": [(b"content-length", b"1000000000000000000")]}],
+        "is not a number of bytes",
+    ),
+    "a length beyond 63 bits": (
+        [{**START, "headers": [(b"content-length", b"9223372036854775808")]}],
+        "is not a number of bytes",
+    ),
+    "a length beyond 64 bits": (
+        [{**START, "headers": [(b"content-length", b"18446744073709551621")]}],
+        "is not a number of bytes",
+    ),
+    "an empty length": (
+        [{**START, "headers": [(b"content-length", b"")]}],
+        "is not a number of bytes",
+    ),
     "two lengths": ([{**START, "headers": [(b"content-length", b"1")] * 2}], "Content-Length"),
     "no type": ([{}], "KeyError"),
     "no status": ([{"type": "http.response.start"}], "KeyError"),

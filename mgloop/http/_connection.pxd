@@ -64,7 +64,7 @@ cdef class Connection(Channel):
     cdef int state
     cdef Request request                # whose response is not complete
     cdef Request unbegun                # whose head has just been read
-    cdef bytes ahead                    # what came behind the request, or None
+    cdef object ahead                   # kept by gather(): requests sent ahead, or None
     cdef bint feeding                   # inside feed()
     cdef bint go_on_due                 # _go_on() is scheduled
     cdef bint paused_reading
@@ -75,7 +75,7 @@ cdef class Connection(Channel):
     # is kept in `carry` when that ends before the piece does.
     cdef const char *at
     cdef Py_ssize_t at_len
-    cdef bytes carry
+    cdef object carry                   # kept by gather(), or None
     cdef Py_ssize_t piece_len
     cdef const char *origin             # of what is being parsed
     cdef Py_ssize_t offset              # bytes before it since the method
@@ -97,12 +97,16 @@ cdef class Connection(Channel):
     cdef Py_ssize_t extension_len       # of the present chunk
     cdef bint at_chunk                  # a chunk's first line comes next
     cdef bint last_chunk                # ... has said that no other follows
-    cdef bytes chunk_line               # what has come of it, or None
+    cdef object chunk_line              # kept by gather(): its beginning, or None
     cdef Py_ssize_t discarded
+    cdef Py_ssize_t payload             # bytes of the body that have come
+    cdef Py_ssize_t payload_timed       # ... when they were last given time; -1 at the beginning
+    cdef Py_ssize_t extensions_len      # of all chunks
 
     # Of the peer, for the scopes.
     cdef public object handshake        # _site's Handshake until it is over, or None
     cdef public object ends             # (client, server) as a proxy has told, or None
+    cdef public bint unnamed            # a PROXY header does not name the client
     cdef dict tls                       # ASGI's extension, or None
     cdef object client                  # as scopes have it
     cdef dict common_scope              # what else each has, all keys in it, or None: the site's

@@ -19,6 +19,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp
 
+from mgloop.http._gather cimport gather, gathered
 from mgloop.http._llhttp cimport (
     F_CHUNKED, F_TRANSFER_ENCODING, HPE_OK, HPE_PAUSED, HTTP_REQUEST, llhttp_execute,
     llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
@@ -306,8 +307,11 @@ cdef class Connection(Channel):
 
     cdef int keep(self, bytes data) except -1:
         """Until the response to what came before is complete."""
-        self.ahead = data if self.ahead is None else self.ahead + data
-        if PyBytes_GET_SIZE(self.ahead) >= AHEAD:
+        if self.ahead is None:
+            self.ahead = data
+        else:
+            self.ahead = gather(self.ahead, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if len(self.ahead) >= AHEAD:
             self.pause_reading()
         return 0
 
@@ -413,17 +417,14 @@ cdef class Connection(Channel):
             self.at_chunk = False
             return HPE_OK
         used[0] = length
-        line = data[:length]
-        if self.chunk_line is not None:
-            line = self.chunk_line + line
-        if PyBytes_GET_SIZE(line) > EXTENSIONS:
+        self.chunk_line = gather(self.chunk_line, data, length)
+        if len(self.chunk_line) > EXTENSIONS:
             return self.fail(400, "a chunk's extensions are too long")
         if end is NULL:
-            self.chunk_line = line
             return HPE_OK
+        line = BLANKS.sub(rb"\1\2\3", gathered(self.chunk_line))
         self.at_chunk = False
         self.chunk_line = None
-        line = BLANKS.sub(rb"\1\2\3", line)
         return llhttp_execute(&self.parser, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
 
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
@@ -505,8 +506,7 @@ cdef class Connection(Channel):
 
     cdef int keep_piece(self) except -1:
         """The data ends in the middle of it."""
-        cdef bytes piece = PyBytes_FromStringAndSize(self.at, self.at_len)
-        self.carry = piece if self.carry is None else self.carry + piece
+        self.carry = gather(self.carry, self.at, self.at_len)
         self.at_len = 0
         return 0
 
@@ -517,7 +517,7 @@ cdef class Connection(Channel):
         if self.carry is not None:
             if self.at_len:
                 self.keep_piece()
-            piece = self.carry
+            piece = gathered(self.carry)
             self.carry = None
         else:
             piece = PyBytes_FromStringAndSize(self.at, self.at_len)
@@ -829,10 +829,11 @@ cdef class Connection(Channel):
 
     def _go_on(self):
         """Parse what came behind the request that has been answered, if the client takes that."""
-        cdef bytes ahead = self.ahead
+        cdef bytes ahead
         self.go_on_due = False
-        if ahead is None or self.state != MGL_READS_HEAD or self.paused_writing:
+        if self.ahead is None or self.state != MGL_READS_HEAD or self.paused_writing:
             return
+        ahead = gathered(self.ahead)
         self.ahead = None
         self.resume_reading()
         self.feed(PyBytes_AS_STRING(ahead), PyBytes_GET_SIZE(ahead))

@@ -51,6 +51,7 @@ cdef class FrameReader:
     cdef bytes piece
     cdef Py_ssize_t position
     cdef list pieces
+    cdef Py_ssize_t next_piece      # the index in `pieces` of the one that follows
 
     # The frame.
     cdef int state
@@ -82,6 +83,7 @@ cdef class FrameReader:
     cpdef int advance(self) except? -1
     cdef bint has_data(self) noexcept
     cdef int consume(self, Py_ssize_t size) except -1
+    cdef bytes take_piece(self)
     cdef int begin_frame(self) except? -1
     cdef int take_payload(self) except? -1
     cdef int take_whole(self, const unsigned char *data, Py_ssize_t size) except? -1

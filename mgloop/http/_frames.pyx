@@ -210,8 +210,19 @@ cdef class FrameReader:
         self.position += size
         if self.position == PyBytes_GET_SIZE(self.piece):
             self.position = 0
-            self.piece = self.pieces.pop(0) if self.pieces else None
+            self.piece = self.take_piece() if self.pieces else None
         return 0
+
+    cdef bytes take_piece(self):
+        """Take the first of the pieces. pop(0) would move all others, for each piece."""
+        cdef bytes piece = self.pieces[self.next_piece]
+        self.pieces[self.next_piece] = None
+        self.next_piece += 1
+        # At least as many as are moved have been taken.
+        if 2 * self.next_piece >= len(self.pieces):
+            del self.pieces[:self.next_piece]
+            self.next_piece = 0
+        return piece
 
     cdef int begin_frame(self) except? -1:
         """What the header asks for has come: 2 bytes first, then all of it."""
@@ -452,6 +463,7 @@ cdef class FrameReader:
         self.state = state
         self.piece = None
         self.pieces.clear()
+        self.next_piece = 0
         self.decompressor = None
         self.forget()
         return 0

@@ -107,7 +107,7 @@ cdef class Request:
     cdef bint received                  # all of the body is here
     cdef bint told                      # ... and the application has it
     cdef bint disconnected
-    cdef object body                    # bytes, or a list of them, or None
+    cdef object body                    # what gather() has kept, or None
     cdef Py_ssize_t body_len            # of what is in it
     cdef Py_ssize_t body_total          # of what has come
     cdef Waiters reading

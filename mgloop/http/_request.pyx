@@ -22,6 +22,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from mgloop._awaitable cimport Awaitable, thrown
+from mgloop.http._gather cimport gather, gathered
 from mgloop.http._ready cimport Waiters, is_leaving
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CHUNK_LINE, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_DECIMAL_DIGITS,
@@ -325,11 +326,7 @@ cdef class Request:
             return {TYPE: "http.disconnect"}
         if self.body_len == 0 and not (self.received and not self.told):
             return None
-        data = self.body
-        if data is None:
-            data = b""
-        elif not PyBytes_CheckExact(data):
-            data = b"".join(<list>data)
+        data = b"" if self.body is None else gathered(self.body)
         self.body = None
         self.body_len = 0
         if self.received:
@@ -339,15 +336,9 @@ cdef class Request:
         return {TYPE: HTTP_REQUEST, BODY: data, MORE_BODY: not self.received}
 
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1:
-        cdef bytes piece = PyBytes_FromStringAndSize(data, n)
+        self.body = gather(self.body, data, n)
         self.body_len += n
         self.body_total += n
-        if self.body is None:
-            self.body = piece
-        elif PyBytes_CheckExact(self.body):
-            self.body = [self.body, piece]
-        else:
-            (<list>self.body).append(piece)
         return 0
 
     cdef int body_ended(self) except -1:

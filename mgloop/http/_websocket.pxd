@@ -109,7 +109,7 @@ cdef class WebSocket:
     cdef list receivers             # futures
     cdef bint reading_paused
     cdef bint pumping
-    cdef list early                 # what came before the handshake was answered
+    cdef object early               # kept by gather(): data received before accept, or None
     cdef Py_ssize_t early_bytes
 
     # Towards the peer.

@@ -37,11 +37,13 @@ task is over and its transport gone.
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from mgloop.http._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
     WS_TEXT, close_frame, control_frame, sendable,
 )
+from mgloop.http._gather cimport gather, gathered
 from mgloop.http._ready cimport is_leaving
 from mgloop.http._site cimport (
     STATUS_LINES, check_piece, closing_response, content_length, header_line, without,
@@ -113,7 +115,6 @@ cdef class WebSocket:
         self.queue = []
         self.receivers = []
         self.senders = []
-        self.early = []
         self.end_reason = ""
         self.max_queue = config.ws_max_queue or sys.maxsize
         self.ping_interval = seconds_of(config.ws_ping_interval)
@@ -300,9 +301,9 @@ cdef class WebSocket:
         self.extensions = None
         self.log_answer(101, 0)
         self.schedule_ping()
-        for piece in self.early:
-            self.reader.feed(piece)
-        self.early.clear()
+        if self.early is not None:
+            self.reader.feed(gathered(self.early))
+            self.early = None
         self.read_on()
         return 0
 
@@ -421,7 +422,8 @@ cdef class WebSocket:
     def data_received(self, data):
         self.heard = True
         if self.state == WS_CONNECTING or self.state == WS_DENYING:
-            self.early.append(data)
+            self.early = gather(
+                self.early, PyBytes_AS_STRING(<bytes?>data), PyBytes_GET_SIZE(data))
             self.early_bytes += len(data)
             if self.early_bytes > EARLY_BYTES:
                 self.control_reading(True)
@@ -528,7 +530,7 @@ cdef class WebSocket:
             self.ended = True
             self.end_code = code
             self.end_reason = reason
-            self.early.clear()
+            self.early = None
             wake(self.receivers)
             wake(self.senders)
         return 0

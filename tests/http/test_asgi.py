@@ -9,6 +9,7 @@ import gc
 import os
 import socket
 import sys
+import tracemalloc
 import weakref
 
 import pytest
@@ -179,6 +180,48 @@ async def test_the_client_ends_the_connection(loop):
         status, headers, _ = await client.request(get("/", "Connection: close"))
         assert (status, headers["connection"]) == (200, "close")
         await client.ended()
+
+
+@pytest.mark.parametrize("length", [b"999999999999999999", b"000000000000000007"])
+@on_loop
+async def test_lengths_of_18_digits(loop, length):
+    app = app_of({**START, "headers": [(b"content-length", length)]}, body())
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        answer = await client.request(get().replace(b"GET", b"HEAD"), method="HEAD")
+        assert answer == (200, {"content-length": length.decode()}, b"")
+
+
+@on_loop
+async def test_small_pieces_of_a_body_take_no_more_memory_than_large_ones(loop):
+    go_on = asyncio.Event()
+    received = []
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        received.append(await receive())
+        await answer(send)
+
+    size = 30_000
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await support.wait_until(lambda: serving.site.in_flight)
+        (connection,) = serving.site.members
+        chunks = b"".join(b"2\r\n%02d\r\n" % (i % 100) for i in range(size // 2))
+        tracemalloc.start()
+        try:
+            connection.data_received(chunks)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 2 * size  # 20 times as much with an object for each piece
+        await client.send(b"0\r\n\r\n")
+        go_on.set()
+        assert (await client.response())[0] == 200
+    assert b"".join(message["body"] for message in received) == b"".join(
+        b"%02d" % (i % 100) for i in range(size // 2)
+    )
 
 
 # --- messages in a wrong order, or wrong in themselves -------------------------------------------

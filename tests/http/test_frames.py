@@ -6,6 +6,7 @@ The framing that they are compared with is upgrading.frame(), Python's own decod
 
 import itertools
 import os
+import time
 import tracemalloc
 import zlib
 
@@ -432,3 +433,30 @@ def test_a_window_of_8_bits_is_read_with_a_larger_one():
     agreement = deflate.negotiate([b"permessage-deflate; client_max_window_bits=8"])
     assert b"client_max_window_bits=8" in agreement.answer
     assert agreement.client_bits == 9
+
+
+def test_many_pieces_take_linear_time():
+    size = 200_000
+    reader = FrameReader()
+    head = frame(BINARY, b"", length=size, mask=bytes(4))
+    reader.feed(head)
+    for i in range(size):
+        reader.feed(b"%d" % (i % 10))
+    began = time.process_time()
+    assert reader.advance() == BINARY
+    assert time.process_time() - began < 2  # 0.05; 15 if it were quadratic
+    assert reader.payload == b"0123456789" * (size // 10)
+    assert reader.advance() == NEED_DATA
+
+
+@given(st.lists(st.integers(1, 40), max_size=200), st.integers(1, 7))
+def test_pieces_are_taken_in_order_however_they_are_fed(sizes, batch):
+    message = bytes(i % 251 for i in range(sum(sizes)))
+    data = frame(BINARY, message) + frame(BINARY, b"end")
+    reader, found = FrameReader(), []
+    pieces = cut(data, list(itertools.accumulate(sizes)))
+    for i in range(0, len(pieces), batch):
+        for piece in pieces[i : i + batch]:
+            reader.feed(piece)
+        found += rest(reader)
+    assert found == [(BINARY, message), (BINARY, b"end")]

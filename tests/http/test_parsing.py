@@ -407,3 +407,28 @@ async def test_what_is_pipelined_is_bounded(loop):
         for _ in range(sent):
             assert (await client.response())[0] == 200
         client.writer.transport.abort()
+
+
+@on_loop
+async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
+    """Pieces that come although reading is paused, since that would be the end of them."""
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await go_on.wait()
+        await answer(send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.send(get())
+        await support.wait_until(lambda: serving.site.in_flight)
+        (connection,) = serving.site.members
+        piece = b"GET /"
+        connection.data_received(piece)
+        began = time.process_time()
+        for _ in range(300_000):
+            connection.data_received(b"a")
+        assert time.process_time() - began < 2  # 0.1; 10 and more if it were quadratic
+        go_on.set()
+        assert (await client.response())[0] == 200
+        assert (await client.response())[0] == 431

@@ -91,7 +91,7 @@ cdef class Connection(Channel):
     cdef bint expects_continue
     cdef bytes coding                   # Transfer-Encoding, if it is not chunked alone
     cdef bint wants_websocket
-    cdef bint timed                     # the deadline is of the head that is being read
+    cdef bint timed                     # the deadline is of a head, or of what frames the body
     cdef Py_ssize_t unsent              # what the client had not taken when it was asked last
     cdef double progress_at             # when it took some of that last: mgl_coarse_time()
     cdef Py_ssize_t extension_len       # of the present chunk
@@ -122,6 +122,7 @@ cdef class Connection(Channel):
     cdef int keep(self, bytes data) except -1
     cdef int schedule_go_on(self) except -1
     cdef int set_time(self) except -1
+    cdef int time_body(self) except -1
     cdef int pause_reading(self) except -1
     cdef int resume_reading(self) except -1
 

@@ -48,8 +48,10 @@ cdef extern from "Python.h":
 cdef enum:
     AHEAD = 64 << 10            # bytes of later requests that are kept while one is answered
     DISCARD = 1 << 20           # bytes of a body that nobody wants
+    MOST_CODINGS = 16           # of one message
     EXTENSIONS = 4096           # bytes of a chunk's extensions
     MAX_REQUESTS = 64           # of one connection that are begun before others are served
+    ALL_EXTENSIONS = 16 << 10   # ... of a message's, beyond as many as the body has
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -102,7 +104,11 @@ cdef int on_piece(llhttp_t *parser, const char *at, size_t length) except -2:
 cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) except -2:
     cdef Connection connection = <Connection>parser.data
     connection.extension_len += length
-    return -1 if connection.extension_len > EXTENSIONS else 0
+    connection.extensions_len += length
+    if connection.extension_len > EXTENSIONS \
+            or connection.extensions_len > ALL_EXTENSIONS + connection.payload:
+        return connection.fail(400, "a chunk's extensions are too long")
+    return 0
 
 
 cdef int on_chunk_header(llhttp_t *parser) except -2:
@@ -343,9 +349,24 @@ cdef class Connection(Channel):
             if self.request is not None and self.request.expects_continue:
                 mgl_deadline_unset(&self.deadline)  # the client waits for the application
             elif not self.paused_reading:
-                self.set_deadline(MGL_BODY)
+                self.time_body()
         elif self.state == MGL_HAS_REQUEST:
             mgl_deadline_unset(&self.deadline)
+        return 0
+
+    cdef int time_body(self) except -1:
+        """Give the client time for the next piece of the body.
+
+        Chunk extensions and trailers are no pieces: a client could send them one byte at a time
+        without end. They have the time that a head has.
+        """
+        if self.payload != self.payload_timed:
+            self.payload_timed = self.payload
+            self.timed = False
+            self.set_deadline(MGL_BODY)
+        elif not self.timed and self.site.deadlines.lasts[MGL_HEAD] > 0:
+            self.timed = True
+            self.set_deadline(MGL_HEAD)
         return 0
 
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
@@ -635,11 +656,13 @@ cdef class Connection(Channel):
 
     cdef bint known_coding(self) except -1:
         """Each of the codings before chunked is one that HTTP knows."""
-        names = [name.strip().lower() for name in self.coding.split(b",")]
+        # With more of them, the last part has a comma in it and is refused.
+        names = [name.strip().lower() for name in self.coding.split(b",", MOST_CODINGS)]
         return all(name in CODINGS or name == b"chunked" for name in names)
 
     cdef int body_came(self, const char *at, size_t length) except -2:
         cdef Request request = self.request
+        self.payload += length
         if request is None:
             self.discarded += length
             if self.discarded > DISCARD:
@@ -652,6 +675,7 @@ cdef class Connection(Channel):
 
     cdef int message_ended(self) except -1:
         self.enter(MGL_ON_END)
+        self.timed = False
         self.head_len = 0
         self.method = None
         self.url = self.headers = None      # not for an idle connection to keep
@@ -667,7 +691,8 @@ cdef class Connection(Channel):
         self.head_len = 0
         self.coding = None
         self.hosts = self.types = 0
-        self.discarded = self.piece_len = 0
+        self.discarded = self.piece_len = self.payload = self.extensions_len = 0
+        self.payload_timed = -1
         self.in_head = self.expects_continue = self.wants_websocket = self.forwarded = False
         return 0
 
@@ -970,14 +995,15 @@ cdef class Connection(Channel):
     cdef int timed_out(self, int kind) except -1:
         if kind == MGL_KEEP_ALIVE or kind == MGL_TAIL:
             self.idle_for_long()
-        elif kind == MGL_HEAD and not self.in_head:
+        elif kind == MGL_HEAD and self.state == MGL_READS_HEAD and not self.in_head:
             self.close_transport()
-        elif kind == MGL_BODY and self.request is not None and self.request.in_file:
+        elif kind != MGL_HEAD and kind != MGL_BODY:
+            if not self.still_taken(kind):
+                self.cut()
+        elif self.request is not None and self.request.in_file:
             self.set_deadline(MGL_BODY)     # sendfile() reads nothing: it may have come
-        elif kind == MGL_HEAD or kind == MGL_BODY:
+        else:
             self.refuse(408, "it took too long to come")
-        elif not self.still_taken(kind):
-            self.cut()
         return 0
 
     cdef int idle_for_long(self) except -1:

@@ -1540,6 +1540,52 @@ async def test_who_takes_too_long(loop, sent, config, expected):
         await asyncio.wait_for(client.ended(), 10)
 
 
+@pytest.mark.parametrize(
+    "dripped", [b"5;" + b"x" * 4000, b"0\r\n" + b"x: y\r\n" * 4000], ids=["extension", "trailers"]
+)
+@pytest.mark.parametrize("answered", [False, True], ids=["", "answered"])
+@on_loop
+async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered):
+    """A byte at a time, it would hold the connection for hours."""
+
+    async def app(scope, receive, send):
+        if answered:
+            await answer(send)
+        else:
+            await read_body(receive)
+
+    async with Serving(loop, app, timeout_head=0.5, timeout_body=0.5) as serving:
+        client = await serving.connect()
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await client.send(head + b"1\r\na\r\n")
+        if answered:
+            assert (await client.response())[0] == 200
+        reading = asyncio.ensure_future(client.reader.read())
+        with contextlib.suppress(ConnectionError):
+            for i in range(100):
+                await client.send(dripped[i : i + 1])
+                await asyncio.wait([reading], timeout=0.1)
+                if reading.done():
+                    break
+        assert reading.done()
+        got = await reading
+        assert got == b"" if answered else got.startswith(b"HTTP/1.1 408 ")
+
+
+@on_loop
+async def test_trailers_give_the_next_request_no_less_time(loop):
+    app = app_of(START, body(b"ok"))
+    async with Serving(loop, app, timeout_head=0.3, timeout_body=0.3) as serving:
+        client = await serving.connect()
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await client.response()
+        for piece in (b"1\r\na\r\n", b"0\r\n", b"a: b\r\n", b"\r\n"):
+            await client.send(piece)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)
+        assert (await client.request(get()))[2] == b"ok"
+
+
 @on_loop
 async def test_the_first_head_is_timed_from_the_beginning(loop):
     """Of the connection: its first byte does not bring more time."""

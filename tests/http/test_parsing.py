@@ -236,6 +236,13 @@ INVALID = {
     "many headers": (get("/", *["X: 1"] * 101), 431),
     "a large head": (get("/", *["X: " + "x" * 8000] * 9), 431),
     "a large extension": post(CHUNKED, body="5;" + "x" * 5000 + "\r\nhello\r\n0\r\n\r\n"),
+    "large extensions of small chunks": post(
+        CHUNKED, body=("1;" + "x" * 2000 + "\r\na\r\n") * 9 + "0\r\n\r\n"
+    ),
+    "a hundred transfer codings": (
+        post("Transfer-Encoding: " + "gzip, " * 100 + "chunked", body="0\r\n\r\n"),
+        501,
+    ),
     "a large extension, in blanks": post(CHUNKED, body="5;" + " " * 5000 + "x\r\nhello\r\n"),
 }
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from ._site import Site
 
+# Subprotocols, and extensions, that a client may offer. Applications read the list of the former.
+_MOST_OFFERS = 100
+
 
 def _values(scope: dict[str, Any], wanted: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == wanted]
@@ -19,6 +22,9 @@ def check(scope: dict[str, Any]) -> tuple[int, str] | None:
     """(status, reason) of the refusal of a handshake that RFC 6455 does not allow, or None."""
     if _values(scope, b"sec-websocket-version") != [b"13"]:
         return 426, "not exactly one Sec-WebSocket-Version, which has to be 13"
+    for name in (b"sec-websocket-protocol", b"sec-websocket-extensions"):
+        if sum(value.count(b",") + 1 for value in _values(scope, name)) > _MOST_OFFERS:
+            return 400, f"more than {_MOST_OFFERS} offers in {name.decode()}"
     keys = _values(scope, b"sec-websocket-key")
     try:
         valid = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16

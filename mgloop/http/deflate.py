@@ -47,7 +47,8 @@ def negotiate(values: list[bytes]) -> Agreement | None:
 
 
 def _agree(offer: str) -> Agreement | None:
-    name, *parameters = (part.strip(" \t") for part in offer.split(";"))
+    # One more part than the name and the four parameters that there are: it declines the offer.
+    name, *parameters = (part.strip(" \t") for part in offer.split(";", 5))
     if name.lower() != "permessage-deflate":
         return None
     server_bits, client_bits = WINDOW_BITS, 15

@@ -802,7 +802,9 @@ cdef class Connection(Channel):
         self.client, server, self.tls = _peer.describe(self.transport)
         if self.ends is not None:
             self.client, server = self.ends
-        self.trusted = site.proxy is not None and site.proxy.trusts_peer(self.client)
+        if site.proxy is not None:
+            self.trusted = site.proxy.everybody if self.unnamed \
+                else site.proxy.trusts_peer(self.client)
         self.common_scope = site.common_scope
         if self.common_scope is None or self.common_scope[SERVER] != server \
                 or self.common_scope[SCHEME] != scheme:

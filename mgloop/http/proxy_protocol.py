@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import re
 import ssl
 import struct
@@ -21,7 +22,9 @@ from .proxy import TrustedProxies
 
 logger = logging.getLogger("mgloop.http")
 
-#: (client, server) of ASGI's scope; None: those of the connection itself.
+#: (client, server) of ASGI's scope. None: the header names no client (LOCAL, UNKNOWN or AF_UNSPEC),
+#: so the scope has the ends of the connection itself. The client may be anyone, hence its forwarded
+#: headers are not believed, although the connection comes from a trusted proxy.
 Ends = tuple[Address, Address] | None
 
 _LONGEST_LINE = 107
@@ -37,7 +40,7 @@ class MalformedError(ValueError):
     """It is not a header of the PROXY protocol."""
 
 
-def parse(data: bytes) -> tuple[Ends, int] | None:
+def parse(data: bytes | bytearray) -> tuple[Ends, int] | None:
     """What the header at the beginning of `data` says, and its length; None if it goes on.
 
     Raises MalformedError.
@@ -47,7 +50,7 @@ def parse(data: bytes) -> tuple[Ends, int] | None:
     return _parse_line(data)
 
 
-def _parse_line(data: bytes) -> tuple[Ends, int] | None:
+def _parse_line(data: bytes | bytearray) -> tuple[Ends, int] | None:
     line, end, _ = data[:_LONGEST_LINE].partition(b"\r\n")
     if not b"PROXY ".startswith(line[:6]):
         raise MalformedError("it does not begin with PROXY")
@@ -79,7 +82,7 @@ def _host(text: str, version: int) -> str:
     return str(address)
 
 
-def _parse_binary(data: bytes) -> tuple[Ends, int] | None:
+def _parse_binary(data: bytes | bytearray) -> tuple[Ends, int] | None:
     if not _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
         raise MalformedError("the signature is another one")
     if len(data) < 16:
@@ -122,7 +125,7 @@ class Front(asyncio.Protocol):
         self.trusted = trusted
         self.context = context
         self.timeout = timeout
-        self.received = b""
+        self.received = bytearray()
         self.ends: Ends = None
         self.known = False
         self.timer: asyncio.TimerHandle | None = None
@@ -133,8 +136,12 @@ class Front(asyncio.Protocol):
         self.transport = transport
         self.site.attach(self)
         peer = transport.get_extra_info("peername")
+        limit = self.site.config.limit_connections or math.inf
         if not self.trusted.trusts_peer(peer if isinstance(peer, tuple) else None):
             logger.warning("A connection of %s, who is no trusted proxy, was refused.", peer)
+            transport.abort()
+        elif len(self.site.members) > limit + 1:
+            # One more than the limit is let in, to be answered with a 503.
             transport.abort()
         elif self.timeout:
             self.timer = self.site.loop.call_later(self.timeout, self.cancel)
@@ -154,7 +161,7 @@ class Front(asyncio.Protocol):
             return
         self.known = True
         self.ends, used = found
-        self.received = self.received[used:]
+        del self.received[:used]
         if self.context is None:
             self._give_way(self.transport)
         else:
@@ -179,7 +186,7 @@ class Front(asyncio.Protocol):
 
     def _hand_on(self) -> None:
         """What came behind the header is TLS's, which has taken this protocol's place by now."""
-        data, self.received = memoryview(self.received), b""
+        data, self.received = memoryview(self.received), bytearray()
         layer = self.transport.get_protocol()
         while data and layer is not self:
             room = layer.get_buffer(len(data))
@@ -196,10 +203,11 @@ class Front(asyncio.Protocol):
             return
         connection = self.site.connection()
         connection.ends = self.ends
+        connection.unnamed = self.ends is None
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if self.received:
-            connection.data_received(self.received)
+            connection.data_received(bytes(self.received))
 
     def _forget(self) -> None:
         if self.timer is not None:

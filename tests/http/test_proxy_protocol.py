@@ -196,6 +196,39 @@ async def test_a_client_is_no_trusted_proxy(loop):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])[0] == ["1.2.3.4", 1111]
 
 
+@pytest.mark.parametrize("trusted", ["127.0.0.1", "*"])
+@pytest.mark.parametrize("case", ["LOCAL", "UNKNOWN", "of no family"])
+@on_loop
+async def test_a_client_without_a_name_is_no_trusted_proxy(loop, case, trusted):
+    """Although its connection comes from one, and the scope's client is that one."""
+    more = b"Host: a\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https"
+    async with serving(forwarded_allow_ips=trusted) as server:
+        answer = await exchange(server, UNDERSTOOD[case][0] + REQUEST.replace(b"Host: a", more))
+    client, _, scheme = json.loads(answer.partition(b"\r\n\r\n")[2])
+    believed = trusted == "*"
+    assert client[0] == ("6.6.6.6" if believed else "127.0.0.1")
+    assert scheme == ("https" if believed else "http")
+
+
+@pytest.mark.parametrize("silent", [b"", b"PROXY ", binary()[:-1]])
+@on_loop
+async def test_silent_clients_count_as_connections(loop, silent):
+    async with serving(limit_connections=2) as server:
+        clients = []
+        for _ in range(10):
+            clients.append(await asyncio.open_connection(*server.sockets[0].getsockname()[:2]))
+            clients[-1][1].write(silent)
+        reading = [asyncio.ensure_future(reader.read()) for reader, _ in clients]
+        await support.wait_until(lambda: sum(map(asyncio.Future.done, reading)) == 7)
+        assert server.site.connections == 3
+        for _, writer in clients:
+            writer.close()
+        await asyncio.gather(*reading, return_exceptions=True)
+        await support.wait_until(lambda: not server.site.connections)
+        answer = await exchange(server, UNDERSTOOD["TCP4"][0] + REQUEST)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
 async def is_cut_off(server, data):
     """`data` is not answered: the connection ends."""
     with contextlib.suppress(ConnectionError):

@@ -125,9 +125,11 @@ cdef class Member:
     cdef int timed_out(self, int kind) except -1
 
 
-# A TLS handshake that goes on: counted for as long as the connection that it is for holds this.
+# A TLS handshake in progress. It counts as long as its connection holds this object, but no longer
+# than its time-out: of a handshake that has failed, asyncio's loop can leave a reference cycle.
 cdef class Handshake:
     cdef Site site
+    cdef mgl_deadline end
 
 
 cdef class Site:
@@ -146,8 +148,8 @@ cdef class Site:
     cdef object idle                    # future of wait_drained(), or None
     cdef public object on_limit         # called once when limit_max_requests is reached
     cdef object factory                 # of connections
-    cdef long handshakes                # of TLS, that go on
-    cdef double handshakes_end          # the time-out of the last of them
+    cdef long handshakes                # of TLS, in progress
+    cdef mgl_deadline handshakes_end    # the ring of their time-outs, in order
     # Its own, though they are the same in all: without the GIL, what every thread counts the
     # references of for each request is fetched from the other cores each time.
     cdef dict versions, extensions      # of each scope
@@ -179,5 +181,6 @@ cdef class Site:
     cdef int ring_for_next(self) except -1
     cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
+    cdef long count_handshakes(self) noexcept
     cdef int count_request(self) except -1
     cdef int left(self) except -1

@@ -102,11 +102,18 @@ cdef class Member:
 @cython.no_gc   # not cleared before it is deallocated; the site does not refer to it
 cdef class Handshake:
     def __cinit__(self, Site site not None):
+        cdef mgl_deadline *ring = &site.handshakes_end
         self.site = site
+        self.end.when = mgl_coarse_time() + (site.config.timeout_head or HANDSHAKE)
+        self.end.before = ring.before
+        self.end.after = ring
+        ring.before.after = &self.end
+        ring.before = &self.end
         site.handshakes += 1
 
     def __dealloc__(self):
-        if self.site is not None:   # as it is where __cinit__() was given none
+        if self.end.before is not NULL:
+            mgl_deadline_unset(&self.end)
             self.site.handshakes -= 1
 
 
@@ -125,6 +132,7 @@ cdef class Site:
         self.made_at = -1
         self.ready = Ready.__new__(Ready)
         mgl_deadlines_init(&self.deadlines)
+        self.handshakes_end.before = self.handshakes_end.after = &self.handshakes_end
 
     def __init__(self, loop, app, config, *, state=None, access_log=None, proxy=None):
         from ._connection import Connection
@@ -175,16 +183,30 @@ cdef class Site:
         return self.factory(self)
 
     def connection_over_tls(self):
-        """The same where the connection is made only after a handshake."""
+        """A new connection that is made when its TLS handshake is complete.
+
+        Raises ConnectionRefusedError at the limit of connections. Handshakes in progress count,
+        because silent clients could hold any number of descriptors otherwise. One more than the
+        limit is let in, so that it can be answered with a 503.
+        """
+        if 0 < self.limit_connections < len(self.members) + self.count_handshakes():
+            raise ConnectionRefusedError("too many connections")
         connection = self.factory(self)
         connection.handshake = Handshake(self)
-        self.handshakes_end = mgl_coarse_time() + (self.config.timeout_head or HANDSHAKE)
         return connection
 
     @property
     def shaking_hands(self):
         """Whether somebody has been accepted and is not a connection yet."""
-        return self.handshakes > 0 and mgl_coarse_time() < self.handshakes_end
+        return self.count_handshakes() > 0
+
+    cdef long count_handshakes(self) noexcept:
+        """The number of handshakes in progress."""
+        cdef double now = mgl_coarse_time()
+        while self.handshakes and self.handshakes_end.after.when <= now:
+            mgl_deadline_unset(self.handshakes_end.after)
+            self.handshakes -= 1
+        return self.handshakes
 
     # ------------------------------------------------------------------ responses ----
 

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal

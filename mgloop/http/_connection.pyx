@@ -701,7 +701,7 @@ cdef class Connection(Channel):
     cdef dict make_scope(self):
         """ASGI's scope of the request whose head has been read; None after fail()."""
         cdef Site site = self.site
-        cdef dict scope
+        cdef dict scope, extensions
         if self.common_scope is None:
             self.look_at_peer()
         scope = self.common_scope.copy()    # a third of the price of putting all in one by one
@@ -715,9 +715,9 @@ cdef class Connection(Channel):
         scope[HEADERS] = self.headers
         if site.state is not None:
             scope[STATE] = site.state.copy()
-        scope[EXTENSIONS_KEY] = site.extensions.copy()
+        scope[EXTENSIONS_KEY] = extensions = site.own_extensions()
         if self.tls is not None:
-            scope[EXTENSIONS_KEY]["tls"] = self.tls
+            extensions["tls"] = self.tls | {"client_cert_chain": [*self.tls["client_cert_chain"]]}
         if self.forwarded and self.trusted:
             site.proxy(scope)
         return scope

@@ -153,6 +153,7 @@ cdef class Site:
     # Its own, though they are the same in all: without the GIL, what every thread counts the
     # references of for each request is fetched from the other cores each time.
     cdef dict versions, extensions      # of each scope
+    cdef tuple offered                  # the values in `extensions`
     cdef Awaitable ready                # what a send() returns that need not wait
     cdef dict task_options
     cdef bint asyncios_factory          # the loop's get_task_factory() is
@@ -182,5 +183,6 @@ cdef class Site:
     cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
     cdef long count_handshakes(self) noexcept
+    cdef dict own_extensions(self)
     cdef int count_request(self) except -1
     cdef int left(self) except -1

@@ -5,6 +5,7 @@ import asyncio
 import time
 
 import pytest
+import support
 from peers import on_loop
 from sites import Recording, Serving, answer, get
 
@@ -336,6 +337,42 @@ async def test_the_scope(loop):
     for key in ("asgi", "state", "extensions", "headers"):
         assert scope[key] == other[key]
         assert scope[key] is not other[key]
+
+
+@on_loop
+async def test_extensions_of_small_chunks_are_allowed_as_far_as_the_body_is_large(loop):
+    """Uploads to S3 have a signature of 85 bytes with each chunk."""
+    app = Recording()
+    chunk = "64;chunk-signature=" + "0" * 64 + "\r\n" + "x" * 100 + "\r\n"
+    async with Serving(loop, app) as serving:
+        assert (await serving.one(post(CHUNKED, body=chunk * 500 + "0\r\n\r\n")))[0] == 200
+    assert app.bodies == [b"x" * 50_000]
+
+
+@on_loop
+async def test_no_scope_shares_the_dicts_of_its_extensions(loop):
+    """Whether the earlier requests still run, have ended, or have left something in theirs."""
+    seen, go_on = [], asyncio.Event()
+
+    async def app(scope, receive, send):
+        extensions = scope["extensions"]
+        seen.append([dict(inner) for inner in extensions.values()])
+        for inner in extensions.values():
+            inner["mine"] = len(seen)
+        if scope["path"] == "/wait":
+            await go_on.wait()
+            assert {inner["mine"] for inner in extensions.values()} == {1}
+        await answer(send)
+
+    async with Serving(loop, app) as serving:
+        waiting = asyncio.ensure_future(serving.one(get("/wait")))
+        await support.wait_until(lambda: seen)
+        client = await serving.connect()
+        for _ in range(3):
+            assert (await client.request(get()))[0] == 200
+        go_on.set()
+        assert (await waiting)[0] == 200
+    assert seen == [[{}] * 4] * 4
 
 
 @on_loop

@@ -683,6 +683,29 @@ def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, aut
         gc.enable()
 
 
+def test_no_scope_shares_the_tls_extension(run, tmp_path, authority):
+    async def app(scope, receive, send):
+        extension = scope["extensions"]["tls"]
+        seen.append(repr(extension))
+        extension["client_cert_chain"].append("mine")
+        extension["mine"] = True
+        await hello(scope, receive, send)
+
+    async def main():
+        options = over_tls(tmp_path, authority)
+        async with (
+            Server(Config(app=app, port=0, lifespan="off", **options)) as server,
+            connected(server, authority) as connection,
+        ):
+            for _ in range(2):
+                assert await get_from(*connection) == b"hello"
+
+    seen = []
+    run(main())
+    assert seen[0] == seen[1]
+    assert "mine" not in seen[1]
+
+
 def test_client_certificates(folder, authority):
     certificates.write(folder, authority)
     (folder / "ca.pem").write_bytes(authority.cert_pem.bytes())

@@ -24,6 +24,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _MOST_HOPS = 100
 _MOST_PARAMETERS = 16
 _MOST_TEXT = 8192
+# An IPv6 address with the name of an interface.
+_LONGEST_ADDRESS = 64
 
 # Whoever connects to the proxy may have written these texts, so no expression reads a place again
 # for each place before it: where nothing fits, what has been read is part of a match, too.
@@ -64,16 +66,18 @@ class TrustedProxies:
                 ipaddress.IPv6Network((_mapped(network.network_address), 128 - bits))
             )
         # Asked of each hop of each request, mostly about the same few; it takes 4 us to find out.
-        self.trusts = functools.lru_cache(maxsize=1024)(self._trusts)
+        self._known = functools.lru_cache(maxsize=1024)(self._trusts)
 
     def trusts_peer(self, client: tuple[str, int] | None) -> bool:
         """Whether it is one of theirs who has connected. None: over a UNIX socket."""
         return self.unix if client is None else self.trusts(client[0])
 
-    def _trusts(self, host: str) -> bool:
+    def trusts(self, host: str) -> bool:
         """Whether the address is one of theirs."""
-        if self.everybody:
-            return True
+        # Any text can stand in the place of an address, and a long one would stay in the cache.
+        return self.everybody or (len(host) <= _LONGEST_ADDRESS and self._known(host))
+
+    def _trusts(self, host: str) -> bool:
         try:
             address = _mapped(ipaddress.ip_address(host))
         except ValueError:

@@ -151,6 +151,13 @@ def test_thousands_of_hops_take_no_long_time(name, part, trusted):
     assert time.process_time() - began < 0.4  # 0.05; 1.5 without a bound
 
 
+def test_the_cache_of_addresses_keeps_no_long_text():
+    proxies = TrustedProxies("127.0.0.1, fe80::/10")
+    assert not proxies.trusts("1" * 8000)
+    assert proxies.trusts("fe80::1111:2222:3333:4444%interface-name0")
+    assert proxies._known.cache_info().currsize == 1
+
+
 def test_of_a_long_chain_the_nearest_hops_count():
     hops = ["6.6.6.6"] * 500 + ["1.1.1.1"] + ["127.0.0.1"] * 50
     assert seen("127.0.0.1", [(FOR, ", ".join(hops))])[0] == ("1.1.1.1", 0)

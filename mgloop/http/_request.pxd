@@ -106,7 +106,8 @@ cdef class Request:
     cdef bint expects_continue
     cdef bint received                  # all of the body is here
     cdef bint told                      # ... and the application has it
-    cdef bint disconnected
+    cdef readonly bint disconnected
+    cdef int unheard                    # messages that send() has discarded since then
     cdef object body                    # what gather() has kept, or None
     cdef Py_ssize_t body_len            # of what is in it
     cdef Py_ssize_t body_total          # of what has come
@@ -138,6 +139,7 @@ cdef class Request:
     cdef int step_on(self) except -1
     cdef dict take(self)
     cdef int say_continue(self) except -1
+    cdef object discard(self)
     cdef object send_start(self, int status, object headers, bint trailers)
     cdef object send_body(self, object data, bint more)
     cdef object send_file(self, dict message, bint by_path)

@@ -68,6 +68,7 @@ cdef enum:
     # The most bytes that end_head() adds to the site's lines, and write_piece() to a piece.
     HEAD_END = 96 + MGL_DECIMAL_DIGITS
     CHUNK_ENDS = MGL_CHUNK_LINE + 7
+    UNHEARD = 100           # messages that send() discards after the client has disconnected
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -390,7 +391,7 @@ cdef class Request:
             what = MESSAGES.get(<object>fields.type, MGL_UNKNOWN)
         kind = <object>fields.type
         if self.disconnected and self.state != MGL_COMPLETE:
-            raise ClientDisconnected("the client has disconnected")
+            return self.discard()
         self.check_state(what, kind)
         # Owned before anything of the application's runs, which may change the message.
         if what == MGL_BODY_PIECE:
@@ -410,6 +411,19 @@ cdef class Request:
             return self.send_trailers(message)
         self.send_hint(message)
         return self.channel.site.ready
+
+    cdef object discard(self):
+        """Return what send() returns after the client has disconnected.
+
+        The message is discarded without an error, as in uvicorn, so that the application reaches
+        what follows its response.  Each send() gives the loop a turn: code that waits for
+        http.disconnect runs then and can cancel the task that sends.  An application that never
+        stops sending gets an exception in the end; it would occupy the loop for ever otherwise.
+        """
+        if self.unheard >= UNHEARD:
+            raise ClientDisconnected("the client has disconnected")
+        self.unheard += 1
+        return Turn.__new__(Turn)
 
     def refuse(self, kind):
         """A message that does not come next."""
@@ -635,10 +649,9 @@ cdef class Request:
             self.write_piece(b"", False)
 
     def client_left(self):
-        """For files.send(): the client is gone, or takes nothing; what send() raises then."""
+        """Note for files.send() that the client has disconnected or reads nothing."""
         self.channel.cut()
         self.disconnect()
-        return ClientDisconnected("the client has disconnected")
 
     @property
     def write_timeout(self):
@@ -766,10 +779,10 @@ cdef class Request:
                 self.abandon()
             elif not self.disconnected:
                 if self.state == MGL_UNSTARTED:
-                    log.error("ASGI callable returned without starting response.")
+                    log.error("ASGI callable returned without starting response.%s", hint(self))
                     self.own_answer(500, b"Internal Server Error")
                 elif self.state != MGL_COMPLETE:
-                    log.error("ASGI callable returned without completing response.")
+                    log.error("ASGI callable returned without completing response.%s", hint(self))
                     self.abandon()
         finally:
             self.over()
@@ -959,6 +972,14 @@ cdef inline size_t head_end_size(bytes common) noexcept:
     return 0 if common is None else HEAD_END + PyBytes_GET_SIZE(common)
 
 
+cdef str hint(Request request):
+    """Name a likely cause of a response that the server has not received in full."""
+    if "http.response.pathsend" not in request.scope.get("extensions", ()):
+        return ""
+    return (" A middleware may have discarded the message 'http.response.pathsend': use"
+            " --no-sendfile.")
+
+
 cdef bytes explain(object exc, bint debug):
     """The text of a 500; what has happened is nobody's business, but in debug mode."""
     if not debug:
@@ -990,6 +1011,17 @@ cdef class Draining(Awaitable):
             self.room.forget(self.future)
             self.future = None
         return 0
+
+
+cdef class Turn(Awaitable):
+    """Wait for the next iteration of the loop, as asyncio.sleep(0) does."""
+
+    cdef bint taken
+
+    cdef object step(self, bint *returned):
+        returned[0] = self.taken
+        self.taken = True
+        return None
 
 
 cdef class Receiving(Awaitable):

@@ -150,7 +150,10 @@ cdef class Site:
             getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
         self.context = contextvars.copy_context()
         self.app = app
-        self.versions = {"version": "3.0", "spec_version": "2.5"}
+        # From 2.4 on, frameworks stop watching for http.disconnect and rely on an OSError that
+        # send() raises.  Then a stream that waits for its next event never ends after its client
+        # has disconnected, and background tasks are skipped.  2.3 is what uvicorn announces.
+        self.versions = {"version": "3.0", "spec_version": "2.3"}
         self.extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
         if config.sendfile:
             self.extensions |= {"http.response.pathsend": {}, "http.response.zerocopysend": {}}

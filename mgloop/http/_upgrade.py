@@ -48,6 +48,7 @@ def hand_over(
     del scope["method"]
     scope |= {
         "type": "websocket",
+        "asgi": {**scope["asgi"], "spec_version": "2.5"},  # send() raises after the end
         "scheme": "wss" if scope["scheme"] == "https" else "ws",
         "subprotocols": [name for name in protocols if name],
         "extensions": {"websocket.http.response": {}}

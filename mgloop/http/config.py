@@ -350,10 +350,10 @@ class Config:
         metavar="LIST",
     )
     sendfile: bool = _option(
-        True,
+        False,
         _HTTP,
-        "offer applications http.response.pathsend and zerocopysend; who compresses files in a"
-        " middleware may not want it",
+        "offer applications http.response.pathsend and zerocopysend; every middleware has to pass"
+        " these messages on",
         **_FLAG,
     )
     body_buffer: int = _option(

@@ -80,15 +80,18 @@ async def _send(
     request: Any, kind: str, file: BinaryIO, offset: int, count: int, more: bool, close: bool
 ) -> None:
     try:
-        if request.begin_file(kind, count, more):
-            await _send_pieces(request, file, offset, count)
+        if request.begin_file(kind, count, more) and not await _send_pieces(
+            request, file, offset, count
+        ):
+            return
         request.end_file(count, more)
     finally:
         if close:
             file.close()
 
 
-async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) -> None:
+async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) -> bool:
+    """Send the file; return False if the client has disconnected before its end."""
     loop, transport, limit = request.loop, request.transport, request.write_timeout
     end, size = offset + count, _LEAST
     began = loop.time()
@@ -112,5 +115,7 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
                 began = now
                 if limit and offset < end:
                     patience.reschedule(now + limit)
-    except (ConnectionError, TimeoutError) as exc:
-        raise request.client_left() from exc
+    except (ConnectionError, TimeoutError):
+        request.client_left()
+        return False
+    return True

@@ -33,6 +33,7 @@ class _Exchange:
         self.failure: Exception | None = None
         self._receive = receive
         self._send = send
+        self._request = getattr(send, "__self__", None)
         self._waiting: set[asyncio.Task[Any] | None] = set()  # a2wsgi's tasks, in here
 
     async def receive(self) -> Message:
@@ -49,6 +50,10 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if self.failure is not None:
+            return
+        if getattr(self._request, "disconnected", False):
+            # The server's send() discards a number of messages before it raises.
+            self.failure = ClientDisconnected("the client has disconnected")
             return
         self._waiting.add(task := asyncio.current_task())
         try:

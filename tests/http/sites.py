@@ -23,7 +23,7 @@ DEFAULTS = {
     "limit_request_field": 8190,
     "limit_request_headers": 100,
     "limit_request_body": None,
-    "sendfile": True,
+    "sendfile": False,
     "body_buffer": 65536,
     "timeout_head": 0,
     "timeout_body": 0,

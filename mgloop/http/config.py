@@ -127,6 +127,23 @@ def _header(value: object) -> tuple[str, str]:
     return name, content
 
 
+def _level(value: object) -> str | int:
+    """The name of a level, or its number in the logging module."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _text(value).lower()
+
+
+def _log_config(value: object) -> str | dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else _text(value)
+
+
+def _joined(value: object) -> str:
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(_text, value))
+    return _text(value)
+
+
 def _anything(value: object) -> object:
     return value
 
@@ -294,19 +311,31 @@ class Config:
     )
     debug: bool = _option(False, _DEV, "show tracebacks to clients", **_FLAG)
 
-    log_level: str | None = _option(
+    log_level: str | int | None = _option(
         None,
         _LOG,
         "the least that is logged",
+        read=_level,
         choices=("critical", "error", "warning", "info", "debug", "trace"),
         shown="info",
     )
-    log_config: str | None = _option(
-        None, _LOG, "logging configuration: .json, .toml, or else .ini", **_FILE
+    log_config: str | dict[str, Any] | None = _option(
+        None,
+        _LOG,
+        "logging configuration: .json, .toml, .yaml, or else .ini; uvicorn's are understood",
+        read=_log_config,
+        **_FILE,
+    )
+    log_format: str = _option(
+        "text", _LOG, "form of all log lines without --log-config", choices=("text", "json")
     )
     access_log: bool = _option(True, _LOG, "log each request", **_FLAG)
-    access_log_format: str = _option(
-        "text", _LOG, "form of the access log", choices=("text", "json")
+    access_log_format: str | None = _option(
+        None,
+        _LOG,
+        "form of the access log",
+        choices=("text", "json"),
+        shown="that of --log-format",
     )
     use_colors: bool | None = _option(
         None, _LOG, "colours in the log", shown="on a terminal", **_FLAG
@@ -347,6 +376,7 @@ class Config:
         _HTTP,
         "proxies to trust: addresses, networks, unix: (UNIX sockets) or *, separated by commas;"
         " $FORWARDED_ALLOW_IPS if that is set",
+        read=_joined,
         metavar="LIST",
     )
     sendfile: bool = _option(
@@ -449,6 +479,11 @@ class Config:
             raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: name the authorities to trust")
 
     @property
+    def access_format(self) -> str:
+        """The form of the access log."""
+        return self.access_log_format or self.log_format
+
+    @property
     def tls(self) -> bool:
         """Whether connections are encrypted."""
         return self.ssl_certfile is not None
@@ -487,7 +522,7 @@ def _convert_one(option: Option, value: object, where: str) -> object:
         result = option.read(value)
     except ValueError as exc:
         raise ConfigError(f"{where}: {value!r} {exc}") from None
-    if option.choices and result not in option.choices:
+    if option.choices and isinstance(result, str) and result not in option.choices:
         raise ConfigError(f"{where}: {value!r} is none of {', '.join(option.choices)}")
     if isinstance(result, int | float):
         if option.low is not None and result < option.low:

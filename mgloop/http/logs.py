@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the server says: uvicorn-like lines on standard error, the access log on standard output.
+"""The server's log: uvicorn-like lines on standard error, the access log on standard output.
 
 Two loggers of the logging module, "mgloop.http" and "mgloop.http.access", so that --log-config
 and an embedding program can do with them what they like. configure() is for the command line only:
@@ -12,6 +12,7 @@ lines go past logging (5 us for a record), and those of one turn of the loop are
 from __future__ import annotations
 
 import asyncio
+import configparser
 import json
 import logging
 import logging.config
@@ -62,10 +63,38 @@ class Formatter(logging.Formatter):
         return prefix(record.levelno, self.use_colors) + super().formatMessage(record)
 
 
+class JsonFormatter(logging.Formatter):
+    """Format a record as one line of JSON: time, level, logger, message, and the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line)
+
+
 def prefix(level: int, use_colors: bool) -> str:
     name = logging.getLevelName(level)
     space = " " * max(9 - len(name), 1)
-    return (paint(name, _COLORS.get(level, "0")) if use_colors else name) + ":" + space
+    return (paint_level(name, level) if use_colors else name) + ":" + space
+
+
+def paint_level(name: str, level: int) -> str:
+    """The name of the level in its colour."""
+    return paint(name, _COLORS.get(level, "0"))
+
+
+def paint_status(status: int, use_colors: bool) -> str:
+    """The status with its phrase, in colour if so wanted."""
+    text = f"{status} {_PHRASES.get(status, '')}".rstrip()
+    return paint(text, _STATUS_COLORS.get(status // 100, "0")) if use_colors else text
 
 
 class AccessFormatter(Formatter):
@@ -101,13 +130,20 @@ class _DirectHandler(logging.StreamHandler[TextIO]):
 def configure(config: Config) -> None:
     """Set logging up as `config` says; raises ConfigError."""
     logging.addLevelName(TRACE, "TRACE")
-    level = getattr(logging, (config.log_level or "info").upper(), TRACE)
+    level = _level(config.log_level)
     if config.log_config is not None:
-        _from_file(config.log_config)
-        if config.log_level is not None:
+        from . import uvicorn_logging
+
+        _from_configuration(config.log_config)
+        wanted = None if config.log_level is None else level
+        if not uvicorn_logging.connect(wanted) and wanted is not None:
             for each in (logger, access_logger):
-                each.setLevel(level)
+                each.setLevel(wanted)
         return
+    if config.log_format == "json":
+        # What no logger has a handler for, such as "asyncio", would be a line of text otherwise.
+        logging.lastResort = _handler(config)
+        logging.lastResort.setLevel(logging.WARNING)
     for target, own in ((logger, _handler(config)), (access_logger, _access_handler(config))):
         target.handlers[:] = [own]
         target.setLevel(level)
@@ -118,14 +154,30 @@ def _handler(config: Config) -> logging.Handler:
     if sys.stderr is None:  # the process was started with its descriptor closed
         return logging.NullHandler()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Formatter(use_colors=_wants_colors(config, sys.stderr)))
+    if config.log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(Formatter(use_colors=_wants_colors(config, sys.stderr)))
     return handler
+
+
+def writes_json() -> bool:
+    """Whether the server's records are lines of JSON."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logger.handlers)
+
+
+def _level(level: str | int | None) -> int:
+    """The number of a level that the configuration names."""
+    if isinstance(level, int):
+        return level
+    number: int = getattr(logging, (level or "info").upper(), TRACE)
+    return number
 
 
 def _access_handler(config: Config) -> logging.Handler:
     if sys.stdout is None:
         return logging.NullHandler()
-    if config.access_log_format == "json":
+    if config.access_format == "json":
         return _DirectHandler(sys.stdout, logging.Formatter())
     return _DirectHandler(sys.stdout, AccessFormatter(use_colors=_wants_colors(config, sys.stdout)))
 
@@ -136,22 +188,44 @@ def _wants_colors(config: Config, stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _from_file(file: str) -> None:
+def _from_configuration(given: str | dict[str, Any]) -> None:
+    """Apply --log-config: a table for dictConfig(), or the name of a file."""
+    from . import uvicorn_logging
+
+    file = given if isinstance(given, str) else "that was given"
     try:
-        if file.endswith((".json", ".toml")):
-            with open(file, "rb") as stream:
-                table = json.load(stream) if file.endswith(".json") else tomllib.load(stream)
-            logging.config.dictConfig(table)
+        if not isinstance(given, str):
+            logging.config.dictConfig(uvicorn_logging.with_our_formatters(given))
+        elif given.endswith((".json", ".toml", ".yaml", ".yml")):
+            logging.config.dictConfig(uvicorn_logging.with_our_formatters(_table_in(given)))
         else:
-            if not os.path.isfile(file):
-                raise FileNotFoundError(2, "no such file")
-            logging.config.fileConfig(file, disable_existing_loggers=False)
+            parser = configparser.ConfigParser()
+            with open(given, encoding="utf-8") as stream:
+                parser.read_file(stream)
+            uvicorn_logging.replace_formatters(parser)
+            logging.config.fileConfig(parser, disable_existing_loggers=False)
+    except ImportError as exc:
+        if exc.name != "yaml":
+            raise ConfigError(f"the logging configuration {file} is not valid: {exc}") from None
+        reason = "needs PyYAML: pip install PyYAML"
+        raise ConfigError(f"the logging configuration {file} {reason}") from None
     except OSError as exc:
         raise ConfigError(f"cannot read the logging configuration {file}: {exc.strerror}") from None
     except Exception as exc:  # whatever the handlers' and formatters' classes raise, too
         reason = f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)
         brief = " ".join(reason.split())
         raise ConfigError(f"the logging configuration {file} is not valid: {brief}") from None
+
+
+def _table_in(file: str) -> Any:
+    with open(file, "rb") as stream:
+        if file.endswith(".json"):
+            return json.load(stream)
+        if file.endswith(".toml"):
+            return tomllib.load(stream)
+        import yaml
+
+        return yaml.safe_load(stream)
 
 
 # --- the access log ------------------------------------------------------------------------------
@@ -165,10 +239,10 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
     if isinstance(handler, _DirectHandler) and handler.alone():
         stream = handler.stream
         colors = _wants_colors(config, stream)
-        describe = _json_line if config.access_log_format == "json" else _text_line
-        start = "" if config.access_log_format == "json" else prefix(logging.INFO, colors)
+        describe = _json_line if config.access_format == "json" else _text_line
+        start = "" if config.access_format == "json" else prefix(logging.INFO, colors)
         return _Direct(loop, stream, start, describe, colors).log
-    if config.access_log_format == "json":
+    if config.access_format == "json":
         return lambda scope, status, nbytes, seconds: access_logger.info(
             "%s", _json_line(scope, status, nbytes, seconds, False)
         )
@@ -224,21 +298,17 @@ def _words(scope: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 def _describe(client: str, method: str, path: str, version: str, status: int, colors: bool) -> str:
     request = f"{method} {path} HTTP/{version}"
-    result = f"{status} {_PHRASES.get(status, '')}".rstrip()
     if colors:
         request = paint(request, "1")
-        result = paint(result, _STATUS_COLORS.get(status // 100, "0"))
-    return f'{client} - "{request}" {result}'
+    return f'{client} - "{request}" {paint_status(status, colors)}'
 
 
 def _json_line(
     scope: Mapping[str, Any], status: int, nbytes: int, seconds: float, colors: bool
 ) -> str:
-    now = time.time()
     return json.dumps(
         {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-            + f".{int(now % 1 * 1000):03d}Z",
+            "time": _timestamp(time.time()),
             "client": _client(scope),
             "method": _method(scope),
             "path": _path(scope),
@@ -248,6 +318,11 @@ def _json_line(
             "seconds": round(seconds, 6),
         }
     )
+
+
+def _timestamp(seconds: float) -> str:
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{start}.{int(seconds % 1 * 1000):03d}Z"
 
 
 def _client(scope: Mapping[str, Any]) -> str:

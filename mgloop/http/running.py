@@ -19,7 +19,7 @@ from typing import Any
 from .config import OPTIONS, Config, guess
 from .errors import ApplicationError, ConfigError, StartError
 from .importing import import_from_string, look_in_app_dir
-from .logs import logger
+from .logs import logger, writes_json
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -93,6 +93,9 @@ def report(exc: StartError) -> int:
         frames = cause.__traceback__
         while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
             frames = frames.tb_next
+        if writes_json():
+            logger.error("%s", exc, exc_info=(type(cause), cause, frames))
+            return exc.status
         traceback.print_exception(type(cause), cause, frames)
     if logger.handlers:
         logger.error("%s", exc)

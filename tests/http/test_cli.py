@@ -2,6 +2,7 @@
 """The command `mgloop`: what it says of mistakes, how it finds the application, what it logs."""
 
 import json
+import logging
 import os
 import pydoc
 import re
@@ -16,7 +17,7 @@ import pytest
 from commands import APPLICATION, Command, environment, fails, get, write_app
 
 import mgloop
-from mgloop.http import Config, cli, importing, logs
+from mgloop.http import Config, cli, importing, logs, uvicorn_logging
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -437,6 +438,174 @@ def test_logging_can_be_configured(folder, name, text):
         assert "own|mgloop.http|Shutting down." in command.lines
 
 
+UVICORNS = {
+    "version": 1,
+    "formatters": {
+        "default": {
+            "()": "uvicorn.logging.DefaultFormatter",
+            "fmt": "D|%(levelprefix)s|%(name)s|%(message)s",
+            "use_colors": None,
+        },
+        "access": {
+            "()": "uvicorn.logging.AccessFormatter",
+            "fmt": "A|%(levelprefix)s|%(name)s|%(client_addr)s|%(request_line)s|%(status_code)s",
+        },
+    },
+    "handlers": {
+        "default": {"class": "logging.StreamHandler", "formatter": "default"},
+        "access": {"class": "logging.StreamHandler", "formatter": "access"},
+    },
+    "loggers": {
+        "uvicorn": {"handlers": ["default"], "level": "INFO", "propagate": False},
+        "uvicorn.error": {"level": "INFO"},
+        "uvicorn.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
+    },
+}
+
+UVICORNS_INI = """
+[loggers]
+keys=root,error,access
+[handlers]
+keys=default,access
+[formatters]
+keys=default,access
+[logger_root]
+handlers=
+[logger_error]
+qualname=uvicorn.error
+level=INFO
+handlers=default
+propagate=0
+[logger_access]
+qualname=uvicorn.access
+level=INFO
+handlers=access
+propagate=0
+[handler_default]
+class=StreamHandler
+formatter=default
+args=(sys.stderr,)
+[handler_access]
+class=StreamHandler
+formatter=access
+args=(sys.stdout,)
+[formatter_default]
+class=uvicorn.logging.DefaultFormatter
+format=D|%(levelprefix)s|%(name)s|%(message)s
+[formatter_access]
+class=uvicorn.logging.AccessFormatter
+format=A|%(levelprefix)s|%(name)s|%(client_addr)s|%(request_line)s|%(status_code)s
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("log.json", json.dumps(UVICORNS)), ("log.ini", UVICORNS_INI)]
+)
+def test_a_logging_configuration_of_uvicorn(folder, name, text):
+    """It has the effect that it has in uvicorn, which need not be installed."""
+    (folder / name).write_text(text)
+    with Command("serve", "main:app", "--port", 0, "--log-config", name, cwd=folder) as command:
+        get(command.url(), "/x?y")
+        assert command.stop() == 0
+    ours = [line for line in command.lines if line != "the application has shut down"]
+    assert all(re.match(r"D\|INFO:    \|uvicorn\.error\||A\|", line) for line in ours), ours
+    assert "D|INFO:    |uvicorn.error|Shutting down." in ours
+    (access,) = [line for line in ours if line.startswith("A|")]
+    pattern = r"A\|INFO:    \|uvicorn\.access\|127\.0\.0\.1:\d+\|GET /x\?y HTTP/1\.1\|200 OK"
+    assert re.fullmatch(pattern, access)
+
+
+def test_the_least_that_is_logged_with_a_logging_configuration_of_uvicorn(folder):
+    (folder / "log.json").write_text(json.dumps(UVICORNS))
+    options = ["--log-config", "log.json", "--log-level", "warning"]
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
+        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
+            host, port = sock.getsockname()
+            get(f"http://{host}:{port}")
+            assert command.stop() == 0
+    assert command.lines == ["the application has shut down"]
+
+
+def test_a_filter_of_uvicorns_access_logger_counts(folder):
+    """Applications add one to leave out the lines of health checks."""
+    (folder / "log.json").write_text(json.dumps(UVICORNS))
+    write_app(
+        folder,
+        APPLICATION
+        + """
+import logging
+
+logging.getLogger("uvicorn.access").addFilter(lambda record: record.args[2] != "/health")
+""",
+        "filtering.py",
+    )
+    arguments = ["serve", "filtering:app", "--port", 0, "--log-config", "log.json"]
+    with Command(*arguments, cwd=folder) as command:
+        url = command.url()
+        get(url, "/health")
+        get(url, "/x")
+        assert command.stop() == 0
+    (line,) = [line for line in command.lines if line.startswith("A|")]
+    assert "GET /x " in line
+
+
+def test_a_record_that_is_none_of_the_access_log_with_uvicorns_formatter():
+    formatter = uvicorn_logging.AccessFormatter("%(levelprefix)s %(client_addr)s", use_colors=False)
+    record = logging.LogRecord("a", logging.WARNING, __file__, 1, "%s it is", ("so",), None)
+    assert formatter.format(record) == "WARNING:  so it is"
+
+
+def test_uvicorns_formatters_have_colours():
+    formatter = uvicorn_logging.AccessFormatter(
+        "%(levelprefix)s %(request_line)s %(status_code)s", use_colors=True
+    )
+    args = ("a:1", "GET", "/", "1.1", 404)
+    record = logging.LogRecord("a", logging.INFO, __file__, 1, "%s %s %s %s %d", args, None)
+    assert formatter.format(record) == (
+        "\x1b[32mINFO\x1b[0m:     \x1b[1mGET / HTTP/1.1\x1b[0m \x1b[31m404 Not Found\x1b[0m"
+    )
+    record = logging.LogRecord("a", logging.INFO, __file__, 1, "on %s", ("x",), None)
+    record.color_message = "on [%s]"
+    formatter = uvicorn_logging.DefaultFormatter("%(message)s", use_colors=True)
+    assert formatter.format(record) == "on [x]"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_lines_are_json(folder, workers):
+    """Also those of loggers that nobody has configured, and of other processes."""
+    write_app(
+        folder,
+        APPLICATION
+        + """
+import logging
+
+logging.getLogger("asyncio").error("of %s", "asyncio")
+logging.getLogger("mgloop.http").error("with a traceback", exc_info=ValueError("bad"))
+""",
+        "logging_app.py",
+    )
+    options = ["--log-format", "json", "--workers", workers, "--port", 0]
+    with Command("serve", "logging_app:app", *options, cwd=folder) as command:
+        get(command.url(), "/x")
+        assert command.stop() == 0
+    lines = [json.loads(line) for line in command.lines if not line.startswith("the application")]
+    records = [line for line in lines if "logger" in line]
+    assert {"time", "level", "logger", "message"} <= set(records[0])
+    assert "of asyncio" in [r["message"] for r in records if r["logger"] == "asyncio"]
+    (failed, *_) = [r for r in records if "exception" in r]
+    assert failed["exception"].endswith("ValueError: bad")
+    assert [line["path"] for line in lines if "status" in line] == ["/x"]
+
+
+def test_an_application_that_cannot_be_imported_is_reported_as_json(folder):
+    write_app(folder, "1 / 0", "broken.py")
+    arguments = ("serve", "broken:app", "--log-format", "json", "--port", 0)
+    lines = [json.loads(line) for line in fails(*arguments, cwd=folder, status=1)]
+    assert "ZeroDivisionError" in lines[-1]["message"]
+    assert "1 / 0" in lines[-1]["exception"]
+
+
 def test_the_least_that_is_logged_counts_more_than_the_configuration(folder):
     access = {"mgloop.http.access": {"level": "INFO"}}
     (folder / "log.json").write_text(json.dumps({**LOGGING, "loggers": access}))
@@ -457,6 +626,7 @@ def test_the_least_that_is_logged_counts_more_than_the_configuration(folder):
         ("log.json", '{"version": 7}'),
         ("log.toml", "version ="),
         ("log.ini", "nonsense"),
+        ("log.json", '["version"]'),
     ],
 )
 def test_a_bad_logging_configuration_is_one_line(folder, name, text):

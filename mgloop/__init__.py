@@ -27,6 +27,16 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+try:
+    from ._handle import Handle as _Handle  # noqa: F401 - the first of the compiled modules
+except ModuleNotFoundError as _exc:
+    if _exc.name != f"{__name__}._handle":
+        raise
+    raise ImportError(
+        f"the compiled modules of mgloop are not in {__path__[0]}: if this is a source tree, start"
+        " Python in another folder, or build mgloop there (make build) and use its .venv/bin/python"
+    ) from None
+
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
 from ._loop import MONGOOSE_VERSION
 from .loop import Loop

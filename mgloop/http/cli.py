@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(known)
     if unknown:
         top.prog += f" {given['command']}"  # whose --help has the options
-        top.error(f"unrecognized arguments: {' '.join(unknown)}")
+        top.error(f"unrecognized arguments: {' '.join(unknown)}{_guess(unknown)}")
     del given["command"]
     file, check = given.pop("config", None), given.pop("check", False)
     try:
@@ -147,6 +147,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # before the handlers were there
     return 0
+
+
+def _guess(unknown: Sequence[str]) -> str:
+    """Words about the options that may be misspelt among the unknown arguments."""
+    import difflib
+
+    flags = ["--config", "--check", "--version", "--help"]
+    for name, option in OPTIONS.items():
+        flag = flag_of(name)
+        flags += [flag, "--no-" + flag.removeprefix("--")] if option.is_flag else [flag]
+    words = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    close = [match for word in words for match in difflib.get_close_matches(word, flags, 1)]
+    return f"; did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
 
 
 def _check(config: Config) -> int:

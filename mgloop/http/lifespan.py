@@ -32,6 +32,7 @@ class Lifespan:
         self.state: dict[str, Any] | None = None
         self._app = app
         self._mode = mode
+        self._abandoned = False  # the start-up has been cancelled
         self._task: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._started: asyncio.Future[bool]
@@ -51,6 +52,7 @@ class Lifespan:
         try:
             succeeded = await asyncio.shield(self._started)
         except asyncio.CancelledError:
+            self._abandoned = True
             await self._cancel()
             raise
         if not succeeded:
@@ -107,7 +109,11 @@ class Lifespan:
     def _ended(self, exc: BaseException | None) -> None:
         """The application returned or raised."""
         if not self._started.done():
-            if self._mode == "on":
+            if self._abandoned:
+                if exc is not None:
+                    logger.error("Exception in the application's start-up", exc_info=exc)
+                self._started.set_result(False)
+            elif self._mode == "on":
                 logger.error("The application ended in its start-up.", exc_info=exc)
                 self._started.set_result(False)
             else:

@@ -53,13 +53,19 @@ class _Patterns:
         includes, excludes = (list(map(_normal, filter(None, patterns))) for patterns in given)
         self.includes = [each for each in RELOAD_INCLUDES if each not in excludes] + includes
         self.excludes = [each for each in RELOAD_EXCLUDES if each not in includes] + excludes
+        # Names without a wildcard, which the default exclusions do not apply to, as with uvicorn.
+        self.named = [each for each in includes if not any(c in each for c in "*?[")]
+        self.given_excludes = excludes
 
     def want(self, roots: list[str], path: str) -> bool:
         """Whether the file `path`, somewhere below one of `roots`, is one of them."""
         for root in roots:
             if os.path.commonpath([root, path]) == root:
-                way = [path, *(folder for folder in _parents(path) if len(folder) > len(root))]
-                if not any(map(self.exclude, way)):
+                if any(self.exclude(each) for each in _parents(path) if len(each) > len(root)):
+                    continue
+                if any(_matches(path, pattern) for pattern in self.named):
+                    return not any(_matches(path, pattern) for pattern in self.given_excludes)
+                if not self.exclude(path):
                     return any(_matches(path, pattern) for pattern in self.includes)
         return False
 

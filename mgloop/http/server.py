@@ -44,6 +44,8 @@ logger = logging.getLogger("mgloop.http")
 _CLEAN_UP = 5.0
 # Seconds for the request of a connection that was accepted, or kept alive, just before the end.
 _ON_ITS_WAY = 0.25
+# Seconds after the end of idle connections, when a server that waits for others says so.
+_TELL_AFTER = 0.1
 # How often a server that ends looks whether the handshakes that go on have ended, in seconds.
 _HANDSHAKE_INTERVAL = 0.02
 # How often a process looks at its memory, in seconds.
@@ -247,6 +249,7 @@ class Server:
     async def _drain(self) -> None:
         self.site.begin_draining()
         drained = asyncio.ensure_future(self._drained())
+        telling = asyncio.ensure_future(self._tell_what_is_waited_for())
         now = asyncio.ensure_future(self._now.wait())
         limit = self.config.timeout_graceful_shutdown or None
         idle_time = min(self._idle_time, limit or self._idle_time)
@@ -266,9 +269,21 @@ class Server:
                 self.site.cancel_all()
                 await asyncio.wait([drained], timeout=_CLEAN_UP)
         finally:
-            for task in (drained, now):
+            for task in (drained, now, telling):
                 task.cancel()
-            await asyncio.gather(drained, now, return_exceptions=True)
+            await asyncio.gather(drained, now, telling, return_exceptions=True)
+
+    async def _tell_what_is_waited_for(self) -> None:
+        """Log why the server does not end yet, in uvicorn's words."""
+        if self._quiet:
+            return
+        await asyncio.sleep(self._idle_time + _TELL_AFTER)
+        if self.site.connections:
+            logger.info("Waiting for connections to close. (CTRL+C to force quit)")
+        while self.site.connections:
+            await asyncio.sleep(_TELL_AFTER)
+        if self.site.in_flight:
+            logger.info("Waiting for background tasks to complete. (CTRL+C to force quit)")
 
     async def _drained(self) -> None:
         """Wait until nobody is connected."""

@@ -66,10 +66,24 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
         if asked and not config.ssl_keyfile_password:
             key = config.ssl_keyfile or config.ssl_certfile
             raise StartError(f"the key in {key} is encrypted: give ssl_keyfile_password") from None
+        if config.ssl_keyfile is None and _is_certificate_alone(config.ssl_certfile):
+            raise StartError(
+                f"there is no private key in {config.ssl_certfile}: name its file by --ssl-keyfile"
+            ) from None
         files = " and ".join(file for file in arguments[:2] if file)
         raise StartError(f"cannot load the certificate from {files}: {_why(exc)}") from None
     except ValueError as exc:
         raise StartError(f"ssl_keyfile_password: {exc}") from None
+
+
+def _is_certificate_alone(file: str) -> bool:
+    """Whether the file has a certificate in PEM and no private key."""
+    try:
+        with open(file, "rb") as stream:
+            text = stream.read()
+    except OSError:
+        return False
+    return b"-----BEGIN CERTIFICATE-----" in text and b"PRIVATE KEY-----" not in text
 
 
 def _why(exc: OSError) -> str:

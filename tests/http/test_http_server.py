@@ -126,6 +126,63 @@ def test_a_start_that_fails_closes_every_socket(run):
     run(main())
 
 
+def test_a_certificate_without_its_key_names_the_option(run, tmp_path, authority):
+    options = over_tls(tmp_path, authority)
+
+    async def main():
+        config = Config(app=hello, port=0, ssl_certfile=options["ssl_certfile"])
+        with pytest.raises(
+            StartError, match=r"there is no private key in .*cert\.pem.*--ssl-keyfile"
+        ):
+            await Server(config).start()
+
+    run(main())
+
+
+def test_the_end_says_what_it_waits_for(run, caplog):
+    """A response that has not ended, then an application that has not returned."""
+    caplog.set_level(logging.INFO, "mgloop.http")
+    gate = Gate()
+    returns = None
+
+    async def app(scope, receive, send):
+        await gate(scope, receive, send)
+        if scope["type"] == "http":
+            await returns.wait()
+
+    async def said(text):
+        message = f"Waiting for {text} (CTRL+C to force quit)"
+        await support.wait_until(lambda: message in caplog.messages)
+
+    async def main():
+        nonlocal returns
+        returns = asyncio.Event()
+        async with Server(Config(app=app, port=0)) as server:
+            fetching = asyncio.ensure_future(fetch(server))
+            await gate.entered.wait()
+            closing = asyncio.ensure_future(server.close())
+            await said("connections to close.")
+            gate.open.set()
+            await fetching
+            await said("background tasks to complete.")
+            returns.set()
+            await closing
+
+    run(main())
+
+
+def test_an_end_without_requests_waits_for_nothing(run, caplog):
+    caplog.set_level(logging.INFO, "mgloop.http")
+
+    async def main():
+        config = Config(app=hello, port=0, lifespan="off", access_log=False)
+        async with Server(config) as server:
+            await fetch(server)
+
+    run(main())
+    assert caplog.messages == ["Shutting down."]
+
+
 def test_a_request_in_hand_is_answered_before_the_end(run):
     async def main():
         app = Gate()

@@ -239,3 +239,35 @@ def test_a_cancelled_start_up_leaves_nothing(run):
             await task
 
     run(main())
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "returns", "raises"])
+def test_a_cancelled_start_up_says_nothing_of_support(run, ends, caplog):
+    """As at a signal: the application has not shown that it does not speak the protocol."""
+
+    async def app(scope, receive, send):
+        await receive()
+        waiting.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if ends == "raises":
+                raise ValueError("the clean-up failed") from None
+            if ends == "cancelled":
+                raise
+
+    async def main():
+        nonlocal waiting
+        waiting = asyncio.Event()
+        starting = asyncio.ensure_future(Lifespan(app, "auto").startup())
+        await waiting.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    waiting = None
+    run(main())
+    expected = ["Waiting for application startup."]
+    if ends == "raises":
+        expected.append("Exception in the application's start-up")
+    assert caplog.messages == expected

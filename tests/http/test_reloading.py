@@ -11,7 +11,7 @@ from mgloop.http.reloading import _Patterns
 
 FILES = {
     *("main.py", "main.pyc", ".hidden.py", "page.html", "tests/test_a.py", "tests/deep/b.py"),
-    *("src/tests/c.py", "__pycache__/d.py", "templates/e.html"),
+    *("src/tests/c.py", "__pycache__/d.py", "templates/e.html", ".env", "src/.env", ".git/.env"),
 }
 DEFAULT = {"main.py", "tests/test_a.py", "tests/deep/b.py", "src/tests/c.py"}
 TESTS = {"tests/test_a.py", "tests/deep/b.py"}
@@ -24,7 +24,11 @@ TESTS = {"tests/test_a.py", "tests/deep/b.py"}
         (["*.html"], [], DEFAULT | {"page.html", "templates/e.html"}),
         (["templates/*.html"], [], DEFAULT | {"templates/e.html"}),
         (["./*.html"], [], DEFAULT | {"page.html"}),
-        ([".*"], [], DEFAULT | {".hidden.py"}),
+        ([".env"], [], DEFAULT | {".env", "src/.env"}),
+        (["./.env"], [], DEFAULT | {".env"}),
+        ([".env"], ["src/*"], (DEFAULT | {".env"}) - {"src/tests/c.py"}),
+        ([".env"], [".env"], DEFAULT),
+        ([".*"], [], DEFAULT | {".hidden.py", ".env", "src/.env", ".git/.env"}),
         (["*.html"], ["*.py"], {"page.html", "templates/e.html"}),
         ([], ["tests"], {"main.py"}),
         ([], ["tests/"], {"main.py"}),

@@ -5,8 +5,12 @@ import asyncio
 import contextvars
 import gc
 import logging
+import shutil
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import support
@@ -400,3 +404,27 @@ class TestExceptionHandler:
         loop.call_soon(fail)
         support.turn(loop)
         assert seen == ["the callback's" if hasattr(asyncio.Handle, "get_context") else "outer"]
+
+
+def test_a_source_tree_that_is_not_built_says_so(tmp_path):
+    """As for Python started in a clone, whose folder hides the installed package."""
+    package = tmp_path / "mgloop"
+    shutil.copytree(
+        Path(__file__).resolve().parents[2] / "mgloop",
+        package,
+        ignore=lambda folder, names: [name for name in names if name.endswith(".so")],
+    )
+    # Without site, which would find the installed package first, or compile an editable one.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import mgloop"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=support.PATIENCE,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: the compiled modules of mgloop are not in {package}: if this is a source"
+        " tree, start Python in another folder, or build mgloop there (make build) and use its"
+        " .venv/bin/python"
+    )

@@ -2,28 +2,39 @@
 """`python -m mgloop.top PID|SOCKET`: what the loops of a process do, refreshed each second.
 
 The process has to have a monitor: MGLOOP_MONITOR in its environment, or mgloop.monitor(). The
-screen is rich's (mgloop[top]); `--json` needs none.
+processes that a PID has started, such as the workers of a server, are shown as well. The screen is
+rich's (mgloop[top]); `--json` needs none.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import itertools
 import json
 import math
 import os
 import re
+import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from .observe.monitor import MonitorError, Report, ask, find
+from .observe.monitor import MonitorError, Report, ask, find, find_all
 from .observe.rates import LoopRates, as_json, between
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+#: What is seen at a time: the report and the rates of each process, the given one first.
+Look = list[tuple[Report, list[LoopRates]]]
+#: Waits for so many seconds; returns whether to quit.
+Wait = Callable[[float], bool]
 
 #: Rows of callbacks, and of tasks.
 _ROWS = 12
@@ -61,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         " MGLOOP_MONITOR=PATH in its environment, or mgloop.monitor(PATH) in its program.",
         allow_abbrev=False,
     )
-    parser.add_argument("process", metavar="PID|SOCKET", help="whose loops")
+    parser.add_argument(
+        "process",
+        metavar="PID|SOCKET",
+        help="whose loops; of a PID, also those of the processes that it has started",
+    )
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two looks (1)"
     )
@@ -95,11 +110,11 @@ def _complain(message: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    path = find(int(options.process)) if options.process.isdecimal() else options.process
-    looks = _looks(path, options.interval, 1 if options.svg else options.count)
+    count = 1 if options.svg else options.count
     if options.json:
-        for report, rates in looks:
-            print(json.dumps(as_json(report, rates)), flush=True)
+        for look in _looks(options.process, options.interval, count, _sleep):
+            for report, rates in look:
+                print(json.dumps(as_json(report, rates)), flush=True)
         return 0
     try:
         import rich.console
@@ -109,41 +124,96 @@ def _run(options: argparse.Namespace) -> int:
     if options.svg:
         with open(os.devnull, "w") as nowhere:
             console = rich.console.Console(record=True, width=_WIDTH, file=nowhere)
-            for report, rates in looks:
-                console.print(_screen(report, rates))
+            for look in _looks(options.process, options.interval, count, _sleep):
+                console.print(_screen(look, console.width))
         svg = console.export_svg(title=f"mgloop.top {options.process}")
         with open(options.svg, "w", encoding="utf-8") as file:
             file.write(_WEB_FONTS.sub("", svg))
         return 0
-    with rich.live.Live(screen=sys.stdout.isatty(), auto_refresh=False) as live:
-        for report, rates in looks:
-            live.update(_screen(report, rates), refresh=True)
+    with (
+        _keys() as wait,
+        rich.live.Live(screen=sys.stdout.isatty(), auto_refresh=False) as live,
+    ):
+        for look in _looks(options.process, options.interval, count, wait):
+            live.update(_screen(look, live.console.width), refresh=True)
     return 0
 
 
-def _looks(
-    path: str, interval: float, count: int | None
-) -> Iterator[tuple[Report, list[LoopRates]]]:
-    before = ask(path)
+def _looks(process: str, interval: float, count: int | None, wait: Wait) -> Iterator[Look]:
+    before = _reports(process)
     for _ in itertools.count() if count is None else range(count):
-        time.sleep(interval)
-        now = ask(path)
-        yield now, between(before, now)
+        if wait(interval):
+            return
+        now = _reports(process)
+        yield [(report, between(before.get(pid, report), report)) for pid, report in now.items()]
         before = now
+
+
+def _reports(process: str) -> dict[int, Report]:
+    """The reports of the process and of those that it has started, by PID."""
+    if not process.isdecimal():
+        report = ask(process)
+        return {report.pid: report}
+    reports = {}
+    for path in find_all(int(process)):
+        with contextlib.suppress(MonitorError):  # it has ended meanwhile
+            report = ask(path)
+            reports[report.pid] = report
+    if not reports:
+        find(int(process))  # raises
+    return reports
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Wait]:
+    """Give a wait that ends when the key q is pressed, if standard input is a terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield _sleep
+        return
+    fd = sys.stdin.fileno()
+    settings = termios.tcgetattr(fd)
+    tty.setcbreak(fd, termios.TCSADRAIN)  # keeps what has been typed
+    try:
+        yield lambda seconds: _quit_key(fd, seconds)
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+
+
+def _quit_key(fd: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if select.select([fd], [], [], left)[0]:
+            pressed = os.read(fd, 100)
+            if not pressed:  # the terminal is gone
+                return True
+            if b"q" in pressed or b"Q" in pressed:
+                return True
+    return False
 
 
 # --- the screen ----------------------------------------------------------------------------------
 
 
-def _screen(report: Report, loops: list[LoopRates]) -> Group:
+def _screen(look: Look, width: int) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    report = look[0][0]
+    loops = [
+        loop if len(look) == 1 else _of_process(loop, each)
+        for each, rates in look
+        for loop in rates
+    ]
     title = Text.assemble(
         ("mgloop ", "bold cyan"), (str(report.pid), "bold"), f"  {report.program}  ",
         (f"CPython {report.python}", "dim"),
     )  # fmt: skip
-    parts: list[Text | Table] = [title, _loops_table(_WORK, loops), _loops_table(_TRAFFIC, loops)]
+    parts: list[Text | Table] = [title, *_loops_tables(loops, width)]
     if any(loop.top for loop in loops):
         parts.append(_callbacks_table(loops))
     if any(loop.tasks for loop in loops):
@@ -166,11 +236,39 @@ def _table(*columns: str, left: Iterable[str] = ()) -> Table:
     return table
 
 
-def _loops_table(cells: Mapping[str, Callable[[LoopRates], str]], loops: list[LoopRates]) -> Table:
-    table = _table(*cells, left=["loop"])
+def _of_process(loop: LoopRates, report: Report) -> LoopRates:
+    """The same, named by the process as well."""
+    return dataclasses.replace(loop, thread=f"{report.pid} {loop.thread or ''}".rstrip())
+
+
+def _loops_tables(loops: list[LoopRates], width: int) -> Iterator[Table]:
+    """Tables of all columns, as many as the width needs."""
+    first = min(max([len(loop.thread or "(not running)") for loop in loops], default=4), width // 3)
+    group: dict[str, Callable[[LoopRates], str]] = {}
+    used = first + _EDGES
+    for name, cell in _COLUMNS.items():
+        needed = _GAP + max([len(name), *(len(cell(loop)) for loop in loops)])
+        if name in _BREAKS or used + needed > width:
+            if group:
+                yield _loops_table(group, loops, first)
+            group, used = {}, first + _EDGES
+        group[name] = cell
+        used += needed
+    yield _loops_table(group, loops, first)
+
+
+def _loops_table(
+    cells: Mapping[str, Callable[[LoopRates], str]], loops: list[LoopRates], first: int
+) -> Table:
+    table = _table("loop", *cells, left=["loop"])
+    table.columns[0].max_width = first
     for loop in loops:
-        table.add_row(*(cell(loop) for cell in cells.values()))
+        table.add_row(_name(loop), *(_marked(name, cell(loop)) for name, cell in cells.items()))
     return table
+
+
+def _marked(name: str, text: str) -> str:
+    return f"[bold red]{text}[/]" if name == "stalls" and text != "0" else text
 
 
 def _callbacks_table(loops: list[LoopRates]) -> Table:
@@ -221,23 +319,18 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.0f} s"
 
 
-def _stalls(loop: LoopRates) -> str:
-    return f"[bold red]{loop.stalls}[/]" if loop.stalls else "0"
-
-
-#: Two tables of the loops, either of which 80 columns have room for.
-_WORK: dict[str, Callable[[LoopRates], str]] = {
-    "loop": _name,
+#: Characters between two columns, and at both edges of a table together.
+_GAP, _EDGES = 3, 2
+#: What is shown of a loop. A call is a callback, or a descriptor that the loop has served without
+#: one: under load, transports are served so and no callback may run at all.
+_COLUMNS: dict[str, Callable[[LoopRates], str]] = {
     "turns/s": lambda loop: _number(loop.iterations),
-    "calls/s": lambda loop: _number(loop.callbacks),
+    "calls/s": lambda loop: _number(loop.callbacks + loop.events),
     "CPU": lambda loop: _percent(loop.cpu),
     "busy": lambda loop: _percent(loop.busy),
     "ready": lambda loop: str(loop.ready),
     "timers": lambda loop: str(loop.timers),
-    "stalls": _stalls,
-}
-_TRAFFIC: dict[str, Callable[[LoopRates], str]] = {
-    "loop": _name,
+    "stalls": lambda loop: str(loop.stalls),
     "lag p50": lambda loop: _time(loop.lag_p50),
     "p99": lambda loop: _time(loop.lag_p99),
     "max": lambda loop: _time(loop.lag_max),
@@ -245,6 +338,8 @@ _TRAFFIC: dict[str, Callable[[LoopRates], str]] = {
     "in/s": lambda loop: _number(loop.received) + "B",
     "out/s": lambda loop: _number(loop.sent) + "B",
 }
+#: Columns that begin a table.
+_BREAKS = {"turns/s", "lag p50"}
 
 
 if __name__ == "__main__":

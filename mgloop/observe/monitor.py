@@ -14,6 +14,7 @@ import atexit
 import collections
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -268,6 +269,32 @@ def find(pid: int) -> str:
     )
 
 
+def find_all(pid: int) -> list[str]:
+    """Return the monitors of a process and of those that it has started, directly or indirectly.
+
+    MonitorError if none of them has a monitor.
+    """
+    found = []
+    for each in _with_children(pid):
+        with contextlib.suppress(MonitorError):
+            found.append(find(each))
+    return found or [find(pid)]
+
+
+def _with_children(pid: int) -> list[int]:
+    """The process and its descendants, parents first (proc(5))."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    family = [pid]
+    for each in family:
+        family += sorted(children.get(each, ()))
+    return family
+
+
 def _listening(pid: int) -> Iterable[str]:
     """Paths of sockets, by the kernel's tables (proc(5))."""
     inodes = set()
@@ -287,8 +314,16 @@ def _listening(pid: int) -> Iterable[str]:
 
 
 def _make() -> Monitor | None:
+    path = os.environ["MGLOOP_MONITOR"]
     try:
-        monitor = Monitor(os.environ["MGLOOP_MONITOR"])
+        try:
+            monitor = Monitor(path)
+        except MonitorError as exc:
+            if getattr(exc.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise
+            # Another process with the same environment is at the path, such as the supervisor of a
+            # worker. mgloop.top finds this one by the process.
+            monitor = Monitor(f"{path}.{os.getpid()}")
     except (MonitorError, OSError, RuntimeError) as exc:  # the last: no thread can be started
         logger.error("MGLOOP_MONITOR: %s", exc)
         return None

@@ -27,7 +27,8 @@ class LoopRates:
     """Of one loop, between two reports.
 
     thread: the name of the one that runs it, or None. seconds: between the reports. iterations,
-    callbacks, received, sent: per second, the latter in bytes. cpu: CPU time of the loop's thread,
+    callbacks, events, received, sent: per second, the latter in bytes. events: descriptors that
+    were found ready; transports serve them without a callback. cpu: CPU time of the loop's thread,
     per second. Only of a loop with timing, else None: busy, the share of the time that it did not
     wait; lag_*, in seconds, quantiles of how late callbacks ran (up to twice as much as measured,
     at most 67); top, of the callbacks, those that took the most time first. ready, timers,
@@ -40,6 +41,7 @@ class LoopRates:
     seconds: float
     iterations: float
     callbacks: float
+    events: float
     cpu: float | None
     busy: float | None
     lag_p50: float | None
@@ -73,6 +75,7 @@ def _rates(before: LoopReport | None, now: LoopReport) -> LoopRates:
         seconds=stats.seconds,
         iterations=stats.iterations * per_second,
         callbacks=stats.callbacks * per_second,
+        events=stats.events * per_second,
         # Negative: another thread runs it now.
         cpu=None if stats.cpu_seconds is None else max(stats.cpu_seconds, 0.0) * per_second,
         busy=stats.busy,

@@ -2,12 +2,14 @@
 """`python -m mgloop.top`, of a process that works at a known rate."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 import support
@@ -122,6 +124,115 @@ def test_the_screen(program):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_headings_are_whole(program, width, monkeypatch, capsys):
+    """At 60 columns as well, in more tables."""
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert top.main([str(program[1]), "--count", "1", "--interval", "0.1"]) == 0
+    out = capsys.readouterr().out
+    words = re.sub(r"\s+", " ", out)
+    for name in top._COLUMNS:
+        assert f" {name} " in words, out
+    assert max(map(len, out.splitlines())) <= width
+
+
+LOADED = """
+import asyncio, os, socket
+import mgloop
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+        if self.sends:
+            transport.write(b"x")
+    def data_received(self, data):
+        self.transport.write(data)
+
+async def main():
+    loop = asyncio.get_running_loop()
+    ends = [type("End", (Echo,), {"sends": sends}) for sends in (False, True)]
+    for end, sock in zip(ends, socket.socketpair()):
+        await loop.connect_accepted_socket(end, sock)
+    print("runs", flush=True)
+    await asyncio.Event().wait()
+
+mgloop.run(main())
+"""
+
+
+def test_transports_that_run_no_callback_are_calls(tmp_path):
+    """A loop that only serves transports runs no handle: its calls are what it serves."""
+    path = tmp_path / "monitor"
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED],
+        env=os.environ | {"MGLOOP_MONITOR": str(path)}, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "runs\n"
+            out, _ = run_top(path, "--json", "--count", 1, "--interval", 0.3)
+        finally:
+            process.kill()
+    (loop,) = json.loads(out)["loops"]
+    assert loop["events"] > 10 * max(loop["callbacks"], 1)
+
+
+SUPERVISOR = """
+import subprocess, sys
+import mgloop
+
+async def main():
+    program = [sys.executable, "-c", sys.argv[1]]
+    workers = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(2)]
+    for worker in workers:
+        worker.stdout.readline()
+    print(*(worker.pid for worker in workers), flush=True)
+    sys.stdin.readline()
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+mgloop.run(main())
+"""
+
+
+@pytest.mark.parametrize("setting", ["directory", "path"])
+def test_all_processes_of_a_supervisor(tmp_path, setting):
+    """Its workers have its environment, and a monitor each."""
+    path = tmp_path if setting == "directory" else tmp_path / "monitor"
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, PROGRAM],
+        env=os.environ | {"MGLOOP_MONITOR": str(path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        pids = {process.pid, *map(int, process.stdout.readline().split())}
+        out, _ = run_top(process.pid, "--json", "--count", 1, "--interval", 0.1)
+        assert {json.loads(line)["pid"] for line in out.splitlines()} == pids
+        if importlib.util.find_spec("rich"):
+            out, _ = run_top(process.pid, "--count", 1, "--interval", 0.1)
+            assert all(f"{pid} MainThread" in out for pid in pids)
+        process.communicate("\n", support.PATIENCE)
+
+
+def test_q_quits(program):
+    pytest.importorskip("rich")
+    ours, theirs = os.openpty()
+    before = termios.tcgetattr(theirs)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "mgloop.top", str(program[1]), "--interval", "0.1"],
+            stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as command:  # fmt: skip
+            os.write(ours, b"xq")
+            _, errors = command.communicate(timeout=support.PATIENCE)
+        assert (command.returncode, errors) == (0, "")
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_a_picture_of_it(program, tmp_path):
     pytest.importorskip("rich")
     out, _ = run_top(program[1], "--svg", tmp_path / "top.svg", "--interval", 0.3)
@@ -184,8 +295,18 @@ def test_bad_options(arguments, says):
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize("whose", [2**30, os.getppid(), "/nowhere", "/etc/passwd", ""])
-def test_nobody_there(whose):
+@pytest.fixture
+def sleeping():
+    """A process without a monitor."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("whose", [2**30, "sleeping", "/nowhere", "/etc/passwd", ""])
+def test_nobody_there(whose, request):
+    if whose == "sleeping":
+        whose = request.getfixturevalue("sleeping")
     _, errors = run_top(whose, "--json", returncode=1)
     assert errors.startswith("mgloop.top: ")
     assert len(errors.splitlines()) == 1

@@ -24,8 +24,8 @@ VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 
 #: Programs of others that pages name; what they are given is theirs to check.
 OTHERS = {
-    "apt", "apt-get", "cd", "curl", "export", "git", "gunicorn", "openssl", "pip", "podman",
-    "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn", "wrk",
+    "apt", "apt-get", "cd", "cp", "curl", "export", "git", "gunicorn", "openssl", "pip",
+    "podman", "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn", "wrk",
 }  # fmt: skip
 
 

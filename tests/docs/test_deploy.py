@@ -43,3 +43,12 @@ def test_the_containerfile():
     assert 'CMD ["mgloop", "serve", "hello:app"]' in text
     for name in re.findall(r"MGLOOP_SERVE_(\w+)=", text):
         check_mgloop(["serve", "hello:app", f"--{name.lower().replace('_', '-')}", "1"])
+
+
+def test_the_systemd_page_copies_what_the_unit_serves():
+    """Each file that the commands of the page copy is there, and the application among them."""
+    text = (ROOT / "docs" / "howto" / "systemd.md").read_text()
+    copied = re.findall(r"mgloop/(examples/\S+)", "\n".join(re.findall(r"^cp .*", text, re.M)))
+    assert all((ROOT / name).is_file() for name in copied)
+    assert {"examples/deploy/hello.service", "examples/deploy/hello.socket"} < set(copied)
+    assert re.search(r"^cp \S+ /srv/hello/hello\.py$", text, re.M)

@@ -63,7 +63,7 @@ def command(block, folder):
         path = folder / f"line_{block.line}.py"
         path.write_text(block.text)
         return [sys.executable, path.name]
-    if block.name.startswith("test_"):
+    if Path(block.name).name.startswith("test_"):
         return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", block.name]
     return [sys.executable, block.name]
 
@@ -152,6 +152,7 @@ def test_the_samples_of_a_page_run(page, tmp_path):
                 continue
         if block.name is not None and not os.path.isabs(block.name):
             # One in /etc/systemd, say, is for the reader to write.
+            (tmp_path / block.name).parent.mkdir(exist_ok=True)
             (tmp_path / block.name).write_text(block.text)
         if mark.startswith("fragment of "):
             check_fragment(block)
@@ -166,6 +167,19 @@ def test_the_samples_of_a_page_run(page, tmp_path):
             run(block, tmp_path)
         elif block.language == "python":
             printed = run(block, tmp_path)
+    tests = [path for path in tmp_path.rglob("test_*.py") if path.name != "test_app.py"]
+    if tests and (tmp_path / "pyproject.toml").exists():
+        run_all_tests(page, tmp_path)
+
+
+def run_all_tests(page, folder):
+    """The files of a page stand in one folder for its reader: they must not break each other."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder,
+        env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"the tests of {page} fail together:\n{done.stdout}{done.stderr}"
 
 
 def test_marks_are_known():

@@ -399,6 +399,20 @@ def test_an_unchanged_program(goes_on):
     assert "time.sleep(0.4)" in done.stderr or "line 9, in main" in done.stderr
 
 
+def test_the_import_of_an_application_by_the_server(tmp_path):
+    """It is on the server's loop."""
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.5)\nraise ValueError('enough')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mgloop", "serve", "slow:app", "--port", "0"], cwd=tmp_path,
+        env=os.environ | {"MGLOOP_WATCHDOG": "0.1"}, capture_output=True, text=True,
+        timeout=support.PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ValueError: enough" in done.stderr
+    assert re.search(r"was held up for 0\.\d+ s", done.stderr)
+    assert re.search(r'slow\.py", line 2, in <module>', done.stderr)
+
+
 @pytest.mark.parametrize("value", ["nan", "-1", "soon"])
 def test_a_bad_threshold_in_the_environment_is_said_once(value):
     done = run_program(value)

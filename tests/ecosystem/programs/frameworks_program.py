@@ -57,20 +57,22 @@ def _lacks(*names: str) -> frozenset[str]:
 FRAMEWORKS = {
     "starlette": Framework(_lacks("depends")),
     "fastapi": Framework(_lacks("page", "zipped", "waiting")),
-    "django": Framework(_lacks("depends", "zipped", "denied", "state", "background", "lifespan")),
-    # Quart takes an empty binary message for a text.
-    "quart": Framework(_lacks("depends", "zipped", "empty bytes"), gone="websocket gone"),
+    "django": Framework(
+        _lacks("depends", "zipped", "denied", "state", "background", "lifespan", "order")
+    ),
+    # Quart takes an empty binary message for a text, and cancels the handler of a client that left.
+    "quart": Framework(_lacks("depends", "zipped", "empty bytes", "order"), gone="websocket gone"),
     "litestar": Framework(_lacks("page", "zipped", "denied", "waiting")),
     # BlackSheep answers HEAD for a file with two lengths, which httpx refuses; and it learns that
     # its client has gone from send() alone, which uvicorn does not let fail.
     "blacksheep": Framework(
-        _lacks("page", "zipped", "denied", "background", "HEAD of files"),
+        _lacks("page", "zipped", "denied", "background", "HEAD of files", "order", "quiet"),
         control_lacks=_lacks("endless"),
     ),
     # uvicorn goes on taking pieces from a WSGI application whose client has gone.
     "flask": Framework(
         _lacks("depends", "zipped", "websocket", "state", "background", "waiting", "digest",
-               "events", "late-error", "scope", "lifespan"),
+               "events", "late-error", "scope", "lifespan", "order", "quiet"),
         ("--interface", "wsgi"),
         control_lacks=_lacks("endless"),
     ),
@@ -406,6 +408,19 @@ class Exercise:
             writer.write(head + bytes(70_000))
             await writer.drain()
             writer.transport.abort()
+        if self.site.has("quiet"):
+            async with self.site.client() as other:
+                async with other.stream("GET", "/quiet") as response:
+                    async for _ in response.aiter_raw():
+                        break
+            await self.until(client, "quiet ended", 1)
+        if self.site.has("order"):
+            async with self.site.client() as other:
+                waiting = asyncio.ensure_future(other.post("/order"))
+                await self.until(client, "order begun", 1)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            await self.until(client, "order done", 1)
         if self.site.has("waiting"):
             async with self.site.client() as other:
                 waiting = asyncio.ensure_future(other.get("/waiting"))

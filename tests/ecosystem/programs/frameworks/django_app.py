@@ -31,6 +31,7 @@ from shared import (
     ledger,
     noted,
     pieces,
+    quiet,
     seen,
     ticks,
 )
@@ -113,6 +114,10 @@ async def stream(request):
 
 async def endless_stream(request):
     return StreamingHttpResponse(endless(), content_type="application/octet-stream")
+
+
+async def quiet_stream(request):
+    return StreamingHttpResponse(quiet(), content_type="application/octet-stream")
 
 
 async def events(request):
@@ -228,6 +233,7 @@ urlpatterns = [
     path("digest", digest),
     path("stream", stream),
     path("endless", endless_stream),
+    path("quiet", quiet_stream),
     path("events", events),
     path("file", file),
     path("page", page),

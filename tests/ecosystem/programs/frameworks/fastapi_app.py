@@ -44,8 +44,10 @@ from shared import (
     ledger,
     noted,
     pieces,
+    quiet,
     seen,
     ticks,
+    wait_for_the_client_to_leave,
 )
 from starlette.middleware.sessions import SessionMiddleware
 
@@ -116,6 +118,11 @@ async def endless_stream():
     return StreamingResponse(endless(), media_type="application/octet-stream")
 
 
+@app.get("/quiet")
+async def quiet_stream():
+    return StreamingResponse(quiet(), media_type="application/octet-stream")
+
+
 @app.get("/events", response_class=EventSourceResponse)
 async def events() -> AsyncIterable[int]:
     async for number in ticks():
@@ -152,6 +159,12 @@ async def redirect(request: Request):
 @app.post("/background", status_code=202)
 async def background(tasks: BackgroundTasks):
     tasks.add_task(ledger.update, ["background"])
+
+
+@app.post("/order", status_code=202)
+async def order(tasks: BackgroundTasks):
+    await wait_for_the_client_to_leave()
+    tasks.add_task(ledger.update, ["order done"])
 
 
 @app.get("/error")

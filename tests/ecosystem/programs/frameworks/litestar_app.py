@@ -26,8 +26,10 @@ from shared import (
     ledger,
     noted,
     pieces,
+    quiet,
     seen,
     ticks,
+    wait_for_the_client_to_leave,
 )
 
 
@@ -89,6 +91,11 @@ async def endless_stream() -> Stream:
     return Stream(endless(), media_type="application/octet-stream")
 
 
+@get("/quiet")
+async def quiet_stream() -> Stream:
+    return Stream(quiet(), media_type="application/octet-stream")
+
+
 @get("/events")
 async def events() -> ServerSentEvent:
     return ServerSentEvent(ticks())
@@ -129,6 +136,16 @@ async def note_background() -> None:
 @post("/background", status_code=202)
 async def background() -> Response[dict[str, str]]:
     return Response({}, background=BackgroundTask(note_background))
+
+
+async def note_order() -> None:
+    ledger["order done"] += 1
+
+
+@post("/order", status_code=202)
+async def order() -> Response[dict[str, str]]:
+    await wait_for_the_client_to_leave()
+    return Response({}, background=BackgroundTask(note_order))
 
 
 @get("/error")
@@ -230,7 +247,8 @@ async def lifespan(app: Litestar):
 
 app = Litestar(
     [
-        item, validated, form, upload, digest, stream, endless_stream, events, file, set_cookies,
+        item, validated, form, upload, digest, stream, endless_stream, quiet_stream, events, file,
+        set_cookies, order,
         cookies, count, redirect, background, error, late_error, teapot, state, depends, scope,
         show_ledger, empty, echo, refused, failing,
         create_static_files_router(path="/static", directories=[STATIC]),

@@ -28,6 +28,7 @@ from shared import (
     ledger,
     noted,
     pieces,
+    quiet,
     seen,
     ticks,
 )
@@ -106,6 +107,13 @@ async def stream():
 @app.get("/endless")
 async def endless_stream():
     response = await make_response(endless(), {"content-type": "application/octet-stream"})
+    response.timeout = None
+    return response
+
+
+@app.get("/quiet")
+async def quiet_stream():
+    response = await make_response(quiet(), {"content-type": "application/octet-stream"})
     response.timeout = None
     return response
 

@@ -47,6 +47,22 @@ async def endless():
         ledger["endless ended"] += 1
 
 
+async def quiet():
+    """Send one piece and wait for another, which never comes."""
+    ledger["quiet begun"] += 1
+    try:
+        yield b"first"
+        await asyncio.get_running_loop().create_future()
+    finally:
+        ledger["quiet ended"] += 1
+
+
+async def wait_for_the_client_to_leave():
+    """Give a client that has been noted the time to disconnect."""
+    ledger["order begun"] += 1
+    await asyncio.sleep(0.5)
+
+
 async def ticks():
     """Five events for an EventSource."""
     for number in range(5):

@@ -17,8 +17,10 @@ from shared import (
     ledger,
     noted,
     pieces,
+    quiet,
     seen,
     ticks,
+    wait_for_the_client_to_leave,
 )
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -86,6 +88,10 @@ async def endless_stream(request):
     return StreamingResponse(endless(), media_type="application/octet-stream")
 
 
+async def quiet_stream(request):
+    return StreamingResponse(quiet(), media_type="application/octet-stream")
+
+
 async def events(request):
     async def lines():
         async for number in ticks():
@@ -128,6 +134,11 @@ def blocking():
 
 async def background(request):
     return JSONResponse({}, 202, background=BackgroundTask(blocking))
+
+
+async def order(request):
+    await wait_for_the_client_to_leave()
+    return JSONResponse({}, 202, background=BackgroundTask(ledger.update, ["order done"]))
 
 
 async def error(request):
@@ -235,6 +246,7 @@ app = Starlette(
         Route("/digest", digest, methods=["POST"]),
         Route("/stream", stream),
         Route("/endless", endless_stream),
+        Route("/quiet", quiet_stream),
         Route("/events", events),
         Route("/file", file),
         Route("/page", page),
@@ -244,6 +256,7 @@ app = Starlette(
         Route("/count", count, methods=["POST"]),
         Route("/redirect", redirect),
         Route("/background", background, methods=["POST"]),
+        Route("/order", order, methods=["POST"]),
         Route("/error", error),
         Route("/late-error", late_error),
         Route("/teapot", teapot),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-#: What is seen at a time: the report and the rates of each process, the given one first.
+#: The report and the rates of each process at one moment, the given process first.
 Look = list[tuple[Report, list[LoopRates]]]
 #: Waits for so many seconds; returns whether to quit.
 Wait = Callable[[float], bool]
@@ -156,7 +156,7 @@ def _reports(process: str) -> dict[int, Report]:
         return {report.pid: report}
     reports = {}
     for path in find_all(int(process)):
-        with contextlib.suppress(MonitorError):  # it has ended meanwhile
+        with contextlib.suppress(MonitorError):  # the process has ended
             report = ask(path)
             reports[report.pid] = report
     if not reports:
@@ -177,7 +177,7 @@ def _keys() -> Iterator[Wait]:
         return
     fd = sys.stdin.fileno()
     settings = termios.tcgetattr(fd)
-    tty.setcbreak(fd, termios.TCSADRAIN)  # keeps what has been typed
+    tty.setcbreak(fd, termios.TCSADRAIN)  # keeps pending input
     try:
         yield lambda seconds: _quit_key(fd, seconds)
     finally:
@@ -321,8 +321,8 @@ def _time(seconds: float | None) -> str:
 
 #: Characters between two columns, and at both edges of a table together.
 _GAP, _EDGES = 3, 2
-#: What is shown of a loop. A call is a callback, or a descriptor that the loop has served without
-#: one: under load, transports are served so and no callback may run at all.
+#: The columns of a loop. A call is a callback, or a descriptor that the loop has served without a
+#: callback: a loop that only serves transports runs no callbacks.
 _COLUMNS: dict[str, Callable[[LoopRates], str]] = {
     "turns/s": lambda loop: _number(loop.iterations),
     "calls/s": lambda loop: _number(loop.callbacks + loop.events),

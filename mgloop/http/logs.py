@@ -223,7 +223,7 @@ def _table_in(file: str) -> Any:
             return json.load(stream)
         if file.endswith(".toml"):
             return tomllib.load(stream)
-        import yaml
+        import yaml  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         return yaml.safe_load(stream)
 

@@ -47,7 +47,7 @@ class DefaultFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def add_fields(self, record: logging.LogRecord) -> None:
-        """Add to the record what the format may refer to."""
+        """Add the fields that a format may refer to."""
         name = record.levelname
         space = " " * (8 - len(name))
         if self.use_colors:
@@ -90,7 +90,7 @@ _FORMATTERS = {
 
 
 def with_our_formatters(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the table for dictConfig() that has no class of uvicorn's."""
+    """Return a copy of the table for dictConfig() without uvicorn's classes."""
     table = copy.deepcopy(table)
     formatters = table.get("formatters")
     for formatter in formatters.values() if isinstance(formatters, dict) else ():
@@ -101,7 +101,7 @@ def with_our_formatters(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def replace_formatters(parser: configparser.RawConfigParser) -> None:
-    """Replace uvicorn's classes in what fileConfig() is to read."""
+    """Replace uvicorn's classes in a configuration for fileConfig()."""
     for section in parser.values():
         if section.name.startswith("formatter_") and section.get("class") in _FORMATTERS:
             section["class"] = _FORMATTERS[section["class"]]

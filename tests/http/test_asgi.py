@@ -979,7 +979,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
 
 @on_loop
 async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end(loop, caplog):
-    """What follows a response runs, but a response that never ends does not occupy the loop."""
+    """Code behind a response runs, but a response that never ends does not occupy the loop."""
     turns = sends = 0
     ended = loop.create_future()
 

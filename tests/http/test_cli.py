@@ -579,7 +579,7 @@ def test_uvicorns_formatters_have_colours():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_lines_are_json(folder, workers):
-    """Also those of loggers that nobody has configured, and of other processes."""
+    """Also those of loggers without a handler, and of other processes."""
     write_app(
         folder,
         APPLICATION

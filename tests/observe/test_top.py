@@ -162,7 +162,7 @@ mgloop.run(main())
 
 
 def test_transports_that_run_no_callback_are_calls(tmp_path):
-    """A loop that only serves transports runs no handle: its calls are what it serves."""
+    """A loop that only serves transports runs no handle, but serves descriptors."""
     path = tmp_path / "monitor"
     with subprocess.Popen(
         [sys.executable, "-c", LOADED],

@@ -235,6 +235,8 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
     """What is called for each request of a server on `loop`; None if nothing is logged."""
     if not config.access_log or not access_logger.isEnabledFor(logging.INFO):
         return None
+    if not _take_uvicorns_settings():
+        return None
     handler = next(iter(access_logger.handlers), None)
     if isinstance(handler, _DirectHandler) and handler.alone():
         stream = handler.stream
@@ -252,6 +254,20 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
         access_logger.info('%s - "%s %s HTTP/%s" %d', *_words(scope), status)
 
     return log
+
+
+def _take_uvicorns_settings() -> bool:
+    """Apply what the application has set on uvicorn's access logger; False: it logs nothing.
+
+    Applications written for uvicorn add a filter there to leave out health checks, or raise its
+    level.
+    """
+    uvicorns = logging.getLogger("uvicorn.access")
+    if uvicorns.level > logging.INFO:
+        return False
+    for each in uvicorns.filters:
+        access_logger.addFilter(each)  # which does nothing the second time
+    return True
 
 
 class _Direct:

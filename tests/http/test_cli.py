@@ -533,7 +533,8 @@ def test_the_least_that_is_logged_with_a_logging_configuration_of_uvicorn(folder
     assert command.lines == ["the application has shut down"]
 
 
-def test_a_filter_of_uvicorns_access_logger_counts(folder):
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_filter_of_uvicorns_access_logger_counts(folder, configured):
     """Applications add one to leave out the lines of health checks."""
     (folder / "log.json").write_text(json.dumps(UVICORNS))
     write_app(
@@ -546,14 +547,23 @@ logging.getLogger("uvicorn.access").addFilter(lambda record: record.args[2] != "
 """,
         "filtering.py",
     )
-    arguments = ["serve", "filtering:app", "--port", 0, "--log-config", "log.json"]
-    with Command(*arguments, cwd=folder) as command:
+    options = ["--log-config", "log.json"] if configured else []
+    with Command("serve", "filtering:app", "--port", 0, *options, cwd=folder) as command:
         url = command.url()
         get(url, "/health")
         get(url, "/x")
         assert command.stop() == 0
-    (line,) = [line for line in command.lines if line.startswith("A|")]
+    (line,) = [line for line in command.lines if " HTTP/1.1" in line or "|GET " in line]
     assert "GET /x " in line
+
+
+def test_a_level_of_uvicorns_access_logger_counts(folder):
+    source = "import logging\nlogging.getLogger('uvicorn.access').setLevel('WARNING')\n"
+    write_app(folder, APPLICATION + source, "quiet.py")
+    with Command("serve", "quiet:app", "--port", 0, cwd=folder) as command:
+        get(command.url(), "/x")
+        assert command.stop() == 0
+    assert "GET /x" not in command.output
 
 
 def test_a_record_that_is_none_of_the_access_log_with_uvicorns_formatter():

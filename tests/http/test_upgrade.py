@@ -42,6 +42,7 @@ async def test_echo(loop):
             assert websocket.subprotocol == "x"
     scope = echo.scope
     assert "method" not in scope
+    assert scope["asgi"] == {"version": "3.0", "spec_version": "2.5"}
     assert (scope["scheme"], scope["path"], scope["query_string"]) == ("ws", "/a b", b"c")
     assert scope["subprotocols"] == ["x", "y"]
     assert scope["extensions"] == {"websocket.http.response": {}}

@@ -421,6 +421,7 @@ cdef class Request:
         stops sending gets an exception in the end; it would occupy the loop for ever otherwise.
         """
         if self.unheard >= UNHEARD:
+            log.debug("send() raises: %d messages have followed the client's disconnect.", UNHEARD)
             raise ClientDisconnected("the client has disconnected")
         self.unheard += 1
         return Turn.__new__(Turn)

@@ -979,7 +979,8 @@ async def test_the_client_goes_while_the_application_waits(loop):
 
 @on_loop
 async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end(loop, caplog):
-    """Code behind a response runs, but a response that never ends does not occupy the loop."""
+    """Code after a response runs, but a response that never ends does not occupy the loop."""
+    caplog.set_level("DEBUG", "mgloop.http")
     turns = sends = 0
     ended = loop.create_future()
 
@@ -1012,6 +1013,7 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
     assert sends == 99
     assert turns >= sends
     assert logged(caplog) == []
+    assert "send() raises: 100 messages have followed the client's disconnect." in caplog.messages
 
 
 class Stream:

@@ -257,7 +257,7 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
 
 
 def _take_uvicorns_settings() -> bool:
-    """Apply what the application has set on uvicorn's access logger; False: it logs nothing.
+    """Apply the settings of uvicorn's access logger; return False if its level is too high.
 
     Applications written for uvicorn add a filter there to leave out health checks, or raise its
     level.

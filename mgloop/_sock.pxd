@@ -12,6 +12,7 @@ cdef class SockCall(Waiter):
     cdef FdWatch watch
     cdef Py_buffer view         # of what is to be sent, while has_view
     cdef Py_ssize_t done        # bytes sent so far
+    cdef Py_ssize_t size        # the largest number of bytes that sock_recv() returns
     cdef int kind
     cdef int fd
     cdef bint has_view

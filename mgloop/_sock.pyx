@@ -120,7 +120,9 @@ cdef class SockCall(Waiter):
             raise ValueError("the socket must be non-blocking")
         self.fd = self.sock.fileno()
         if self.kind == RECV:
-            if self.argument < 0:
+            # Converted once: the comparison operators of an int subclass cannot be trusted.
+            self.size = self.argument
+            if self.size < 0:
                 raise ValueError("negative buffersize in recv")
         elif self.kind == SENDALL:
             try:
@@ -157,7 +159,8 @@ cdef class SockCall(Waiter):
         """The call itself, or what has become of connect(): its result, or NOT_YET. Raises
         OSError."""
         cdef PyObject *data
-        cdef Py_ssize_t n, size, limit
+        cdef Py_ssize_t n, limit
+        cdef Py_ssize_t size = self.size
         cdef char *start
         cdef Py_buffer target
         cdef int error
@@ -201,7 +204,6 @@ cdef class SockCall(Waiter):
                 return n
             c_errno.errno = error
         else:
-            size = self.argument
             if size == 0:
                 return b""      # without a look, as the socket module
             # A copy out of the scratch buffer is cheaper than a large object that is then shrunk,

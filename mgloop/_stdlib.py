@@ -9,6 +9,7 @@ so that a new CPython can be checked against one page.
 from __future__ import annotations
 
 import inspect
+import operator
 import sys
 import types
 from asyncio import (
@@ -179,6 +180,8 @@ def fileno(fd: Any) -> int:
             number = int(fd.fileno())
         except (AttributeError, TypeError, ValueError):
             raise ValueError(f"Invalid file object: {fd!r}") from None
+    # A plain int: the comparison operators of a subclass cannot be trusted.
+    number = operator.index(number)
     if number < 0:
         raise ValueError(f"Invalid file descriptor: {number}")
     return number

@@ -262,6 +262,22 @@ def in_thread(function, *args):
 # --- callbacks ---------------------------------------------------------------------------------
 
 
+class UntruthfulInt(int):
+    """An int whose comparison operators answer as if its value were 250."""
+
+    def __lt__(self, other):
+        return 250 < other
+
+    def __le__(self, other):
+        return 250 <= other
+
+    def __gt__(self, other):
+        return 250 > other
+
+    def __ge__(self, other):
+        return 250 >= other
+
+
 class Calls:
     """A callback that counts its calls and may do something at each."""
 

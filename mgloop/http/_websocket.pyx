@@ -374,7 +374,7 @@ cdef class WebSocket:
 
     cdef int start_response(self, object message) except -1:
         """The head is kept until the first part of the body is there: maybe all of it is."""
-        cdef object status = message["status"]
+        cdef int status = message["status"]
         cdef long long left = -1
         if not 200 <= status < 600:
             raise RuntimeError("Invalid HTTP status code '%d' in response." % status)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import operator
 import os
 import stat
 from collections.abc import Coroutine
@@ -64,6 +65,8 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
         offset = file.tell()
     count = message.get("count")
     count = max(0, size - offset) if count is None else count
+    # Plain ints: the comparison operators of a subclass cannot be trusted.
+    offset, count = operator.index(offset), operator.index(count)
     if offset < 0 or count < 0:
         raise RuntimeError(f"A file's offset {offset} or count {count} is negative.")
     return file, offset, count, bool(message.get("more_body", False))

@@ -73,6 +73,7 @@ cdef extern from "Python.h":
     void PyErr_Clear()
     object PyObject_VectorcallMethod(object name, PyObject *const *args, size_t nargs, PyObject *kw)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    Py_ssize_t PyNumber_AsSsize_t(object number, PyObject *overflow) except? -1
     Py_ssize_t PY_SSIZE_T_MAX
 
 
@@ -95,15 +96,24 @@ cdef object new_context(object given):
 
 
 cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
-    """Fill in what is not given of a transport's write limits, and check them."""
-    if high is None:
-        high = DEFAULT_HIGH if low is None else 4 * low
+    """Set a transport's write limits; a limit that is None follows from the other one."""
+    # Each is converted once, and then tested: the comparison operators of an int subclass cannot
+    # be trusted. A limit beyond Py_ssize_t is as good as the largest one.
+    cdef Py_ssize_t low_size = 0, high_size
+    if low is not None:
+        low_size = PyNumber_AsSsize_t(low, NULL)
+    if high is not None:
+        high_size = PyNumber_AsSsize_t(high, NULL)
+    elif low is None:
+        high_size = DEFAULT_HIGH
+    else:
+        high_size = 4 * min(max(low_size, -1), PY_SSIZE_T_MAX // 4)
     if low is None:
-        low = high // 4
-    if not high >= low >= 0:
-        raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-    limits.high = min(high, PY_SSIZE_T_MAX)
-    limits.low = min(low, PY_SSIZE_T_MAX)
+        low_size = high_size // 4
+    if not high_size >= low_size >= 0:
+        raise ValueError(f"high ({high_size}) must be >= low ({low_size}) must be >= 0")
+    limits.high = high_size
+    limits.low = low_size
     return 0
 
 

@@ -1585,7 +1585,14 @@ async def test_zerocopysend_in_pieces(loop, tmp_path):
             )
 
 
-@pytest.mark.parametrize("wrong", [{"count": -1}, {"offset": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"count": -1},
+        {"offset": -1},
+        pytest.param({"count": support.UntruthfulInt(-5)}, id="compares-as-positive"),
+    ],
+)
 @on_loop
 async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
     async def app(scope, receive, send):

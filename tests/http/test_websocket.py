@@ -337,7 +337,7 @@ async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
                     assert await peer.reader.read() in (b"a", b"")
 
 
-@pytest.mark.parametrize("status", [99, 101, 199, 600])
+@pytest.mark.parametrize("status", [99, 101, 199, 600, support.UntruthfulInt(-5)])
 @on_loop
 async def test_a_denial_needs_a_status_that_ends_a_request(loop, status):
     async def app(scope, receive, send):

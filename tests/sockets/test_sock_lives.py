@@ -58,6 +58,15 @@ class TestBadInput:
         with pytest.raises(ValueError):
             run(loop.sock_recvfrom(socketpair[0], -1))
 
+    def test_a_negative_count_that_compares_as_positive(self, loop, run, socketpair):
+        """The count itself decides how much is received, and not what the object says of it."""
+        left, right = socketpair
+        right.send(b"kept")
+        with pytest.raises(ValueError, match="negative buffersize in recv"):
+            run(loop.sock_recv(left, support.UntruthfulInt(-5)))
+        assert run(loop.sock_recv(left, support.UntruthfulInt(3))) == b"kep"
+        assert run(loop.sock_recv(left, 10)) == b"t"
+
     def test_an_impossible_count(self, loop, run, socketpair):
         with pytest.raises((MemoryError, OverflowError)):
             run(loop.sock_recv(socketpair[0], 2**63 - 1))

@@ -505,6 +505,19 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
     await protocol.lost
 
 
+@pytest.mark.mgloop_only
+@on_loop
+async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
+    """The number itself is tested, and not what the object says of it."""
+    _reader, writer = pipe
+    transport, protocol = await write_end(loop, writer)
+    with pytest.raises(ValueError, match="must be >="):
+        transport.set_write_buffer_limits(support.UntruthfulInt(-5), 0)
+    assert transport.get_write_buffer_limits() == (16384, 65536)
+    transport.close()
+    await protocol.lost
+
+
 @on_loop
 async def test_limits_apply_to_what_is_queued_already(loop, pipe):
     reader, writer = pipe

@@ -288,13 +288,14 @@ int mgl_poll_batch(const mgl_poll *poll) { return poll->pool_size; }
 /* ------------------------------------------------------------ registrations ---- */
 
 static bool grow_table(mgl_poll *poll, int fd) {
-    int limit = poll->limit > 0 ? poll->limit : 64;
-    while (limit <= fd) limit *= 2;
-    registration *table = realloc(poll->table, (size_t) limit * sizeof(*table));
+    size_t limit = poll->limit > 0 ? (size_t) poll->limit : 64;
+    while (limit <= (size_t) fd) limit *= 2;
+    if (limit > INT_MAX) return false; /* the kernel has no descriptor that large */
+    registration *table = realloc(poll->table, limit * sizeof(*table));
     if (table == NULL) return false;
-    memset(table + poll->limit, 0, (size_t) (limit - poll->limit) * sizeof(*table));
+    memset(table + poll->limit, 0, (limit - (size_t) poll->limit) * sizeof(*table));
     poll->table = table;
-    poll->limit = limit;
+    poll->limit = (int) limit;
     return true;
 }
 
@@ -315,7 +316,12 @@ static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
 
 int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner) {
     if (fd < 0) return -EBADF;
-    if (fd >= poll->limit && !grow_table(poll, fd)) return -ENOMEM;
+    if (fd >= poll->limit) {
+        /* fileno() of an object may return any number: the table never grows for one that is not a
+         * descriptor of this process. */
+        if (fcntl(fd, F_GETFD) < 0) return -errno;
+        if (!grow_table(poll, fd)) return -ENOMEM;
+    }
     give(poll, fd, owner, 0);
     return 0;
 }

@@ -5,8 +5,10 @@ What comes of descriptors that are closed, duplicated and used again is in test_
 """
 
 import asyncio
+import errno
 import gc
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -615,6 +617,40 @@ class TestBadDescriptors:
             getattr(loop, f"add_{side}")(2**31 - 1, print)
         with pytest.raises((OSError, OverflowError, ValueError)):
             getattr(loop, f"add_{side}")(2**70, print)
+
+    @pytest.mark.parametrize("side", ["reader", "writer"])
+    def test_a_negative_number_that_compares_as_positive(self, loop, side):
+        with pytest.raises((OSError, OverflowError, ValueError)):
+            getattr(loop, f"add_{side}")(support.UntruthfulInt(-5), print)
+
+    @pytest.mark.parametrize("number", [2**20, 2**29, 2**30, 2**31 - 1])
+    def test_a_transport_over_a_socket_whose_number_no_process_has(
+        self, loop, run, reported, number
+    ):
+        """The loop's table never grows for such a number: 2**29 would need 8 GiB, and from 2**30
+        on the loop never came back. The address space is limited so that a large table fails."""
+
+        class Socket(socket.socket):
+            def fileno(self):
+                return number
+
+        left, right = socket.socketpair()
+        with right, Socket(left.family, left.type, left.proto, fileno=left.detach()) as sock:
+            sock.setblocking(False)
+            limits = resource.getrlimit(resource.RLIMIT_AS)
+            with open("/proc/self/statm") as statm:
+                used = int(statm.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 512 * 2**20, limits[1]))
+            try:
+                transport, _ = run(loop.create_connection(asyncio.Protocol, sock=sock))
+                transport.abort()
+                run(asyncio.sleep(0.01))
+            except OSError as exc:
+                assert exc.errno == errno.EBADF
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+        for context in reported.pop_all():  # where asyncio tells of it
+            assert context["exception"].errno == errno.EBADF
 
     def test_a_failed_registration_leaves_nothing_behind(self, loop, run, tmp_path, socketpair):
         with open(tmp_path / "file", "w+b") as file:

@@ -219,6 +219,8 @@ cdef class LoopCore:
     cdef int post(self, PostedHandle handle) except -1
     # Put what was posted into the queue.
     cdef int collect_posted(self) except -1
+    # The same, before the events that a poll has just put at the end of the queue.
+    cdef int collect_posted_before(self, size_t events) except -1
     # Debug mode: RuntimeError if the loop is running in another thread.
     cdef int check_thread(self) except -1
 

@@ -24,8 +24,8 @@ does not stay behind. SystemExit and KeyboardInterrupt leave run_forever(); what
 the watcher of is looked at again when the loop runs on. Handles have their own net (Handle.run()).
 
 Threads: one loop, one thread. Other threads post into the inbox (port/inbox.h), whose letters join
-the queue at the beginning of an iteration and after the poll. docs/architecture.md says whose each
-piece of state is.
+the queue at the beginning of an iteration and after the poll, before what the poll has brought.
+docs/architecture.md says whose each piece of state is.
 """
 
 cimport cython
@@ -110,6 +110,7 @@ cdef extern from "timing.h":
 
 cdef extern from "ring.h":
     size_t mgl_ring_len(const mgl_ring *r)
+    void mgl_ring_bring_forward(mgl_ring *r, size_t n, size_t m)
     int mgl_ring_reserve(mgl_ring *r, size_t n) except -1
     PyObject *mgl_ring_pop(mgl_ring *r)
     PyObject *mgl_ring_at(const mgl_ring *r, size_t i)
@@ -544,7 +545,7 @@ cdef class LoopCore:
     cdef int iterate(self) except -1:
         cdef int64_t deadline = 0
         cdef int n, _extra
-        cdef size_t count
+        cdef size_t count, before
         if mgl_poll_forked(self.poll):
             self.adopt()
         if mgl_posted_any(&self.inbox.posted):
@@ -556,16 +557,17 @@ cdef class LoopCore:
             elif deadline < self.next_wake:
                 deadline = self.next_wake
         mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
+        before = mgl_ring_len(&self.ready)
         if self.timing is NULL:
             n = mgl_poll_run(self.poll, deadline)
         else:
             n = self.poll_timed(deadline)
         if n < 0 and n != -EINTR:
             raise_errno(-n)
+        if mgl_posted_any(&self.inbox.posted):
+            self.collect_posted_before(mgl_ring_len(&self.ready) - before)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
-        if mgl_posted_any(&self.inbox.posted):
-            self.collect_posted()
         self.collect_timers(False)
         count = mgl_ring_len(&self.ready)
         mgl_count(&self.count.iterations, 1)
@@ -1046,6 +1048,18 @@ cdef class LoopCore:
 
     cdef int collect_posted(self) except -1:
         mgl_count(&self.count.threadsafe_calls, mgl_posted_take(&self.inbox.posted, &self.ready))
+        return 0
+
+    cdef int collect_posted_before(self, size_t events) except -1:
+        """Put what other threads have posted during the wait before the *events* that ended it.
+
+        asyncio's order: a thread that connects and then posts finds its callback called before the
+        connection is accepted.
+        """
+        cdef size_t before = mgl_ring_len(&self.ready)
+        self.collect_posted()
+        if events > 0:
+            mgl_ring_bring_forward(&self.ready, mgl_ring_len(&self.ready) - before, events)
         return 0
 
     cdef int check_thread(self) except -1:

@@ -8,6 +8,11 @@ moments at which the loop begins and ends its wait; the tests therefore race on 
 import asyncio
 import concurrent.futures
 import contextvars
+import ctypes
+import socket
+import struct
+import sys
+import sysconfig
 import threading
 import time
 
@@ -15,6 +20,20 @@ import pytest
 import support
 
 variable = contextvars.ContextVar("variable", default="outer")
+
+needs_gil = pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="without the GIL nothing stops the loop between two calls of another thread",
+)
+
+
+@pytest.fixture
+def c_library():
+    """The C library whose functions keep the GIL, which no other thread gets in between."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    yield ctypes.PyDLL(None)
+    sys.setswitchinterval(interval)
 
 
 class TestCallSoonThreadsafe:
@@ -241,6 +260,66 @@ class TestCallSoonThreadsafe:
         for _ in range(200):
             with support.in_thread(loop.call_soon_threadsafe, loop.stop):
                 loop.run_forever()
+
+    @needs_gil
+    def test_runs_before_the_event_that_ended_the_wait(self, loop, socketpair, c_library):
+        """As in asyncio, where such a callback is in the queue before the wait is over."""
+        left, right = socketpair
+        order = []
+        loop.add_reader(left, order.append, "event")
+
+        def posted():
+            order.append("posted")
+            loop.stop()
+
+        def other():
+            time.sleep(0.05)
+            c_library.write(right.fileno(), b"x", 1)
+            loop.call_soon_threadsafe(posted)
+
+        with support.in_thread(other):
+            loop.run_forever()
+        loop.remove_reader(left)
+        assert order == ["posted", "event"]
+
+    @needs_gil
+    def test_runs_before_a_connection_that_was_made_before_it_is_accepted(self, loop, c_library):
+        """What stops a server from another thread and cancels all tasks does not cancel the task
+        of a connection that nobody has seen yet: that one would never run, nor close it."""
+        calls = []
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.task = loop.create_task(self.handle(transport))
+
+            def eof_received(self):
+                return True
+
+            async def handle(self, transport):
+                calls.append("handled")
+                transport.close()
+
+        def cancel_tasks():
+            loop.stop()
+            for task in asyncio.all_tasks(loop):
+                calls.append(f"cancelled {task.get_coro()!r}")
+                task.cancel()
+
+        def other():
+            time.sleep(0.05)
+            assert c_library.connect(client.fileno(), address, len(address)) == 0
+            loop.call_soon_threadsafe(cancel_tasks)
+
+        server = loop.run_until_complete(loop.create_server(Protocol, "127.0.0.1", 0))
+        port = server.sockets[0].getsockname()[1]
+        address = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, b"\x7f\0\0\1")
+        with socket.socket() as client:
+            with support.in_thread(other):
+                loop.run_forever()
+            support.turn(loop, 5)
+            server.close()
+            loop.run_until_complete(asyncio.wait_for(server.wait_closed(), support.PATIENCE))
+        assert calls == ["handled"]
 
     def test_takes_the_context_of_the_calling_thread(self, loop):
         seen = []

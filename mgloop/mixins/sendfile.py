@@ -33,16 +33,21 @@ class SendfileMixin:
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
         """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
         loop: Any = self
+        waiter = transp._make_empty_waiter()
         resume_reading = transp.is_reading()
         transp.pause_reading()
-        await transp._make_empty_waiter()
-        sock = transp._lend()
         try:
-            sent: int = await loop.sock_sendfile(sock, file, offset, count, fallback=False)
-            loop._count_sent(sent)
-            return sent
+            # asyncio lets a cancellation here leave the transport paused and closed to write()
+            # (gh-157025).
+            await waiter
+            sock = transp._lend()
+            try:
+                sent: int = await loop.sock_sendfile(sock, file, offset, count, fallback=False)
+                loop._count_sent(sent)
+                return sent
+            finally:
+                transp._take_back()
         finally:
-            transp._take_back()
             transp._reset_empty_waiter()
             if resume_reading:
                 transp.resume_reading()

@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import socket
+from asyncio import selector_events
 
 import pytest
 import support
@@ -25,6 +26,12 @@ from peers import (
 CONTENT = support.pattern(3_000_000)
 #: Since 3.14.8 the fall-back begins at its offset even if that is 0, not where the file stands.
 STRICT = "if offset" not in inspect.getsource(asyncio.BaseEventLoop._sendfile_fallback)
+
+#: Since September 2026 (gh-157025) a cancellation that comes while sendfile() still waits for the
+#: write buffer to empty leaves the transport as it was.
+CANCELLATION_IS_UNDONE = inspect.getsource(
+    selector_events.BaseSelectorEventLoop._sendfile_native
+).partition("_make_empty_waiter")[0].count("try:")
 
 
 @pytest.fixture(scope="session")
@@ -345,6 +352,34 @@ async def test_cancelled(loop, file):
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
+        transport.abort()
+        await protocol.lost
+
+
+@pytest.mark.parametrize("reading", [True, False])
+@on_loop
+async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
+    """The transport writes on, and reads if it has read before."""
+    if support.kind_of(loop) == "asyncio" and not CANCELLATION_IS_UNDONE:
+        pytest.skip("this asyncio leaves the transport closed to write() and paused")
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=True) as (transport, peer):
+        if not reading:
+            transport.pause_reading()
+        transport.write(CONTENT)
+        sending = loop.create_task(loop.sendfile(transport, file))
+        await support.turns(3)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert transport.is_reading() == reading
+        assert file.tell() == 0
+        transport.write(b"more")
+        again = loop.create_task(loop.sendfile(transport, file, 0, 1000))
+        expected = CONTENT + b"more" + CONTENT[:1000]
+        assert await read_exactly(loop, peer, len(expected)) == expected
+        assert await again == 1000
+        assert transport.is_reading() == reading
         transport.abort()
         await protocol.lost
 

@@ -20,6 +20,7 @@ from asyncio import (
     futures,
     protocols,
     selector_events,
+    tasks,
     transports,
     trsock,
     unix_events,
@@ -101,6 +102,9 @@ ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 # --- Borrowed functions and constants.
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+# What makes current_task() None while a task's step calls what asyncio calls from the loop.
+enter_task: Any = tasks._enter_task  # type: ignore[attr-defined]
+leave_task: Any = tasks._leave_task  # type: ignore[attr-defined]
 copy_future_state: Any = futures._copy_future_state  # type: ignore[attr-defined]
 ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
 LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES

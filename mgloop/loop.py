@@ -88,6 +88,8 @@ class Loop(
             raise
         # asyncio's own transports, which serve datagrams and pipes, register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Sockets, by id(), of which _create_connection_transport() makes transports just now.
+        self._begin_later: set[int] = set()
         _open[id(self)] = self
         if os.environ.get("MGLOOP_MONITOR"):
             from .observe import monitor
@@ -159,15 +161,40 @@ class Loop(
         extra: Any = None, server: Any = None, context: contextvars.Context | None = None,
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
-        return Stream(self, sock, protocol, waiter, extra, server, context)
+        begin_later = id(sock) in self._begin_later
+        return Stream(self, sock, protocol, waiter, extra, server, context, begin_later)
 
-    async def _create_connection_transport(self, sock: Any, *args: Any, **options: Any) -> Any:
+    async def _create_connection_transport(
+        self, sock: Any, protocol_factory: Any, ssl: Any, *args: Any, **options: Any
+    ) -> Any:
+        """Make a transport, and start it in the step of the task that returns it.
+
+        A task that is cancelled before that has made no connection that its protocol knows of.
+        asyncio calls connection_made() one iteration earlier, and connection_lost() after it.
+        """
         # asyncio closes a socket that comes to nothing, since 3.14.8 (gh-153133). This one is the
         # transport's that has it already.
         if sock.fileno() >= 0:
             self._ensure_fd_no_transport(sock)
         base: Any = super()
-        return await base._create_connection_transport(sock, *args, **options)
+        create = base._create_connection_transport(sock, protocol_factory, ssl, *args, **options)
+        if ssl:
+            # Between the handshake and the end of this there is an iteration, as with asyncio.
+            return await create
+        self._begin_later.add(id(sock))
+        try:
+            transport, protocol = await create
+        finally:
+            self._begin_later.discard(id(sock))
+        task = asyncio.current_task(self)
+        if task is not None:
+            _stdlib.leave_task(self, task)
+        try:
+            transport._begin()
+        finally:
+            if task is not None:
+                _stdlib.enter_task(self, task)
+        return transport, protocol
 
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,

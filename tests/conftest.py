@@ -13,8 +13,10 @@ it, not a later one.
 
 import asyncio
 import gc
+import os
 import signal
 import ssl
+import tempfile
 
 import certificates
 import pytest
@@ -165,6 +167,13 @@ def tcp_pair():
     """Two connected, non-blocking TCP sockets on 127.0.0.1."""
     with support.nonblocking_tcp_pair() as pair:
         yield pair
+
+
+@pytest.fixture
+def short_path():
+    """A path short enough for AF_UNIX."""
+    with tempfile.TemporaryDirectory(prefix="s") as folder:
+        yield os.path.join(folder, "socket")
 
 
 @pytest.fixture(scope="session")

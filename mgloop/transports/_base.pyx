@@ -16,7 +16,8 @@ The states of a transport, and what tells them (`-` = not looked at):
 
     state     fd    conn_lost  closing  paused  watched
     new       -1    1          yes      -       no       until adopt(): every method finds it over
-    made      open  0          no       any     no       claimed; _start() calls connection_made()
+    made      open  0          no       any     no       claimed; _start() or _begin() calls
+                                                         connection_made()
     open      open  0          no       no      yes
     paused    open  0          no       yes     yes      `missed` keeps the events that come
     draining  open  0          yes      -       yes      close() with a queue: nothing is read
@@ -143,6 +144,11 @@ cdef int control_flow(str method, object loop, object transport, object protocol
     return 0
 
 
+def raise_it(exc):
+    """Raise an exception from the loop."""
+    raise exc
+
+
 cdef object address_tuple(Address *address):
     """As the socket module gives it."""
     cdef char text[INET6_ADDRSTRLEN]
@@ -187,8 +193,12 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
-                          dict extra, object server, object context) except -1:
-        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
+                          dict extra, object server, object context,
+                          bint begin_later=False) except -1:
+        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop.
+
+        With `begin_later` the transport starts when _begin() is called, after `waiter` is done.
+        """
         cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
         self.sock = sock
@@ -210,6 +220,10 @@ cdef class SocketTransport(Watcher):
         except BaseException:
             self.abandon()
             raise
+        if begin_later:
+            self.to_be_made = connection_made
+            self.connected = False
+            connection_made = None
         loop.schedule_with(self._start, (connection_made, waiter), self.context)
         return 0
 
@@ -229,10 +243,39 @@ cdef class SocketTransport(Watcher):
     def _start(self, what):
         connection_made, waiter = what
         try:
-            self.start(connection_made)
+            if connection_made is not None:
+                self.start(connection_made)
         finally:
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
+
+    def _begin(self):
+        """Start a transport that was made with `begin_later`; by the task that owns it from now on.
+
+        Until then its protocol has been told nothing, and is told nothing if it is closed.
+        """
+        cdef object connection_made = self.to_be_made
+        cdef object context = self.context
+        cdef bint entered
+        if connection_made is None:
+            return
+        self.to_be_made = None
+        if self.fd < 0:
+            raise os_error(EBADF)       # something else has closed the socket meanwhile
+        self.connected = True
+        # The creator may have given the context that it runs in.
+        entered = try_enter(<PyObject *>context) == 0
+        if not entered:
+            PyErr_Clear()
+        try:
+            self.start(connection_made)
+        except (SystemExit, KeyboardInterrupt) as exc:
+            # They leave run_forever(), as if the loop had called connection_made(), and do not end
+            # the task, which gets its transport.
+            self.loop.schedule_with(raise_it, exc, context)
+        finally:
+            if entered:
+                PyContext_Exit(<PyObject *>context)
 
     cdef int attach(self, object server) except -1:
         if server is not None:
@@ -498,6 +541,7 @@ cdef class SocketTransport(Watcher):
             self.close_descriptor()
         finally:
             self.protocol = None
+            self.to_be_made = None
             self.context = None
             try:
                 if self.server is not None:

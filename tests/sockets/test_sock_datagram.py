@@ -3,19 +3,10 @@
 
 import asyncio
 import errno
-import os
 import socket
-import tempfile
 
 import pytest
 import support
-
-
-@pytest.fixture
-def short_path():
-    """A path short enough for AF_UNIX."""
-    with tempfile.TemporaryDirectory(prefix="s") as folder:
-        yield os.path.join(folder, "socket")
 
 
 @pytest.fixture

@@ -250,6 +250,81 @@ async def test_a_cancelled_attempt_leaves_nothing_behind(loop):
         assert not support.fds_opened_since(before)
 
 
+class Witness(asyncio.Protocol):
+    """Notes its calls, and the task in whose step connection_made() is called."""
+
+    def __init__(self):
+        self.calls = []
+        self.task = "none yet"
+
+    def connection_made(self, transport):
+        self.calls.append("made")
+        self.task = asyncio.current_task()
+        self.transport = transport
+
+    def data_received(self, data):
+        self.calls.append("data")
+
+    def connection_lost(self, exc):
+        self.calls.append("lost")
+
+
+async def cancelled_after(turns, loop, create):
+    """What `create` returns, or the CancelledError, if it is cancelled after so many iterations."""
+    task = loop.create_task(create)
+    await support.turns(turns)
+    task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    return result
+
+
+@pytest.mark.parametrize("way", ["address", "name", "socket", "accepted", "unix"])
+@on_loop
+async def test_cancelled_at_each_iteration(loop, way, short_path):
+    """The caller gets the connection, or nobody has it: a protocol that was told of a connection
+    whose creator was cancelled is told of its end, and the socket is closed either way.
+
+    mgloop does not tell the protocol at all. With asyncio it depends on the iteration.
+    """
+    server = await open_server(loop)
+    path_server = await loop.create_unix_server(asyncio.Protocol, short_path)
+    for turns in range(9):
+        before = support.open_fds()
+        made, ours, theirs = [], None, None
+
+        def factory(made=made):
+            made.append(Witness())
+            return made[-1]
+
+        if way in ("socket", "accepted"):
+            ours, theirs = socket.socketpair()
+            theirs.send(b"data")
+        create = {
+            "address": lambda: loop.create_connection(factory, "127.0.0.1", port_of(server)),
+            "name": lambda: loop.create_connection(factory, "localhost", port_of(server)),
+            "socket": lambda ours=ours: loop.create_connection(factory, sock=ours),
+            "accepted": lambda ours=ours: loop.connect_accepted_socket(factory, ours),
+            "unix": lambda: loop.create_unix_connection(factory, short_path),
+        }[way]()
+        result = await cancelled_after(turns, loop, create)
+        if isinstance(result, tuple):
+            assert result[1].calls[0] == "made"
+            assert result[1].task is None
+            result[0].abort()
+        elif support.kind_of(loop) == "mgloop":
+            assert [protocol.calls for protocol in made if protocol.calls] == []
+        await support.turns(5)
+        for protocol in made:
+            assert not protocol.calls or protocol.calls[-1] == "lost"
+        if ours is not None:
+            ours.close()  # where the cancellation has come before a transport was made
+            theirs.close()
+        await support.wait_until(lambda before=before: not support.fds_opened_since(before))
+    server.close()
+    path_server.close()
+    await server.wait_closed()
+
+
 @on_loop
 async def test_a_failed_attempt_leaves_nothing_behind(loop):
     before = support.open_fds()

@@ -39,6 +39,9 @@ cdef class FdWatch(Watcher):
 
 
 cdef class FdCore(ScheduleCore):
+    cdef object shared          # asyncio's own transports by descriptor, or None: there was none
+
+    cdef int check_shared(self, int fileno) except -1
     cdef int watched_fd(self, object fd) except -1
     cdef int number_of_watched_file(self, object file) except -2
     cdef int users_fd(self, object fd, bint watched=*) except -1

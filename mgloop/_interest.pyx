@@ -279,7 +279,20 @@ cdef class FdCore(ScheduleCore):
         cdef Watcher owner = self.owner_of(fileno)
         if owner is not None and owner.owns_descriptor():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {owner!r}")
+        if self.shared is not None:
+            self.check_shared(fileno)
         return fileno
+
+    cdef int check_shared(self, int fileno) except -1:
+        """users_fd() for a descriptor of one of asyncio's own transports."""
+        transport = self.shared.get(fileno)
+        if transport is not None and not transport.is_closing():
+            raise RuntimeError(f"File descriptor {fileno} is used by transport {transport!r}")
+        return 0
+
+    def _share_descriptors(self, transports):
+        """Keep users from the descriptors of these transports, {descriptor: transport}."""
+        self.shared = transports
 
     cdef int watched_fd(self, object fd) except -1:
         """The number under which it is watched: of a file that has been closed meanwhile, too."""

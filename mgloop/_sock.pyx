@@ -28,7 +28,6 @@ from mgloop._interest cimport FdCore, FdWatch, Waiter
 from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, mgl_count_read, mgl_count_write, os_error
 
 import _socket
-import socket
 import warnings
 
 from . import _stdlib
@@ -83,7 +82,9 @@ cdef enum Kind:
     SENDALL
     CONNECT
 
-cdef object SocketType = socket.socket
+# The socket module's own class. What has its methods can be served by the system calls alone;
+# methods of another class are called, by asyncio's code.
+cdef object PlainSocket = _stdlib.PlainSocket
 cdef tuple NAMES = (
     "Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall", "Loop.sock_connect")
 
@@ -91,6 +92,7 @@ cdef tuple NAMES = (
 cdef object family_of = _socket.socket.family.__get__
 cdef object type_of = _socket.socket.type.__get__
 cdef object proto_of = _socket.socket.proto.__get__
+cdef object own_connect = _socket.socket.connect
 
 # try_call() found nothing to read, or no room to write to.
 cdef object NOT_YET = object()
@@ -114,7 +116,7 @@ cdef class SockCall(Waiter):
 
     cdef int check(self) except -1:
         """What asyncio checks first, when the call is awaited."""
-        if type(self.sock) is not SocketType:
+        if type(self.sock) is not PlainSocket:
             _stdlib.check_ssl_socket(self.sock)
         if self.loop._debug and self.sock.gettimeout() != 0:
             raise ValueError("the socket must be non-blocking")
@@ -350,8 +352,10 @@ cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
 cdef object literal_target(object sock, object address):
     """`address` as asyncio's resolver would have it, if that need not be asked; else None."""
     cdef int family
-    if type(sock) is not SocketType or type(address) is not tuple or not 2 <= len(address) <= 4:
+    if type(sock) is not PlainSocket or type(address) is not tuple or not 2 <= len(address) <= 4:
         return None
+    if PlainSocket.connect is not own_connect:
+        return None     # replaced, as by pytest-socket
     host, port = address[0], address[1]
     if type(host) is not str or type(port) is not int or "\0" in host or not host.isascii():
         return None
@@ -365,15 +369,24 @@ cdef object literal_target(object sock, object address):
     return None
 
 
+cdef inline bint has_own(object sock, str method) except -1:
+    """Whether the socket's class overrides the method."""
+    return type(sock) is not PlainSocket and _stdlib.overrides(sock, method)
+
+
 cdef class SockCore(FdCore):
     """FdCore and the native socket methods."""
 
     def sock_recv(self, sock, n):
         """Receive up to n bytes; as asyncio.loop.sock_recv."""
+        if has_own(sock, "recv"):
+            return _stdlib.SelectorLoop.sock_recv(self, sock, n)
         return new_call(self, RECV, sock, n)
 
     def sock_recv_into(self, sock, buf):
         """Receive into a writable buffer, returns the number of bytes; as asyncio's."""
+        if has_own(sock, "recv_into"):
+            return _stdlib.SelectorLoop.sock_recv_into(self, sock, buf)
         return new_call(self, RECV_INTO, sock, buf)
 
     def sock_connect(self, sock, address):
@@ -385,4 +398,6 @@ cdef class SockCore(FdCore):
 
     def sock_sendall(self, sock, data):
         """Send all of data; as asyncio.loop.sock_sendall."""
+        if has_own(sock, "send"):
+            return _stdlib.SelectorLoop.sock_sendall(self, sock, data)
         return new_call(self, SENDALL, sock, data)

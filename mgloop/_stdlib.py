@@ -8,8 +8,10 @@ so that a new CPython can be checked against one page.
 
 from __future__ import annotations
 
+import _socket
 import inspect
 import operator
+import socket
 import sys
 import types
 from asyncio import (
@@ -41,7 +43,30 @@ policy_home: Any = unix_events
 # first tells which it is.
 SENDFILE_IS_STRICT = base_events.BaseEventLoop._sendfile_fallback.__code__.co_names[0] == "hasattr"  # type: ignore[attr-defined]
 
+# --- Sockets.
+def _plain_socket() -> Any:
+    """The socket module's own class, also where another one has taken its name (gevent)."""
+    for kind in _socket.socket.__subclasses__():
+        if (kind.__module__, kind.__qualname__) == ("socket", "socket"):
+            return kind
+    return socket.socket
+
+
+PlainSocket: Any = _plain_socket()
+
+
+def overrides(sock: Any, *names: str) -> bool:
+    """Whether a socket's class has methods of its own under one of these names: asyncio calls
+    them, and so must what otherwise makes the system call itself."""
+    kind = type(sock)
+    return kind is not PlainSocket and any(
+        getattr(kind, name, None) is not getattr(PlainSocket, name) for name in names
+    )
+
+
 # --- Borrowed classes.
+SelectorSocketTransport: Any = selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
+SelectorDatagramTransport: Any = selector_events._SelectorDatagramTransport  # type: ignore[attr-defined]
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]

@@ -70,6 +70,9 @@ class Loop(
     sock_recvfrom_into = _stdlib.SelectorLoop.sock_recvfrom_into
     sock_sendto = _stdlib.SelectorLoop.sock_sendto
     sock_accept = _stdlib.SelectorLoop.sock_accept
+    _sock_recv = _stdlib.SelectorLoop._sock_recv
+    _sock_recv_into = _stdlib.SelectorLoop._sock_recv_into
+    _sock_sendall = _stdlib.SelectorLoop._sock_sendall
     _sock_read_done = _stdlib.SelectorLoop._sock_read_done
     _sock_write_done = _stdlib.SelectorLoop._sock_write_done
     _sock_recvfrom = _stdlib.SelectorLoop._sock_recvfrom
@@ -86,7 +89,7 @@ class Loop(
             self._closed = True
             self._dispose()
             raise
-        # asyncio's own transports, which serve datagrams and pipes, register themselves here.
+        # asyncio's own transports register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         # Sockets, by id(), of which _create_connection_transport() makes transports just now.
         self._begin_later: set[int] = set()
@@ -161,6 +164,10 @@ class Loop(
         extra: Any = None, server: Any = None, context: contextvars.Context | None = None,
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
+        if _stdlib.overrides(sock, "recv", "recv_into", "send", "sendmsg"):
+            return self._make_asyncios_transport(
+                _stdlib.SelectorSocketTransport, sock, protocol, waiter, extra, server, context
+            )
         begin_later = id(sock) in self._begin_later
         return Stream(self, sock, protocol, waiter, extra, server, context, begin_later)
 
@@ -186,6 +193,8 @@ class Loop(
             transport, protocol = await create
         finally:
             self._begin_later.discard(id(sock))
+        if type(transport) is not Stream:
+            return transport, protocol
         task = asyncio.current_task(self)
         if task is not None:
             _stdlib.leave_task(self, task)
@@ -196,11 +205,22 @@ class Loop(
                 _stdlib.enter_task(self, task)
         return transport, protocol
 
+    def _make_asyncios_transport(self, kind: Any, *args: Any) -> Any:
+        """A transport of asyncio's own over a socket whose class overrides methods: it calls them."""
+        *args, context = args
+        options = {} if context is None else {"context": context}
+        self._share_descriptors(self._transports)
+        return kind(self, *args, **options)
+
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,
         extra: Any = None,
     ) -> Any:  # fmt: skip
         self._ensure_fd_no_transport(sock)
+        if _stdlib.overrides(sock, "recvfrom", "send", "sendto"):
+            return self._make_asyncios_transport(
+                _stdlib.SelectorDatagramTransport, sock, protocol, address, waiter, extra, None
+            )
         return Datagram(self, sock, protocol, address, waiter, extra)
 
     def _make_read_pipe_transport(

@@ -278,6 +278,47 @@ class UntruthfulInt(int):
         return 250 >= other
 
 
+class WitnessSocket(socket.socket):
+    """A socket whose methods note in `called`, of its class, that they were called."""
+
+    called = frozenset()
+
+    def accept(self):
+        return self.witnessed("accept")
+
+    def connect(self, *args):
+        return self.witnessed("connect", *args)
+
+    def recv(self, *args):
+        return self.witnessed("recv", *args)
+
+    def recv_into(self, *args):
+        return self.witnessed("recv_into", *args)
+
+    def recvfrom(self, *args):
+        return self.witnessed("recvfrom", *args)
+
+    def send(self, *args):
+        return self.witnessed("send", *args)
+
+    def sendto(self, *args):
+        return self.witnessed("sendto", *args)
+
+    def witnessed(self, name, *args):
+        type(self).called |= {name}
+        return getattr(super(), name)(*args)
+
+
+class WrappingSocket:
+    """What can do all that a socket can, and is none: as gevent's and eventlet's are."""
+
+    def __init__(self, *args, **kwargs):
+        self.inner = socket.socket(*args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
 class Calls:
     """A callback that counts its calls and may do something at each."""
 

@@ -33,6 +33,8 @@ class SendfileMixin:
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
         """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
         loop: Any = self
+        if type(transp) is _stdlib.SelectorSocketTransport:
+            return await _stdlib.SelectorLoop._sendfile_native(loop, transp, file, offset, count)  # type: ignore[no-any-return]
         waiter = transp._make_empty_waiter()
         resume_reading = transp.is_reading()
         transp.pause_reading()

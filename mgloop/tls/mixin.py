@@ -33,7 +33,9 @@ class TlsMixin:
             ssl_handshake_timeout=ssl_handshake_timeout,
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )  # fmt: skip
-        Stream(loop, rawsock, ssl_protocol, None, extra, server, context)
+        loop._make_socket_transport(
+            rawsock, ssl_protocol, extra=extra, server=server, context=context
+        )
         return ssl_protocol._app_transport
 
     async def start_tls(

@@ -18,6 +18,7 @@ cdef class Listener(Watcher):
     cdef object retry           # timer of the pause after EMFILE
     cdef int family
     cdef int proto
+    cdef bint by_python         # by the socket's accept(): a rare family, or a method of its class
     cdef bint stopped
 
     cdef int accept(self, int fd, Address *peer, object peername) except -1

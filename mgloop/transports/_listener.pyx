@@ -3,7 +3,8 @@
 
 Native because it runs per accepted connection. The transport, the protocol's factory and
 connection_made() follow one another at once, with no Python socket and no task; connections with
-TLS, in debug mode or of a rare family go by way of asyncio's own path (transports/server).
+TLS, in debug mode, of a rare family or of a listening socket whose class overrides accept() go by
+way of asyncio's own path (transports/server).
 
 A listener is level-triggered: what it leaves in the backlog is reported again, so nothing that is
 raised while it accepts can lose a connection that is still there. Lifetime: the poll loop holds it
@@ -90,6 +91,8 @@ cdef class Listener(Watcher):
         self.shutdown_timeout = shutdown_timeout
         self.family = sock.family
         self.proto = sock.proto
+        self.by_python = (self.family not in (AF_INET, AF_INET6, AF_UNIX)
+                          or _stdlib.overrides(sock, "accept"))
         name = sock.getsockname()
         set_nodelay(sock)       # accepted sockets inherit it, which saves a system call for each
         if self.family in (AF_INET, AF_INET6):
@@ -132,7 +135,7 @@ cdef class Listener(Watcher):
         for _i in range(self.backlog):
             if self.stopped:
                 return 0
-            if self.family not in (AF_INET, AF_INET6, AF_UNIX):
+            if self.by_python:
                 if not self.accept_any_family():
                     return 0
                 continue
@@ -166,7 +169,7 @@ cdef class Listener(Watcher):
         raise os_error(error)
 
     cdef int accept_any_family(self) except -1:
-        """By the socket module, which knows all kinds of addresses. 1 if there was one."""
+        """By the socket's own method, which knows all kinds of addresses. 1 if there was one."""
         cdef int error = 0
         try:
             conn, peername = self.sock.accept()
@@ -227,6 +230,11 @@ cdef class Listener(Watcher):
         socket."""
         cdef object context = self.context
         cdef object coroutine
+        if context is None:
+            # The server was closed after accept(): making the Python socket may run code of the
+            # user's.
+            conn.close()
+            return 0
         if self.loop._debug:
             logger.debug("%r got a new connection: %r", self.server, conn)
         coroutine = self.loop._accept_connection(

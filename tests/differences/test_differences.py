@@ -13,6 +13,7 @@ import contextvars
 import logging
 import os
 import re
+import selectors
 import signal
 import socket
 import statistics
@@ -270,6 +271,20 @@ class TestThreadsSignalsProcesses:
             assert run(main()) == theirs
         finally:
             assert signal.set_wakeup_fd(-1) == theirs
+
+    def test_the_wait_is_not_by_the_selectors_module(self, loop_kind, monkeypatch):
+        waits = []
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout=None):
+                waits.append(timeout)
+                return super().select(timeout)
+
+        monkeypatch.setattr(selectors, "DefaultSelector", Selector)
+        loop = support.new_loop(loop_kind)
+        support.turn(loop)
+        loop.close()
+        assert bool(waits) is side(loop_kind, asyncio=True, mgloop=False)
 
     def test_no_child_watcher_is_asked(self, loop_kind, tmp_path):
         code = """

@@ -174,17 +174,17 @@ class TestSocketMethods:
 
         run(main())
 
-    def test_overridden_methods_of_the_socket_are_not_called(self, loop, loop_kind, run):
-        class Loud(socket.socket):
-            def recv(self, *args):
-                return super().recv(*args).upper()
+    def test_replaced_methods_of_the_socket_class_are_not_called(
+        self, loop, loop_kind, run, socketpair, monkeypatch
+    ):
+        def recv(sock, *args):
+            return socket.SocketType.recv(sock, *args).upper()
 
-        left, right = socket.socketpair()
-        with right, Loud(fileno=left.detach()) as loud:
-            loud.setblocking(False)
-            right.send(b"quiet")
-            expected = side(loop_kind, asyncio=b"QUIET", mgloop=b"quiet")
-            assert run(loop.sock_recv(loud, 100)) == expected
+        left, right = socketpair
+        right.send(b"quiet")
+        monkeypatch.setattr(socket.socket, "recv", recv, raising=False)
+        expected = side(loop_kind, asyncio=b"QUIET", mgloop=b"quiet")
+        assert run(loop.sock_recv(left, 100)) == expected
 
     def test_literal_addresses_need_no_thread(self, loop, loop_kind, run):
         submitted = []
@@ -231,6 +231,22 @@ class TestTransports:
                 assert repr(transport).startswith("<mgloop.Stream fd=") is native
 
         run(main())
+
+    @pytest.mark.mgloop_only
+    def test_a_socket_with_methods_of_its_own_gets_asyncios_transport(self, loop, run):
+        class Own(socket.socket):
+            def send(self, data, *flags):
+                return super().send(data, *flags)
+
+        left, right = socket.socketpair()
+
+        async def main():
+            async with connected(Own(fileno=left.detach())) as (transport, _):
+                assert type(transport).__module__ == "asyncio.selector_events"
+                assert loop.stats().connections["unix"].opened == 0
+
+        with right:
+            run(main())
 
     @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
     def test_get_buffer_alone_makes_a_buffered_protocol(

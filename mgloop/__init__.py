@@ -23,7 +23,6 @@ mgloop is under the GNU GPL, version 2 only: to run it is unrestricted, to pass 
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -39,6 +38,7 @@ except ModuleNotFoundError as _exc:
 
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
 from ._loop import MONGOOSE_VERSION
+from ._loop import VERSION as __version__  # a vendored copy has no metadata to look it up in
 from .loop import Loop
 from .stats import LoopStats
 
@@ -60,9 +60,6 @@ __all__ = [
     "uninstall",
     "watchdog",
 ]
-
-__version__ = _version("mgloop")
-
 
 def __getattr__(name: str) -> _Any:
     # Packages of their own: a loop alone does not load them.

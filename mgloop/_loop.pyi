@@ -5,6 +5,7 @@ from typing import Any, Self, final
 from typing_extensions import disjoint_base
 
 MONGOOSE_VERSION: str
+VERSION: str
 
 @disjoint_base
 class Watcher: ...

@@ -71,6 +71,7 @@ cdef extern from "poll.h":
     bint mgl_inbox_forked(const mgl_inbox *inbox)
     int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
+    const char *mgl_version()
 
 
 cdef extern from "clock.h":
@@ -159,6 +160,7 @@ cdef object NAMED = frozenset(
     (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType))
 
 MONGOOSE_VERSION = mgl_mongoose_version().decode()
+VERSION = mgl_version().decode()
 
 cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
@@ -702,8 +704,12 @@ cdef class LoopCore:
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept:
         """What has just been taken out of the queue; a timer since it was due."""
         cdef int64_t since = mgl_timing_take(self.timing, now)
+        cdef double due
         if Py_TYPE(item) == TimerHandleType and not self.has_other_clock():
-            return <int64_t>((<TimerHandle>item).deadline * 1e9)
+            due = (<TimerHandle>item).deadline * 1e9
+            # One that is set for a time before the loop was made, as -inf, has not waited since then.
+            if self.made_at <= due <= now:
+                return <int64_t>due
         return since
 
     cdef int poll_timed(self, int64_t deadline) noexcept:
@@ -746,7 +752,7 @@ cdef class LoopCore:
             # In theirs, which may pass at another pace: until then as long as it says now.
             when = mgl_clock_ns() / 1e9 + min(when - now, <double>MAX_WAIT_SECONDS)
         if when * 1e9 < <double>MGL_NEVER:
-            return max(<int64_t>ceil(when * 1e9), 0)
+            return <int64_t>ceil(max(when * 1e9, 0.0))
         return MGL_NEVER
 
     cdef int collect_timers(self, bint ask_clock) except -1:

@@ -137,6 +137,11 @@ cdef class Pulse:
         if self.watcher is NULL:
             raise MemoryError
 
+    def __del__(self):
+        # Before the collector takes away `loops`, which keeps alive what the watcher points to.
+        if self.watcher is not NULL:
+            self.remove_all()
+
     def __dealloc__(self):
         if self.watcher is not NULL:
             mgl_watcher_give_back(self.watcher)
@@ -149,7 +154,11 @@ cdef class Pulse:
             raise RuntimeError(f"{loop!r} has a watchdog already")
         if done == MGL_TOO_MANY:
             raise RuntimeError("a watchdog has no more than 256 loops: make another")
-        self.loops[<size_t>loop.inbox] = loop
+        try:
+            self.loops[<size_t>loop.inbox] = loop
+        except BaseException:
+            mgl_watcher_remove(self.watcher, loop.inbox)
+            raise
 
     def remove(self, LoopCore loop not None):
         """Watch it no longer; wait() still tells what is due."""

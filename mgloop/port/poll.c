@@ -105,6 +105,8 @@ bool mgl_inbox_forked(const mgl_inbox *inbox) { return inbox->fork_count != fork
 
 const char *mgl_mongoose_version(void) { return MG_VERSION; }
 
+const char *mgl_version(void) { return MGLOOP_VERSION; }
+
 /* Mongoose's clock stands still: it is read per poll, for timers of its own that nobody sets. */
 uint64_t mg_millis(void) { return 0; }
 

@@ -147,6 +147,13 @@ cdef class Engine:
             self.inner = None
         return 0
 
+    cdef int look_at_context(self) except -1:
+        """After the handshake: a callback for the server's name may have chosen another context.
+        The ssl module then reports the messages that the context's owner traces."""
+        if self.session is not NULL and self.inner.context._msg_callback is not None:
+            self.indirectly()
+        return 0
+
     cdef str name(self):
         """Who is called: 'openssl' or the module 'ssl'."""
         return 'ssl' if self.session is NULL else 'openssl'

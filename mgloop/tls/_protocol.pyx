@@ -332,6 +332,7 @@ cdef class SSLProtocol(Reading):
             if error is not None:
                 raise error
             self.set_state(WRAPPED)
+            self.tls.look_at_context()
             peercert = sslobj.getpeercert()
         except Exception as exc:
             failed = True

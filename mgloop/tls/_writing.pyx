@@ -82,6 +82,16 @@ cdef inline bint takes_at_once(Writing self) noexcept:
 cdef class Writing(Connection):
     """The half of a connection that encrypts."""
 
+    def __del__(self):
+        # The loop's buffers know their owner by its address, which another connection may get.
+        cdef LoopBuffers buffers = self.buffers
+        if buffers is None:
+            return
+        if buffers.record_owner == <void*>self:
+            buffers.record_owner = NULL
+        if buffers.cipher_owner == <void*>self:
+            buffers.cipher_owner = NULL
+
     @property
     def _outgoing(self):
         return self.tls.outgoing

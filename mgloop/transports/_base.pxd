@@ -87,6 +87,7 @@ cdef class SocketTransport(Watcher):
     cdef int settle(self) except -1                 # send what was deferred
     cdef void drop_queue(self) noexcept
     cdef int connection_ended(self) except -1       # after connection_lost()
+    cdef int leave_tls(self) except -1              # where the TLS protocol knows its address
     cdef mgl_connections *counters(self) noexcept   # of its kind of connection
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1

@@ -175,6 +175,9 @@ cdef class SocketTransport(Watcher):
     cdef int connection_ended(self) except -1:
         return 0
 
+    cdef int leave_tls(self) except -1:
+        return 0
+
     def __cinit__(self):
         # Until it is given a descriptor it is as one that is over.
         self.closing = True
@@ -228,6 +231,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def __del__(self):
+        self.leave_tls()
         if self.fd < 0:
             return
         try:

@@ -21,7 +21,7 @@ from cpython.bytes cimport (
 )
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
@@ -73,7 +73,6 @@ cdef extern from "Python.h":
     int PyContext_Exit(PyObject *context) except -1
     int try_enter "PyContext_Enter"(PyObject *context)
     void PyErr_Clear()
-    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
 
 cdef enum:
@@ -235,8 +234,7 @@ cdef class Datagram(SocketTransport):
         cdef int i, n, error = 0
         cdef socklen_t sizes[BATCH]
         cdef Address senders[BATCH]
-        cdef PyObject *data[BATCH]
-        cdef list batch
+        cdef list batch = []
         cdef Room shared = self.shared
         cdef Buffers *room = <Buffers *>shared.memory
         for i in range(BATCH):
@@ -260,16 +258,15 @@ cdef class Datagram(SocketTransport):
             # An error is told once; datagrams may be behind it.
             return self.loop.mark_ready(self, EPOLLIN)
         # First everything out of the shared buffers: up to 3.11 making a tuple may start the
-        # collector, and with it code of the user's and other threads. Making bytes cannot.
+        # collector, and with it code of the user's and other threads. Making bytes cannot, nor can
+        # adding to a list. The list owns them: none is lost where there is no memory for the rest.
         for i in range(n):
             sizes[i] = room.messages[i].msg_hdr.msg_namelen
             senders[i] = room.names[i]
-            data[i] = PyBytes_New(&room.data[i][0], room.messages[i].msg_len)
-        batch = []
+            batch.append(PyBytes_FromStringAndSize(&room.data[i][0], room.messages[i].msg_len))
         for i in range(n):
-            item = <object>data[i]
-            Py_DECREF(item)
-            batch.append((item, address_of(shared, &senders[i], sizes[i]) if sizes[i] else None))
+            batch[i] = (
+                batch[i], address_of(shared, &senders[i], sizes[i]) if sizes[i] else None)
         self.deliver(batch)
         if n == BATCH or events & (EPOLLERR | EPOLLHUP):
             # Not drained for certain: on with it after the others have had their turn.

@@ -40,7 +40,6 @@ cdef class Stream(SocketTransport):
     cdef int defer(self) except -1
     cdef int write_failed(self, int error) except -1
     cdef int shutdown_write(self) except -1
-    cdef int leave_tls(self) except -1
 
 
 # On a TCP socket; of others of its family it is left out.

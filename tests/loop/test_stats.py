@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -541,6 +542,13 @@ def test_timing_by_the_environment(monkeypatch):
     loop = mgloop.new_event_loop(timing=False)
     assert loop.stats().lag is None
     loop.close()
+
+
+@pytest.mark.parametrize("when", [-math.inf, -1e300, -1e12, 0.0, math.nan])
+def test_a_timer_for_a_time_before_the_loop_has_no_lag_of_that_length(timed, when):
+    timed.call_at(when, int)
+    run_for(timed, 0.01)
+    assert 0 <= timed.stats().lag.seconds < support.PATIENCE
 
 
 def test_time_waited_and_run(timed):

@@ -3,6 +3,7 @@
 
 import asyncio
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -20,6 +21,7 @@ import support
 
 import mgloop
 from mgloop._stdlib import has_gil
+from mgloop.observe._pulse import Pulse
 from mgloop.observe.naming import coroutine_name
 from mgloop.observe.watchdog import Watchdog
 
@@ -339,6 +341,22 @@ def test_one_watchdog_for_a_loop(loop, stalls):
             Watchdog(THRESHOLD, loops=[loop]).start()
     with Watchdog(THRESHOLD, loops=[loop], callback=stalls):
         pass
+
+
+def test_a_pulse_that_is_dropped_leaves_its_loops_to_others(loop):
+    """In a cycle as well, where the collector has cleared the loop before the pulse is freed."""
+    Pulse(THRESHOLD, THRESHOLD).add(loop)
+    another = Pulse(THRESHOLD, THRESHOLD)
+    another.add(loop)
+    del another
+    Pulse(THRESHOLD, THRESHOLD).add(loop)
+    forgotten = mgloop.new_event_loop()
+    forgotten.pulse = Pulse(THRESHOLD, THRESHOLD)
+    forgotten.pulse.add(forgotten)
+    forgotten.close()
+    del forgotten
+    gc.collect()
+    Pulse(THRESHOLD, THRESHOLD).add(loop)
 
 
 @pytest.mark.parametrize("threshold", [0, -1, math.nan, math.inf])

@@ -443,6 +443,25 @@ class TestPackage:
 
         assert mgloop.__version__ == importlib.metadata.version("mgloop")
 
+    def test_version_of_a_copy_without_metadata(self):
+        """As in a program that carries its libraries with it: no distribution is looked up."""
+        import mgloop
+
+        out, _ = support.run_python(
+            "mgloop",
+            """
+            import importlib.metadata
+
+            def version(name):
+                raise importlib.metadata.PackageNotFoundError(name)
+
+            importlib.metadata.version = version
+            import mgloop
+            print(mgloop.__version__)
+            """,
+        )
+        assert out.strip() == mgloop.__version__
+
     def test_public_names(self):
         import mgloop
 

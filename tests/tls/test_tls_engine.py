@@ -76,6 +76,32 @@ async def test_a_traced_context_goes_through_the_ssl_module(loop, contexts):
 
 
 @on_loop
+async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_module(
+    loop, contexts, certificate_authority
+):
+    only_mgloop(loop)
+    seen = []
+    traced = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate_authority.issue_cert("localhost").configure_cert(traced)
+    traced._msg_callback = lambda *message: seen.append(message[1])
+
+    def choose(sslobj, name, context):
+        sslobj.context = traced
+
+    contexts["server_ssl"].sni_callback = choose
+    client, server = Recorder(loop), Recorder(loop)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        assert theirs.get_extra_info("tls_engine") == "ssl"
+        seen.clear()
+        ours.write(b"question")
+        assert await server.got(8) == b"question"
+        assert "read" in seen
+        theirs.write(b"answer")
+        assert await client.got(6) == b"answer"
+        assert "write" in seen
+
+
+@on_loop
 async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, contexts):
     only_mgloop(loop)
 

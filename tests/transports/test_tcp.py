@@ -286,7 +286,7 @@ async def test_cancelled_at_each_iteration(loop, way, short_path):
 
     mgloop does not tell the protocol at all. With asyncio it depends on the iteration.
     """
-    server = await open_server(loop)
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     path_server = await loop.create_unix_server(asyncio.Protocol, short_path)
     for turns in range(9):
         before = support.open_fds()

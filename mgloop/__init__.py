@@ -38,7 +38,7 @@ except ModuleNotFoundError as _exc:
 
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
 from ._loop import MONGOOSE_VERSION
-from ._loop import VERSION as __version__  # a vendored copy has no metadata to look it up in
+from ._loop import VERSION as _VERSION
 from .loop import Loop
 from .stats import LoopStats
 
@@ -60,6 +60,10 @@ __all__ = [
     "uninstall",
     "watchdog",
 ]
+
+# Compiled in, because a vendored copy lacks a distribution's metadata.
+__version__ = _VERSION
+
 
 def __getattr__(name: str) -> _Any:
     # Packages of their own: a loop alone does not load them.

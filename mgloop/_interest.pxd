@@ -39,7 +39,7 @@ cdef class FdWatch(Watcher):
 
 
 cdef class FdCore(ScheduleCore):
-    cdef object shared          # asyncio's own transports by descriptor, or None: there was none
+    cdef object shared          # asyncio's own transports by descriptor; None before the first
 
     cdef int check_shared(self, int fileno) except -1
     cdef int watched_fd(self, object fd) except -1

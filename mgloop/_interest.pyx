@@ -284,14 +284,14 @@ cdef class FdCore(ScheduleCore):
         return fileno
 
     cdef int check_shared(self, int fileno) except -1:
-        """users_fd() for a descriptor of one of asyncio's own transports."""
+        """Raise RuntimeError if the descriptor belongs to an open transport of asyncio's own."""
         transport = self.shared.get(fileno)
         if transport is not None and not transport.is_closing():
             raise RuntimeError(f"File descriptor {fileno} is used by transport {transport!r}")
         return 0
 
     def _share_descriptors(self, transports):
-        """Keep users from the descriptors of these transports, {descriptor: transport}."""
+        """Refuse add_reader() and similar calls for the keys of {descriptor: transport}."""
         self.shared = transports
 
     cdef int watched_fd(self, object fd) except -1:

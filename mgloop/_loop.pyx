@@ -707,7 +707,7 @@ cdef class LoopCore:
         cdef double due
         if Py_TYPE(item) == TimerHandleType and not self.has_other_clock():
             due = (<TimerHandle>item).deadline * 1e9
-            # One that is set for a time before the loop was made, as -inf, has not waited since then.
+            # A time before the loop existed, such as -inf, says nothing about the lag.
             if self.made_at <= due <= now:
                 return <int64_t>due
         return since
@@ -1057,9 +1057,9 @@ cdef class LoopCore:
         return 0
 
     cdef int collect_posted_before(self, size_t events) except -1:
-        """Put what other threads have posted during the wait before the *events* that ended it.
+        """Put callbacks that were posted during the wait before the *events* that ended it.
 
-        asyncio's order: a thread that connects and then posts finds its callback called before the
+        This is asyncio's order: if a thread connects and then posts, its callback runs before the
         connection is accepted.
         """
         cdef size_t before = mgl_ring_len(&self.ready)

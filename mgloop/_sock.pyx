@@ -82,8 +82,8 @@ cdef enum Kind:
     SENDALL
     CONNECT
 
-# The socket module's own class. What has its methods can be served by the system calls alone;
-# methods of another class are called, by asyncio's code.
+# The socket module's own class. The native methods make its system calls directly; asyncio's code
+# calls the methods of any other class.
 cdef object PlainSocket = _stdlib.PlainSocket
 cdef tuple NAMES = (
     "Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall", "Loop.sock_connect")

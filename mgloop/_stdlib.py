@@ -43,9 +43,10 @@ policy_home: Any = unix_events
 # first tells which it is.
 SENDFILE_IS_STRICT = base_events.BaseEventLoop._sendfile_fallback.__code__.co_names[0] == "hasattr"  # type: ignore[attr-defined]
 
+
 # --- Sockets.
 def _plain_socket() -> Any:
-    """The socket module's own class, also where another one has taken its name (gevent)."""
+    """Return the socket module's own class, even if gevent has replaced the module's name."""
     for kind in _socket.socket.__subclasses__():
         if (kind.__module__, kind.__qualname__) == ("socket", "socket"):
             return kind
@@ -56,8 +57,10 @@ PlainSocket: Any = _plain_socket()
 
 
 def overrides(sock: Any, *names: str) -> bool:
-    """Whether a socket's class has methods of its own under one of these names: asyncio calls
-    them, and so must what otherwise makes the system call itself."""
+    """Whether a socket's class overrides one of these methods of socket.socket.
+
+    asyncio calls such a method, so a direct system call must not replace it.
+    """
     kind = type(sock)
     return kind is not PlainSocket and any(
         getattr(kind, name, None) is not getattr(PlainSocket, name) for name in names
@@ -127,7 +130,7 @@ ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 # --- Borrowed functions and constants.
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
-# What makes current_task() None while a task's step calls what asyncio calls from the loop.
+# They hide a task from current_task() while its step runs code that asyncio runs as a callback.
 enter_task: Any = tasks._enter_task  # type: ignore[attr-defined]
 leave_task: Any = tasks._leave_task  # type: ignore[attr-defined]
 copy_future_state: Any = futures._copy_future_state  # type: ignore[attr-defined]

@@ -91,7 +91,7 @@ class Loop(
             raise
         # asyncio's own transports register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # Sockets, by id(), of which _create_connection_transport() makes transports just now.
+        # The id() of each socket for which _create_connection_transport() is making a transport.
         self._begin_later: set[int] = set()
         _open[id(self)] = self
         if os.environ.get("MGLOOP_MONITOR"):
@@ -176,8 +176,8 @@ class Loop(
     ) -> Any:
         """Make a transport, and start it in the step of the task that returns it.
 
-        A task that is cancelled before that has made no connection that its protocol knows of.
-        asyncio calls connection_made() one iteration earlier, and connection_lost() after it.
+        A cancellation cannot come between connection_made() and the return. asyncio calls
+        connection_made() one iteration earlier.
         """
         # asyncio closes a socket that comes to nothing, since 3.14.8 (gh-153133). This one is the
         # transport's that has it already.
@@ -186,7 +186,7 @@ class Loop(
         base: Any = super()
         create = base._create_connection_transport(sock, protocol_factory, ssl, *args, **options)
         if ssl:
-            # Between the handshake and the end of this there is an iteration, as with asyncio.
+            # connection_made() follows the handshake, one iteration before the return.
             return await create
         self._begin_later.add(id(sock))
         try:
@@ -206,7 +206,7 @@ class Loop(
         return transport, protocol
 
     def _make_asyncios_transport(self, kind: Any, *args: Any) -> Any:
-        """A transport of asyncio's own over a socket whose class overrides methods: it calls them."""
+        """Make one of asyncio's own transports, which call the methods of the socket's class."""
         *args, context = args
         options = {} if context is None else {"context": context}
         self._share_descriptors(self._transports)

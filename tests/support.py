@@ -266,20 +266,20 @@ class UntruthfulInt(int):
     """An int whose comparison operators answer as if its value were 250."""
 
     def __lt__(self, other):
-        return 250 < other
+        return other > 250
 
     def __le__(self, other):
-        return 250 <= other
+        return other >= 250
 
     def __gt__(self, other):
-        return 250 > other
+        return other < 250
 
     def __ge__(self, other):
-        return 250 >= other
+        return other <= 250
 
 
 class WitnessSocket(socket.socket):
-    """A socket whose methods note in `called`, of its class, that they were called."""
+    """A socket whose methods add their names to `called` of its class."""
 
     called = frozenset()
 
@@ -310,7 +310,7 @@ class WitnessSocket(socket.socket):
 
 
 class WrappingSocket:
-    """What can do all that a socket can, and is none: as gevent's and eventlet's are."""
+    """An object with the methods of a socket and another class, as gevent and eventlet use."""
 
     def __init__(self, *args, **kwargs):
         self.inner = socket.socket(*args, **kwargs)

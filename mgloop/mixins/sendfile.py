@@ -39,8 +39,7 @@ class SendfileMixin:
         resume_reading = transp.is_reading()
         transp.pause_reading()
         try:
-            # asyncio lets a cancellation here leave the transport paused and closed to write()
-            # (gh-157025).
+            # Inside the try, because this can be cancelled (gh-157025).
             await waiter
             sock = transp._lend()
             try:

@@ -138,7 +138,7 @@ cdef class Pulse:
             raise MemoryError
 
     def __del__(self):
-        # Before the collector takes away `loops`, which keeps alive what the watcher points to.
+        # The watcher points into the loops, and the collector clears `loops` before __dealloc__().
         if self.watcher is not NULL:
             self.remove_all()
 

@@ -292,7 +292,7 @@ int mgl_poll_batch(const mgl_poll *poll) { return poll->pool_size; }
 static bool grow_table(mgl_poll *poll, int fd) {
     size_t limit = poll->limit > 0 ? (size_t) poll->limit : 64;
     while (limit <= (size_t) fd) limit *= 2;
-    if (limit > INT_MAX) return false; /* the kernel has no descriptor that large */
+    if (limit > INT_MAX) return false; /* beyond the kernel's largest descriptor */
     registration *table = realloc(poll->table, limit * sizeof(*table));
     if (table == NULL) return false;
     memset(table + poll->limit, 0, (limit - (size_t) poll->limit) * sizeof(*table));

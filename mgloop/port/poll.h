@@ -89,7 +89,7 @@ bool mgl_inbox_forked(const mgl_inbox *inbox);
  * in it all that is registered. Returns 0 or -errno. */
 int mgl_poll_adopt(mgl_poll *poll);
 const char *mgl_mongoose_version(void);
-/* mgloop's own version, as the build has it. */
+/* mgloop's own version, from the build. */
 const char *mgl_version(void);
 
 #endif

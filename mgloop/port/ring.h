@@ -62,7 +62,7 @@ static inline void mgl_ring_turn(mgl_ring *r, size_t n) {
 
 /* Moves the n newest in front of the m that are next to them; each group keeps its order. */
 static inline void mgl_ring_bring_forward(mgl_ring *r, size_t n, size_t m) {
-    /* Turned round together, and then each group by itself: the older one while it is the newest. */
+    /* Reverse both groups together, and then each by itself. */
     mgl_ring_turn(r, n + m);
     mgl_ring_turn(r, m);
     r->tail -= m;

@@ -148,8 +148,10 @@ cdef class Engine:
         return 0
 
     cdef int look_at_context(self) except -1:
-        """After the handshake: a callback for the server's name may have chosen another context.
-        The ssl module then reports the messages that the context's owner traces."""
+        """Call the ssl module if a server-name callback has chosen a context that is traced.
+
+        Only the ssl module reports exceptions of that callback.
+        """
         if self.session is not NULL and self.inner.context._msg_callback is not None:
             self.indirectly()
         return 0

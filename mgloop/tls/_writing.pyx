@@ -83,7 +83,7 @@ cdef class Writing(Connection):
     """The half of a connection that encrypts."""
 
     def __del__(self):
-        # The loop's buffers know their owner by its address, which another connection may get.
+        # The loop's buffers identify their owner by its address, which can be reused.
         cdef LoopBuffers buffers = self.buffers
         if buffers is None:
             return

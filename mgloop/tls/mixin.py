@@ -10,7 +10,6 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from ..transports._stream import Stream
 from ._protocol import SSLProtocol
 
 if TYPE_CHECKING:

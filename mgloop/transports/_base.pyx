@@ -97,7 +97,7 @@ cdef object new_context(object given):
 
 
 cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
-    """Set a transport's write limits; a limit that is None follows from the other one."""
+    """Set a transport's write limits, each of which defaults to a multiple of the other."""
     # Each is converted once, and then tested: the comparison operators of an int subclass cannot
     # be trusted. A limit beyond Py_ssize_t is as good as the largest one.
     cdef Py_ssize_t low_size = 0, high_size
@@ -198,9 +198,8 @@ cdef class SocketTransport(Watcher):
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
                           dict extra, object server, object context,
                           bint begin_later=False) except -1:
-        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop.
-
-        With `begin_later` the transport starts when _begin() is called, after `waiter` is done.
+        """Take over a Python socket. A callback of the loop starts the transport and ends `waiter`.
+        With `begin_later` it ends `waiter` only, and _begin() starts the transport.
         """
         cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
@@ -254,9 +253,9 @@ cdef class SocketTransport(Watcher):
                 waiter.set_result(None)
 
     def _begin(self):
-        """Start a transport that was made with `begin_later`; by the task that owns it from now on.
+        """Start a transport that was made with `begin_later`.
 
-        Until then its protocol has been told nothing, and is told nothing if it is closed.
+        If it is closed before that, no method of the protocol is called.
         """
         cdef object connection_made = self.to_be_made
         cdef object context = self.context
@@ -265,7 +264,7 @@ cdef class SocketTransport(Watcher):
             return
         self.to_be_made = None
         if self.fd < 0:
-            raise os_error(EBADF)       # something else has closed the socket meanwhile
+            raise os_error(EBADF)       # other code has closed the socket
         self.connected = True
         # The creator may have given the context that it runs in.
         entered = try_enter(<PyObject *>context) == 0
@@ -274,8 +273,8 @@ cdef class SocketTransport(Watcher):
         try:
             self.start(connection_made)
         except (SystemExit, KeyboardInterrupt) as exc:
-            # They leave run_forever(), as if the loop had called connection_made(), and do not end
-            # the task, which gets its transport.
+            # Raised from the loop, as when a callback calls connection_made(): run_forever() ends,
+            # and the task still returns its transport.
             self.loop.schedule_with(raise_it, exc, context)
         finally:
             if entered:

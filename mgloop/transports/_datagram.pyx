@@ -259,7 +259,7 @@ cdef class Datagram(SocketTransport):
             return self.loop.mark_ready(self, EPOLLIN)
         # First everything out of the shared buffers: up to 3.11 making a tuple may start the
         # collector, and with it code of the user's and other threads. Making bytes cannot, nor can
-        # adding to a list. The list owns them: none is lost where there is no memory for the rest.
+        # adding to a list. The list frees them if there is not enough memory for the rest.
         for i in range(n):
             sizes[i] = room.messages[i].msg_hdr.msg_namelen
             senders[i] = room.names[i]

@@ -231,8 +231,7 @@ cdef class Listener(Watcher):
         cdef object context = self.context
         cdef object coroutine
         if context is None:
-            # The server was closed after accept(): making the Python socket may run code of the
-            # user's.
+            # The server was closed after accept(): making the Python socket can run user code.
             conn.close()
             return 0
         if self.loop._debug:

@@ -29,7 +29,7 @@ needs_gil = pytest.mark.skipif(
 
 @pytest.fixture
 def c_library():
-    """The C library whose functions keep the GIL, which no other thread gets in between."""
+    """The C library, called with the GIL held; no other thread takes the GIL between two calls."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(100)
     yield ctypes.PyDLL(None)
@@ -263,7 +263,7 @@ class TestCallSoonThreadsafe:
 
     @needs_gil
     def test_runs_before_the_event_that_ended_the_wait(self, loop, socketpair, c_library):
-        """As in asyncio, where such a callback is in the queue before the wait is over."""
+        """In asyncio such a callback is in the queue before the wait is over."""
         left, right = socketpair
         order = []
         loop.add_reader(left, order.append, "event")
@@ -284,8 +284,8 @@ class TestCallSoonThreadsafe:
 
     @needs_gil
     def test_runs_before_a_connection_that_was_made_before_it_is_accepted(self, loop, c_library):
-        """What stops a server from another thread and cancels all tasks does not cancel the task
-        of a connection that nobody has seen yet: that one would never run, nor close it."""
+        """A callback that cancels all tasks must not cancel the task of such a connection before
+        its first step: the task would never close the connection."""
         calls = []
 
         class Protocol(asyncio.Protocol):

@@ -59,7 +59,7 @@ class TestBadInput:
             run(loop.sock_recvfrom(socketpair[0], -1))
 
     def test_a_negative_count_that_compares_as_positive(self, loop, run, socketpair):
-        """The count itself decides how much is received, and not what the object says of it."""
+        """The value of the count decides, and not its comparison operators."""
         left, right = socketpair
         right.send(b"kept")
         with pytest.raises(ValueError, match="negative buffersize in recv"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Sockets of other classes than the socket module's own.
 
-Their methods are called, as asyncio calls them: by sock_*(), by transports and by servers. What
-makes its system calls itself may do so for the socket module's own class only.
+The sock_*() methods, transports and servers call the methods of such a class, as asyncio does. They
+make system calls of their own only for the socket module's class.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Echo(asyncio.Protocol):
 
 
 class Receiver(asyncio.Protocol):
-    """Collects what comes."""
+    """Collects the data that it receives."""
 
     def __init__(self):
         self.data = b""
@@ -105,7 +105,7 @@ class TestSocketMethods:
                 run(loop.create_connection(asyncio.Protocol, *listener.getsockname()))
 
     def test_no_socket_but_as_one(self, loop, run):
-        """gevent's and eventlet's are no subclasses of socket.socket."""
+        """The classes of gevent and eventlet do not inherit from socket.socket."""
 
         async def main():
             with support.listening_socket() as listener:
@@ -258,7 +258,7 @@ class TestTransports:
 
     @pytest.mark.mgloop_only
     def test_a_server_that_is_closed_by_its_accept(self, loop, run):
-        """The connection that accept() returns ends. With asyncio it stays half made for a while."""
+        """The connection that accept() returns is closed. asyncio leaves it to the collector."""
 
         class Listening(own_class()):
             def accept(self):

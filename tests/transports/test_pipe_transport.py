@@ -508,7 +508,7 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
 @pytest.mark.mgloop_only
 @on_loop
 async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
-    """The number itself is tested, and not what the object says of it."""
+    """The value of the limit decides, and not its comparison operators."""
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):

@@ -29,9 +29,11 @@ STRICT = "if offset" not in inspect.getsource(asyncio.BaseEventLoop._sendfile_fa
 
 #: Since September 2026 (gh-157025) a cancellation that comes while sendfile() still waits for the
 #: write buffer to empty leaves the transport as it was.
-CANCELLATION_IS_UNDONE = inspect.getsource(
-    selector_events.BaseSelectorEventLoop._sendfile_native
-).partition("_make_empty_waiter")[0].count("try:")
+CANCELLATION_IS_UNDONE = (
+    inspect.getsource(selector_events.BaseSelectorEventLoop._sendfile_native)
+    .partition("_make_empty_waiter")[0]
+    .count("try:")
+)
 
 
 @pytest.fixture(scope="session")

@@ -251,7 +251,7 @@ async def test_a_cancelled_attempt_leaves_nothing_behind(loop):
 
 
 class Witness(asyncio.Protocol):
-    """Notes its calls, and the task in whose step connection_made() is called."""
+    """Records its calls, and the current task in connection_made()."""
 
     def __init__(self):
         self.calls = []
@@ -270,7 +270,7 @@ class Witness(asyncio.Protocol):
 
 
 async def cancelled_after(turns, loop, create):
-    """What `create` returns, or the CancelledError, if it is cancelled after so many iterations."""
+    """Cancel `create` after `turns` iterations; return its result or its exception."""
     task = loop.create_task(create)
     await support.turns(turns)
     task.cancel()
@@ -281,10 +281,11 @@ async def cancelled_after(turns, loop, create):
 @pytest.mark.parametrize("way", ["address", "name", "socket", "accepted", "unix"])
 @on_loop
 async def test_cancelled_at_each_iteration(loop, way, short_path):
-    """The caller gets the connection, or nobody has it: a protocol that was told of a connection
-    whose creator was cancelled is told of its end, and the socket is closed either way.
+    """The caller either gets the connection or its socket is closed, and connection_lost() follows
+    each connection_made().
 
-    mgloop does not tell the protocol at all. With asyncio it depends on the iteration.
+    mgloop does not call connection_made() of a cancelled attempt. With asyncio it depends on the
+    iteration.
     """
     server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     path_server = await loop.create_unix_server(asyncio.Protocol, short_path)

@@ -781,6 +781,15 @@ cdef class LoopCore:
         """True in debug mode."""
         return self._debug
 
+    # Native because a task that starts eagerly asks it.
+    def is_running(self):
+        """True while the loop runs."""
+        return self._thread_id is not None
+
+    def is_closed(self):
+        """True once close() was called."""
+        return self._closed
+
     # -------------------------------------------------------------- statistics ----
 
     @property

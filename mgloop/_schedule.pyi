@@ -39,7 +39,7 @@ class ScheduleCore(LoopCore):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle: ...
-    # Keywords that came later (eager_start) are handed on to asyncio's own method.
+    # Since CPython 3.13.3 every further keyword (eager_start) reaches the task.
     def create_task(
         self,
         coro: Generator[Any, None, _T] | Coroutine[Any, Any, _T],

@@ -41,8 +41,7 @@ cdef extern from "Python.h":
     int METH_KEYWORDS
     object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
     void PyType_Modified(PyTypeObject *type)
-    object PyObject_Vectorcall(object f, PyObject *const *args, size_t nargs, PyObject *kwnames)
-    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+    object PyObject_Call(object f, tuple args, dict keywords)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *t)
     PyObject *PyTuple_GET_ITEM(PyObject *t, Py_ssize_t i)
     int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
@@ -51,10 +50,11 @@ cdef extern from "Python.h":
 cdef object create_task_cold = BaseEventLoop.create_task
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict tasks_module = tasks.__dict__
-cdef tuple KW_LOOP = ("loop",)
-cdef tuple KW_LOOP_CONTEXT = ("loop", "context")
-cdef tuple KW_LOOP_NAME = ("loop", "name")
-cdef tuple KW_LOOP_NAME_CONTEXT = ("loop", "name", "context")
+# The keywords that the running version's create_task() passes on to the task. Where that is every
+# keyword, it is all but those that create_task() binds, or gives, itself.
+cdef bint FORWARDS_EVERY_KEYWORD = _stdlib.CREATE_TASK_FORWARDS_EVERY_KEYWORD
+cdef frozenset FORWARDED = frozenset(("name", "context"))
+cdef frozenset NOT_FORWARDED = frozenset(("self", "coro", "loop"))
 
 
 cdef class ScheduleCore(LoopCore):
@@ -199,47 +199,31 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
     return add_timer(loop, when, args, nargs, kwnames, "call_later")
 
 
+cdef inline bint is_forwarded(PyObject *keyword) except -1:
+    if FORWARDS_EVERY_KEYWORD:
+        return <object>keyword not in NOT_FORWARDED
+    return <object>keyword in FORWARDED
+
+
 cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                            PyObject *kwnames) except NULL:
-    """asyncio.Task(coro, loop=self, name=, context=); a task factory, debug mode and the keywords
-    that came later are left to BaseEventLoop.create_task()."""
+    """asyncio.Task(coro, loop=self, **keywords). BaseEventLoop.create_task() handles task factories
+    and debug mode, and raises the errors."""
     cdef LoopCore loop = <LoopCore>self
-    cdef PyObject *call[5]
-    cdef PyObject *name = NULL
-    cdef PyObject *context = NULL
     cdef Py_ssize_t i
-    cdef tuple names = () if kwnames is NULL else <tuple>kwnames
-    cdef bint cold = nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed
+    cdef Py_ssize_t count = 0 if kwnames is NULL else PyTuple_GET_SIZE(kwnames)
+    cdef PyObject *keyword
+    cdef dict keywords
     cdef object result
-    for i in range(len(names)):
-        if names[i] == "name":
-            name = args[nargs + i]
-        elif names[i] == "context":
-            context = args[nargs + i]
-        else:
-            cold = True
-    if cold:
-        result = create_task_cold(
-            loop, *[<object>args[i] for i in range(nargs)],
-            **{names[i]: <object>args[nargs + i] for i in range(len(names))})
-    else:
-        call[0] = NULL
-        call[1] = args[0]
-        call[2] = self
-        if name is not NULL:
-            call[3] = name
-            if context is not NULL:
-                call[4] = context
-                names = KW_LOOP_NAME_CONTEXT
-            else:
-                names = KW_LOOP_NAME
-        elif context is not NULL:
-            call[3] = context
-            names = KW_LOOP_CONTEXT
-        else:
-            names = KW_LOOP
-        result = PyObject_Vectorcall(
-            tasks_module["Task"], &call[1], 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>names)
+    if nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed:
+        return by_signature(create_task_cold, self, args, nargs, kwnames)
+    keywords = {"loop": loop}
+    for i in range(count):
+        keyword = PyTuple_GET_ITEM(kwnames, i)
+        if not is_forwarded(keyword):
+            return by_signature(create_task_cold, self, args, nargs, kwnames)
+        keywords[<object>keyword] = <object>args[1 + i]
+    result = PyObject_Call(tasks_module["Task"], (<object>args[0],), keywords)
     Py_INCREF(result)
     return <PyObject *>result
 

@@ -124,6 +124,12 @@ WRITELINES_PAUSES = (
 
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
 
+# BaseEventLoop.create_task() takes `name` and `context` up to 3.13.2. Since 3.13.3 it passes every
+# keyword on to the task.
+CREATE_TASK_FORWARDS_EVERY_KEYWORD: bool = (
+    inspect.getfullargspec(base_events.BaseEventLoop.create_task).varkw is not None
+)
+
 # What call_soon_threadsafe() returns from 3.14 on.
 ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 

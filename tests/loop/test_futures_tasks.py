@@ -144,6 +144,86 @@ class TestTasks:
             loop.create_task(coro, flavour="unknown")
         coro.close()
 
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize(
+        ("args", "keywords"),
+        [
+            ((), {}),
+            ((None, None), {}),
+            ((None,), {"coro": None}),
+            ((None,), {"loop": None}),
+            ((None,), {"self": None}),
+            ((None,), {"flavour": "unknown"}),
+            ((None,), {"name": "a name", "flavour": "unknown"}),
+            ((None,), {"context": None}),
+        ],
+    )
+    def test_wrong_arguments_are_reported_as_by_asyncio(self, loop, args, keywords):
+        own = asyncio.SelectorEventLoop()
+        try:
+            with pytest.raises(TypeError) as expected:
+                own.create_task(*args, **keywords)
+        finally:
+            own.close()
+        with pytest.raises(TypeError) as raised:
+            loop.create_task(*args, **keywords)
+        assert str(raised.value) == str(expected.value)
+
+    @support.needs_no_dev_mode
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize(
+        "keywords",
+        [
+            {},
+            {"name": "a name"},
+            {"context": contextvars.copy_context()},
+            {"name": None, "context": None},
+            pytest.param({"eager_start": True}, marks=support.needs_eager_start),
+            pytest.param({"eager_start": None}, marks=support.needs_eager_start),
+            pytest.param(
+                {"name": "a name", "context": None, "eager_start": True},
+                marks=support.needs_eager_start,
+            ),
+        ],
+    )
+    def test_no_python_function_of_the_loop_is_called(self, loop, run, keywords):
+        async def nothing():
+            pass
+
+        async def main():
+            coro = nothing()
+            called = []
+
+            def note(frame, event, _):
+                if event == "call" and frame.f_code.co_filename == asyncio.base_events.__file__:
+                    called.append(frame.f_code.co_qualname)
+
+            previous = sys.getprofile()
+            sys.setprofile(note)
+            try:
+                task = loop.create_task(coro, **keywords)
+            finally:
+                sys.setprofile(previous)
+            await task
+            return called
+
+        assert run(main()) == []
+
+    @support.needs_eager_start
+    def test_further_keywords_reach_the_task(self, loop, run, monkeypatch):
+        seen = []
+
+        class MyTask(asyncio.Task):
+            def __init__(self, coro, *, flavour, **kwargs):
+                super().__init__(coro, **kwargs)
+                seen.append((flavour, sorted(kwargs)))
+
+        monkeypatch.setattr(asyncio.tasks, "Task", MyTask)
+        task = loop.create_task(asyncio.sleep(0), flavour="known to the task", name="a name")
+        assert seen == [("known to the task", ["loop", "name"])]
+        assert task.get_name() == "a name"
+        run(task)
+
     @support.needs_eager_start
     def test_eager_start(self, loop, run):
         order = []

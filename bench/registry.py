@@ -199,15 +199,15 @@ def _echo() -> list[Workload]:
 
 
 def _http() -> list[Workload]:
-    def wrk(name, title, kind, core=False, floor=None, **server):
+    def wrk(name, title, kind, core=False, floor=None, conns=50):
         return Workload(
             name,
             title,
             "wrk",
             core=core,
             floor=floor,
-            server={"role": "httpservers", "kind": kind, "transport": "tcp", **server},
-            client={"threads": 1, "conns": 50},
+            server={"role": "httpservers", "kind": kind, "transport": "tcp"},
+            client={"threads": 1, "conns": conns},
         )
 
     return [
@@ -219,6 +219,7 @@ def _http() -> list[Workload]:
         ),
         wrk("http/httptools-c50", "HTTP with httptools, x 50", "httptools"),
         wrk("http/aiohttp-c50", "aiohttp server, JSON, x 50", "aiohttp", core=True),
+        wrk("http/aiohttp-c100", "aiohttp server, JSON, x 100", "aiohttp", conns=100),
         wrk("http/uvicorn-c50", "uvicorn, plaintext ASGI, x 50", "uvicorn", core=True),
         Workload(
             "http/aiohttp-client-c20",

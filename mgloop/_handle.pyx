@@ -78,7 +78,14 @@ cdef int raise_pending() except -1:
     return -1
 
 
+cdef inline void drop_args(Handle h, int n) noexcept:
+    cdef int i
+    for i in range(1, 1 + n):
+        Py_DECREF(<object>h.args[i])
+
+
 @cython.no_gc
+@cython.freelist(256)
 cdef class Handle:
     """A callback that waits for its turn; as asyncio.Handle."""
 
@@ -116,7 +123,6 @@ cdef class Handle:
         cdef PyObject *result = NULL
         cdef PyObject *context
         cdef object loop
-        cdef PyObject *args[1 + MAX_INLINE]
         cdef int i, nargs, n
         if self.shared:
             self.own_context()
@@ -125,12 +131,12 @@ cdef class Handle:
         if callback is NULL:
             return 0
         n = 1 if nargs < 0 else nargs
-        for i in range(1, 1 + n):
-            args[i] = self.args[i]
+        # The arguments stay where they are. Nothing changes or drops them meanwhile: the handle
+        # has none, or each has one more reference.
         if keep or self.lasting:
             Py_INCREF(<object>callback)
             for i in range(1, 1 + n):
-                Py_INCREF(<object>args[i])
+                Py_INCREF(<object>self.args[i])
         else:
             self.callback = NULL
             self.nargs = 0
@@ -141,9 +147,9 @@ cdef class Handle:
         if PyContext_Enter(context) == 0:
             if nargs >= 0:
                 result = PyObject_Vectorcall(
-                    callback, &args[1], <size_t>nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+                    callback, &self.args[1], <size_t>nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
             else:
-                result = PyObject_CallObject(callback, args[1])
+                result = PyObject_CallObject(callback, self.args[1])
             if PyContext_Exit(context) != 0:
                 Py_XDECREF(result)
                 result = NULL
@@ -152,11 +158,8 @@ cdef class Handle:
                 # The report names the callback, so it goes back to where it was.
                 self.callback = callback
                 self.nargs = nargs
-                for i in range(1, 1 + n):
-                    self.args[i] = args[i]
             else:
-                for i in range(1, 1 + n):
-                    Py_DECREF(<object>args[i])
+                drop_args(self, n)
                 Py_DECREF(<object>callback)
             try:
                 self.report(loop)
@@ -165,13 +168,14 @@ cdef class Handle:
                 if not self.lasting:
                     self.finish()
             return 1
-        Py_DECREF(<object>context)
         Py_DECREF(<object>result)
-        for i in range(1, 1 + n):
-            Py_DECREF(<object>args[i])
+        drop_args(self, n)
         Py_DECREF(<object>callback)
-        if not keep and not self.lasting:
-            self.finish()
+        if not keep and not self.lasting and self.context is context:
+            self.context = NULL
+            self.loop = None
+            Py_DECREF(<object>context)
+        Py_DECREF(<object>context)
         return 1
 
     cdef int run_by(self, object patched_run, bint keep) except -1:

@@ -103,6 +103,8 @@ cdef class SocketTransport(Watcher):
     cdef int watch_self(self) except -1
     cdef int await_room(self, bint wanted) except -1
     cdef object call(self, object method, PyObject *arg)
+    cdef bint notify(self, object method, PyObject *arg, str failure) except -1
+    cdef int notify_failed(self, str failure) except -1
     cdef warn_conn_lost(self)
     cdef int pause_protocol(self) except -1
     cdef int resume_protocol(self) except -1

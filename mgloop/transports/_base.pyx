@@ -31,6 +31,7 @@ directly or through the Python socket that it was given or has made since somebo
 """
 
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EBADF
 
 from mgloop._loop cimport (
@@ -71,6 +72,9 @@ cdef extern from "Python.h":
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
     int try_enter "PyContext_Enter"(PyObject *context)
+    int try_exit "PyContext_Exit"(PyObject *context)
+    PyObject *try_method "PyObject_VectorcallMethod"(
+        PyObject *name, PyObject *const *args, size_t nargs, PyObject *kw)
     void PyErr_Clear()
     object PyObject_VectorcallMethod(object name, PyObject *const *args, size_t nargs, PyObject *kw)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
@@ -83,6 +87,11 @@ cdef enum:
     INTEREST = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET
 
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
+
+
+cdef int raise_pending() except -1:
+    """Hand the exception that a C call has set to Cython's own handling."""
+    return -1
 
 
 cdef int kind_of(int family) noexcept:
@@ -399,6 +408,38 @@ cdef class SocketTransport(Watcher):
                 method, &args[1], n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
         finally:
             PyContext_Exit(<PyObject *>context)
+
+    cdef bint notify(self, object method, PyObject *arg, str failure) except -1:
+        """protocol.method(arg), in the transport's context; its result is of no interest. False: it
+        has raised, and the connection ends with the message `failure`."""
+        cdef PyObject *args[3]
+        cdef PyObject *result = NULL
+        cdef object protocol = self.protocol
+        cdef object context = self.context
+        args[0] = NULL
+        args[1] = <PyObject *>protocol
+        args[2] = arg
+        if try_enter(<PyObject *>context) == 0:
+            result = try_method(<PyObject *>method, &args[1], 2 | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                NULL)
+            if try_exit(<PyObject *>context) != 0:
+                Py_XDECREF(result)
+                result = NULL
+        if result is NULL:
+            self.notify_failed(failure)
+            return False
+        Py_DECREF(<object>result)
+        return True
+
+    cdef int notify_failed(self, str failure) except -1:
+        """End the connection because of the exception that a C call has set."""
+        try:
+            raise_pending()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fatal_error(exc, failure)
+        return 0
 
     # -------------------------------------------------------------- flow control ----
 

@@ -218,12 +218,9 @@ cdef class Stream(SocketTransport):
                 if got == 0:
                     return self.on_eof()
                 count = got
-                try:
-                    self.call("buffer_updated", <PyObject *>count)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as exc:
-                    self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
+                if not self.notify("buffer_updated", <PyObject *>count,
+                                   "Fatal error: protocol.buffer_updated() call failed."):
+                    return 0
             else:
                 data = self.receive(events, &asked)
                 if data is None:
@@ -231,13 +228,9 @@ cdef class Stream(SocketTransport):
                 got = PyBytes_GET_SIZE(data)
                 if got == 0:
                     return self.on_eof()
-                try:
-                    self.call("data_received", <PyObject *>data)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as exc:
-                    self.fatal_error(exc, "Fatal error: protocol.data_received() call failed.")
-            # A fatal error closes the transport, too.
+                if not self.notify("data_received", <PyObject *>data,
+                                   "Fatal error: protocol.data_received() call failed."):
+                    return 0
             if self.closing or self.conn_lost:
                 return 0
             if self.paused:
@@ -514,18 +507,20 @@ cdef class Stream(SocketTransport):
         cdef msghdr message
         cdef ssize_t sent
         cdef Py_ssize_t left = MAX_SENT
+        cdef int chunks
         if self.loop.forked():
             return 0        # what was written before the fork is the parent's to send
-        memset(&message, 0, sizeof(message))
-        message.msg_iov = iov
         while self.queue.size > 0:
             if left <= 0:
                 self.send_later()
                 break
-            message.msg_iovlen = mgl_queue_iov(&self.queue, iov, MAX_IOV)
-            if message.msg_iovlen == 1:
+            chunks = mgl_queue_iov(&self.queue, iov, MAX_IOV)
+            if chunks == 1:
                 sent = send(self.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
             else:
+                memset(&message, 0, sizeof(message))
+                message.msg_iov = iov
+                message.msg_iovlen = chunks
                 sent = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
             mgl_count_write(&self.loop.count, sent)
             if sent < 0:
@@ -540,7 +535,8 @@ cdef class Stream(SocketTransport):
             mgl_queue_consume(&self.queue, sent)
             left -= sent
         try:
-            self.resume_protocol()
+            if self.limits.paused:
+                self.resume_protocol()
         finally:
             # Whatever it raises: nobody else will do this.
             if self.queue.size == 0:
@@ -554,7 +550,8 @@ cdef class Stream(SocketTransport):
 
     cdef int all_sent(self) except -1:
         """What was asked for once the queue is empty."""
-        self.await_room(False)
+        if self.awaits_room:
+            self.await_room(False)
         if self.empty_waiter is not None and not self.empty_waiter.done():
             self.empty_waiter.set_result(None)
         if self.closing:

@@ -121,6 +121,19 @@ cdef extern from "Python.h":
         traverseproc tp_traverse
 
 
+cdef extern from *:
+    """
+    /* type(*args, **keywords), for a class whose metaclass is `type`. */
+    static inline PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+        PyObject *made = type->tp_new(type, args, keywords);
+        if (made != NULL && type->tp_init(made, args, keywords) < 0) Py_CLEAR(made);
+        return made;
+    }
+    """
+    PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) except NULL
+    PyObject *PyDict_GetItemWithError(dict d, object key) except? NULL
+
+
 # What runs when a descriptor is ready. Registered, it is kept alive by the poll loop.
 cdef class Watcher:
     cdef LoopCore loop
@@ -169,6 +182,8 @@ cdef class LoopCore:
     cdef mgl_heap timers
     cdef int64_t next_wake      # for the next timers, at the earliest; in nanoseconds of its clock
     cdef PyObject *snapshot     # the context that the handles made last share, or NULL
+    cdef dict future_keywords   # {"loop": this loop} while it runs, else None; never changed
+    cdef dict eager_keywords    # the same and "eager_start": True
     cdef mgl_ring flushes
     cdef Py_ssize_t deferred    # bytes of short writes that wait for the end of the phase
     cdef Py_ssize_t gathered    # ... of long ones
@@ -188,6 +203,7 @@ cdef class LoopCore:
 
     cdef int check_open(self) except -1
     cdef bint forked(self) noexcept
+    cdef int keep_keywords(self) except -1
     cdef int adopt(self) except -1
 
     # Interest. claim() says whose the descriptor is, watch() has the kernel watch it as well; both
@@ -242,6 +258,14 @@ cdef class LoopCore:
 # At the beginning of what belongs to the loop's thread: see check_thread().
 cdef inline int own_thread(LoopCore loop) except -1:
     return loop.check_thread() if loop is not None and loop._debug else 0
+
+
+# What a module has under that name; borrowed.
+cdef inline PyObject *attribute_of(dict module, str name) except NULL:
+    cdef PyObject *found = PyDict_GetItemWithError(module, name)
+    if found is NULL:
+        raise AttributeError(name)
+    return found
 
 
 # Has the handle run, after what has been posted until now.

@@ -133,8 +133,6 @@ cdef extern from "<unistd.h>":
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
     PyTypeObject *Py_TYPE(PyObject *o)
-    object PyObject_Vectorcall(object f, PyObject *const *args, size_t nargs, PyObject *kwnames)
-    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     ctypedef struct PyTupleObject:
         PyObject *ob_item[1]
     Py_ssize_t Py_REFCNT(PyObject *o)
@@ -168,7 +166,9 @@ cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict futures_module = futures.__dict__
-cdef tuple KW_LOOP = ("loop",)
+cdef object NativeFuture = _stdlib.NativeFuture
+cdef object asyncgen_begins = _stdlib.asyncgen_begins
+cdef tuple NO_ARGS = ()
 cdef str PARENTS = (
     "this event loop was running when the process forked and belongs to the parent; "
     "make a new one in the child, for example by asyncio.run()")
@@ -269,15 +269,14 @@ cdef int raise_errno(int error) except -1:
 
 cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
     """Called inside mg_mgr_poll() for each ready registration: notes it, and runs nothing."""
-    cdef Watcher watcher = <Watcher>owner
     # None of this fails: there is room in the queue for all that a poll may bring.
-    if watcher.under is not None:
-        (<LoopCore>loop).mark_ready(watcher.under, events)
-    if watcher.on_event(events):
+    if (<Watcher>owner).under is not None:
+        (<LoopCore>loop).mark_ready((<Watcher>owner).under, events)
+    if (<Watcher>owner).on_event(events):
         return
-    watcher.ready |= events
-    if not watcher.queued:
-        watcher.queued = True
+    (<Watcher>owner).ready |= events
+    if not (<Watcher>owner).queued:
+        (<Watcher>owner).queued = True
         mgl_ring_push(&(<LoopCore>loop).ready, owner)
 
 
@@ -472,13 +471,23 @@ cdef class LoopCore:
             raise RuntimeError("Event loop is closed")
         try:
             self.adopt()
+            self.keep_keywords()
         except BaseException:
             mgl_inbox_leave(self.inbox)
             raise
         mgl_note(&self.native_thread, gettid())
         mgl_inbox_stirs(self.inbox)
 
+    cdef int keep_keywords(self) except -1:
+        """Keep the keyword arguments that futures and tasks are made with. A dict per future costs
+        a third of making it. They refer to the loop, and so are kept only while it runs."""
+        if not WITHOUT_GIL:     # without it another thread may use them when the loop ends
+            self.eager_keywords = {"loop": self, "eager_start": True}
+            self.future_keywords = {"loop": self}
+        return 0
+
     def _leave(self):
+        self.future_keywords = self.eager_keywords = None
         mgl_note(&self.native_thread, 0)
         mgl_inbox_leave(self.inbox)
 
@@ -790,6 +799,18 @@ cdef class LoopCore:
         """True once close() was called."""
         return self._closed
 
+    # anyio asks it per task group.
+    def get_task_factory(self):
+        """The task factory, or None for the default."""
+        return self._task_factory
+
+    # Runs for each asynchronous generator, of which one request of httpx has nine.
+    def _asyncgen_firstiter_hook(self, agen):
+        if self._asyncgens_shutdown_called:
+            asyncgen_begins(self, agen)     # warns
+        else:
+            self._asyncgens.add(agen)
+
     # -------------------------------------------------------------- statistics ----
 
     @property
@@ -1090,11 +1111,15 @@ cdef class LoopCore:
         return self.new_future()
 
     cdef object new_future(self):
-        cdef PyObject *args[2]
-        args[0] = NULL
-        args[1] = <PyObject *>self
-        return PyObject_Vectorcall(
-            futures_module["Future"], &args[1], PY_VECTORCALL_ARGUMENTS_OFFSET, <PyObject *>KW_LOOP)
+        cdef PyObject *kind = attribute_of(futures_module, "Future")
+        cdef object future
+        cdef PyObject *made
+        if kind != <PyObject *>NativeFuture or self.future_keywords is None:
+            return (<object>kind)(loop=self)
+        made = mgl_make(<PyTypeObject *>kind, <PyObject *>NO_ARGS, <PyObject *>self.future_keywords)
+        future = <object>made
+        Py_DECREF(future)
+        return future
 
     @property
     def _wakeup_enabled(self):

@@ -8,7 +8,7 @@
 They take *args and a keyword. As ordinary methods they would get a tuple and a dict per call; as
 METH_FASTCALL functions, put into the type by hand, they get a C array. The signature in full, with
 its names and error messages, is Python's business (signatures.py): a call that is not of the common
-form goes round through there.
+form goes round through there. create_task() gets the tuple and the dict, because it passes them on.
 
 Threads: of these only call_soon_threadsafe() may be called from another one than the loop's.
 """
@@ -23,7 +23,8 @@ from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, mgl_count, mgl_inbox_here, queue,
+    LoopCore, PyTypeObject, WITHOUT_GIL, attribute_of, mgl_count, mgl_inbox_here, mgl_make,
+    queue,
 )
 
 from asyncio import BaseEventLoop, tasks
@@ -38,10 +39,12 @@ cdef extern from "Python.h":
         int ml_flags
         const char *ml_doc
     int METH_FASTCALL
+    int METH_VARARGS
     int METH_KEYWORDS
+    bint PyDict_Next(PyObject *d, Py_ssize_t *position, PyObject **key, PyObject **value) noexcept
+    PyObject *call "PyObject_Call"(PyObject *f, PyObject *args, PyObject *keywords) except NULL
     object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
     void PyType_Modified(PyTypeObject *type)
-    object PyObject_Call(object f, tuple args, dict keywords)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *t)
     PyObject *PyTuple_GET_ITEM(PyObject *t, Py_ssize_t i)
     int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
@@ -50,6 +53,9 @@ cdef extern from "Python.h":
 cdef object create_task_cold = BaseEventLoop.create_task
 # Looked up at each use, as asyncio does: programs and tests put classes of their own there.
 cdef dict tasks_module = tasks.__dict__
+cdef object NativeTask = _stdlib.NativeTask
+cdef str EAGER_START = "eager_start"
+cdef str CONTEXT = "context"
 # The keywords that the running version's create_task() passes on to the task. Where that is every
 # keyword, it is all but those that create_task() binds, or gives, itself.
 cdef bint FORWARDS_EVERY_KEYWORD = _stdlib.CREATE_TASK_FORWARDS_EVERY_KEYWORD
@@ -61,14 +67,32 @@ cdef class ScheduleCore(LoopCore):
     """LoopCore and the methods by which callbacks and tasks get into its queue."""
 
 
-cdef bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
+cdef PyObject *asyncios_names = NULL
+
+
+cdef bint is_context(PyObject *kwnames) noexcept:
+    """Whether the only name in `kwnames` is "context". The first such tuple is kept."""
+    global asyncios_names
+    if PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") != 0:
+        return False
+    if asyncios_names is NULL and not WITHOUT_GIL:
+        Py_INCREF(<object>kwnames)
+        asyncios_names = kwnames
+    return True
+
+
+cdef inline bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
     """Enough positional arguments, and no keyword but `context`."""
     if nargs < wanted:
         return False
     if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
         return True
-    return (PyTuple_GET_SIZE(kwnames) == 1
-            and PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") == 0)
+    if PyTuple_GET_SIZE(kwnames) != 1:
+        return False
+    # The names in a program's source are interned. That of asyncio's C code is not, and always in
+    # the same tuple.
+    return (PyTuple_GET_ITEM(kwnames, 0) == <PyObject *>CONTEXT or kwnames == asyncios_names
+            or is_context(kwnames))
 
 
 cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *args,
@@ -199,64 +223,83 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
     return add_timer(loop, when, args, nargs, kwnames, "call_later")
 
 
-cdef inline bint is_forwarded(PyObject *keyword) except -1:
-    if FORWARDS_EVERY_KEYWORD:
-        return <object>keyword not in NOT_FORWARDED
-    return <object>keyword in FORWARDED
+cdef bint all_forwarded(dict keywords) except -1:
+    """Whether create_task() passes these on, and neither binds them itself nor rejects them."""
+    for keyword in keywords:
+        if (keyword in NOT_FORWARDED) if FORWARDS_EVERY_KEYWORD else (keyword not in FORWARDED):
+            return False
+    return True
 
 
-cdef PyObject *create_task(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                           PyObject *kwnames) except NULL:
+cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
+    """What the loop keeps to make such a task with, or None."""
+    cdef PyObject *keyword
+    cdef PyObject *value
+    cdef Py_ssize_t position = 0
+    if keywords is NULL or not PyDict_Next(keywords, &position, &keyword, &value):
+        return loop.future_keywords
+    if keyword == <PyObject *>EAGER_START and <object>value is True \
+            and FORWARDS_EVERY_KEYWORD and not PyDict_Next(keywords, &position, NULL, NULL):
+        return loop.eager_keywords
+    return None
+
+
+# `keywords` is NULL for none.
+cdef PyObject *create_task(PyObject *self, PyObject *args, PyObject *keywords) except NULL:
     """asyncio.Task(coro, loop=self, **keywords). BaseEventLoop.create_task() handles task factories
     and debug mode, and raises the errors."""
     cdef LoopCore loop = <LoopCore>self
-    cdef Py_ssize_t i
-    cdef Py_ssize_t count = 0 if kwnames is NULL else PyTuple_GET_SIZE(kwnames)
-    cdef PyObject *keyword
-    cdef dict keywords
-    cdef object result
-    if nargs != 1 or loop._task_factory is not None or loop._debug or loop._closed:
-        return by_signature(create_task_cold, self, args, nargs, kwnames)
-    keywords = {"loop": loop}
-    for i in range(count):
-        keyword = PyTuple_GET_ITEM(kwnames, i)
-        if not is_forwarded(keyword):
-            return by_signature(create_task_cold, self, args, nargs, kwnames)
-        keywords[<object>keyword] = <object>args[1 + i]
-    result = PyObject_Call(tasks_module["Task"], (<object>args[0],), keywords)
-    Py_INCREF(result)
-    return <PyObject *>result
+    cdef dict kept = None
+    cdef PyObject *kind
+    if PyTuple_GET_SIZE(args) != 1 or loop._task_factory is not None or loop._debug \
+            or loop._closed:
+        return create_task_by_asyncio(self, args, keywords)
+    kind = attribute_of(tasks_module, "Task")
+    if kind == <PyObject *>NativeTask:
+        kept = kept_keywords(loop, keywords)
+        if kept is not None:
+            return mgl_make(<PyTypeObject *>kind, args, <PyObject *>kept)
+    kept = {"loop": loop}
+    if keywords is not NULL:
+        if not all_forwarded(<dict>keywords):
+            return create_task_by_asyncio(self, args, keywords)
+        kept.update(<dict>keywords)
+    return call(kind, args, <PyObject *>kept)
 
 
-ctypedef PyObject *(*FastMethod)(
-    PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) except NULL
+cdef PyObject *create_task_by_asyncio(PyObject *self, PyObject *args,
+                                      PyObject *keywords) except NULL:
+    cdef tuple with_self = (<object>self,) + <tuple>args
+    return call(<PyObject *>create_task_cold, <PyObject *>with_self, keywords)
+
 
 cdef PyMethodDef hot_methods[5]
 
-cdef int install_method(int i, const char *name, FastMethod function,
+cdef int install_method(int i, const char *name, void *function, int flags,
                         const char *doc) except -1:
     cdef PyTypeObject *owner = <PyTypeObject *>ScheduleCore
     hot_methods[i].ml_name = name
-    hot_methods[i].ml_meth = <void *>function
-    hot_methods[i].ml_flags = METH_FASTCALL | METH_KEYWORDS
+    hot_methods[i].ml_meth = function
+    hot_methods[i].ml_flags = flags | METH_KEYWORDS
     hot_methods[i].ml_doc = doc
     (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &hot_methods[i])
     return 0
 
 
 install_method(
-    0, "call_soon", call_soon,
+    0, "call_soon", <void *>call_soon, METH_FASTCALL,
     "Call callback(*args) in the next iteration; returns a Handle. As asyncio.loop.call_soon.")
 install_method(
-    1, "call_soon_threadsafe", call_soon_threadsafe,
+    1, "call_soon_threadsafe", <void *>call_soon_threadsafe, METH_FASTCALL,
     "call_soon() for use from another thread: also wakes the loop.")
 install_method(
-    2, "call_at", call_at,
+    2, "call_at", <void *>call_at, METH_FASTCALL,
     "Call callback(*args) at `when`, in seconds of loop.time(); returns a TimerHandle.")
 install_method(
-    3, "call_later", call_later,
+    3, "call_later", <void *>call_later, METH_FASTCALL,
     "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
+# The task's class needs a tuple and a dict. asyncio.create_task(), which has them, gives them to it.
 install_method(
-    4, "create_task", create_task,
+    4, "create_task", <void *>create_task, METH_VARARGS,
     "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")
 PyType_Modified(<PyTypeObject *>ScheduleCore)

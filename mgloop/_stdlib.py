@@ -130,10 +130,15 @@ CREATE_TASK_FORWARDS_EVERY_KEYWORD: bool = (
     inspect.getfullargspec(base_events.BaseEventLoop.create_task).varkw is not None
 )
 
+# The classes in C. They read the keywords that they are called with and keep no reference to them.
+NativeFuture: Any = getattr(futures, "_CFuture", None)
+NativeTask: Any = getattr(tasks, "_CTask", None)
+
 # What call_soon_threadsafe() returns from 3.14 on.
 ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 
 # --- Borrowed functions and constants.
+asyncgen_begins: Any = base_events.BaseEventLoop._asyncgen_firstiter_hook  # type: ignore[attr-defined]
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 # They hide a task from current_task() while its step runs code that asyncio runs as a callback.

@@ -6,6 +6,7 @@ factories and their keywords in each version, what is scheduled when, and what t
 """
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import inspect
@@ -19,6 +20,23 @@ variable = contextvars.ContextVar("variable", default="outer")
 factory_gets_every_keyword = (
     "kwargs" in inspect.signature(asyncio.BaseEventLoop.create_task).parameters
 )
+
+
+@contextlib.contextmanager
+def python_functions_of_the_loop():
+    """The names of asyncio's own functions of loops that are called meanwhile."""
+    called = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename == asyncio.base_events.__file__:
+            called.append(frame.f_code.co_qualname)
+
+    previous = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(previous)
 
 
 class TestFutures:
@@ -192,18 +210,8 @@ class TestTasks:
 
         async def main():
             coro = nothing()
-            called = []
-
-            def note(frame, event, _):
-                if event == "call" and frame.f_code.co_filename == asyncio.base_events.__file__:
-                    called.append(frame.f_code.co_qualname)
-
-            previous = sys.getprofile()
-            sys.setprofile(note)
-            try:
+            with python_functions_of_the_loop() as called:
                 task = loop.create_task(coro, **keywords)
-            finally:
-                sys.setprofile(previous)
             await task
             return called
 
@@ -512,6 +520,18 @@ class TestTaskFactories:
 
 
 class TestAsyncGenerators:
+    @pytest.mark.mgloop_only
+    def test_no_python_function_of_the_loop_is_called(self, loop, run):
+        async def generate():
+            yield 1
+
+        async def main():
+            with python_functions_of_the_loop() as called:
+                assert [number async for number in generate()] == [1]
+            return called
+
+        assert run(main()) == []
+
     def test_shutdown_closes_those_still_open(self, loop, run):
         order = []
 

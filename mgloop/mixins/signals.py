@@ -9,18 +9,20 @@ asyncio's, each version's own.
 While the loop runs in the main thread the pair is installed even with no handler added: a signal
 that arrives just before the wait would otherwise be noticed only when something else ends it.
 A wake-up descriptor that somebody else has installed is left alone, unless add_signal_handler()
-is called, which replaces it as asyncio does.
+is called, which replaces it as asyncio does. A forked child gets handlers and descriptor back:
+see _dispositions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .. import _stdlib
+from .. import _dispositions, _stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,19 +47,44 @@ class SignalsMixin:
         self._ssock, self._csock = socket.socketpair()
         self._ssock.setblocking(False)
         self._csock.setblocking(False)
+        self._handlers_generation = _dispositions.generation
 
     def add_signal_handler(self, sig: int, callback: Callable[[*_Ts], Any], *args: *_Ts) -> None:
         """Have callback(*args) called by the loop when the signal comes. As asyncio's."""
-        _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
+        try:
+            before = signal.getsignal(sig)
+            wakeup = signal.set_wakeup_fd(self._csock.fileno())
+        except (TypeError, ValueError, OSError):
+            # asyncio's method says what is wrong. The loop may be closed, the thread another one.
+            _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
+            return
+        try:
+            _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
+        except BaseException:
+            if wakeup != self._csock.fileno():
+                signal.set_wakeup_fd(-1)
+                _dispositions.give_back_wakeup(wakeup)
+            raise
+        self._forget_those_of_the_parent(sig)
+        _dispositions.note_handler(sig, before)
+        self._note_wakeup(wakeup)
         self._count_pair()
 
     def remove_signal_handler(self, sig: int) -> bool:
         """Stop handling the signal; True if it was handled. As asyncio's."""
+        if self._handlers_generation != _dispositions.generation:
+            self._check_signal(sig)
+            return self._signal_handlers.pop(sig, None) is not None
         removed: bool = _stdlib.UnixLoop.remove_signal_handler(self, sig)
         self._count_pair()
+        if removed:
+            _dispositions.forget_handler(sig)
+            if not self._signal_handlers:
+                _dispositions.forget_wakeup()
         if removed and not self._signal_handlers and self._thread_id is not None:  # type: ignore[attr-defined]
             # asyncio's code has taken the descriptor out; the running loop still wants it.
             signal.set_wakeup_fd(self._csock.fileno(), warn_on_full_buffer=False)
+            self._note_wakeup(-1)
         return removed
 
     def run_forever(self) -> None:
@@ -81,15 +108,19 @@ class SignalsMixin:
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
         self._count_pair()
         previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
-        if previous != wakeup_fd:
-            _give_back(previous)
+        if previous == -1:
+            self._note_wakeup(-1)
+        elif previous != wakeup_fd:
+            _dispositions.give_back_wakeup(previous)
         try:
             super().run_forever()  # type: ignore[misc]
         finally:
             if not self._signal_handlers:
                 current = signal.set_wakeup_fd(-1)
-                if current != wakeup_fd:
-                    _give_back(current)
+                if current == wakeup_fd:
+                    _dispositions.forget_wakeup()
+                else:
+                    _dispositions.give_back_wakeup(current)
             self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
 
     def _count_pair(self) -> None:
@@ -105,9 +136,33 @@ class SignalsMixin:
             writing.setblocking(False)
             os.dup2(reading.fileno(), self._ssock.fileno(), inheritable=False)
             os.dup2(writing.fileno(), self._csock.fileno(), inheritable=False)
+        self._install_again()
+
+    def _install_again(self) -> None:
+        """After a fork: the child runs the loop, whose handlers it had lost until now."""
+        if self._handlers_generation == _dispositions.generation:
+            return
+        handlers = self._signal_handlers.copy()
+        for sig, handle in handlers.items():
+            with contextlib.suppress(RuntimeError):  # in another thread than the main one
+                self.add_signal_handler(sig, _nothing)
+                self._signal_handlers[sig] = handle
+
+    def _forget_those_of_the_parent(self, sig: int) -> None:
+        """After a fork only `sig` has a handler in this process."""
+        if self._handlers_generation != _dispositions.generation:
+            self._handlers_generation = _dispositions.generation
+            self._signal_handlers = {sig: self._signal_handlers[sig]}
+
+    def _note_wakeup(self, before: int) -> None:
+        wakeup_fd = self._csock.fileno()
+        if before != wakeup_fd:
+            _dispositions.note_wakeup(wakeup_fd, before)
 
     def _close_signals(self) -> None:
         try:
+            if self._handlers_generation != _dispositions.generation:
+                self._signal_handlers.clear()  # those of this process are not the loop's
             for sig in list(self._signal_handlers):
                 self.remove_signal_handler(sig)
         finally:
@@ -115,10 +170,5 @@ class SignalsMixin:
             self._csock.close()
 
 
-def _give_back(fd: int) -> None:
-    """Install somebody else's wake-up descriptor again, unless it was closed meanwhile."""
-    if fd != -1:
-        try:
-            signal.set_wakeup_fd(fd)
-        except (OSError, ValueError):
-            pass
+def _nothing() -> None:
+    """Stand for a callback until the handle that has it is put back."""

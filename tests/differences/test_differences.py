@@ -344,6 +344,20 @@ class TestThreadsSignalsProcesses:
         out, _ = support.run_python(loop_kind, code, "-W", "ignore")
         assert out.split() == ["0", side(loop_kind, asyncio="0", mgloop="42")]
 
+    def test_a_forked_child_has_the_signal_handlers_from_before(self, loop_kind):
+        code = """
+            async def main():
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+                print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+            run(main())
+        """
+        out, _ = support.run_python(loop_kind, code, "-W", "ignore")
+        assert out.split() == [side(loop_kind, asyncio="0", mgloop="1")]
+
 
 # --- classes and names ----------------------------------------------------------------------------
 

@@ -123,3 +123,131 @@ class TestFork:
             loop.close()
             """,
         )
+
+
+@pytest.mark.mgloop_only  # asyncio's child keeps the handlers, which only make it deaf
+class TestSignalsOfTheChild:
+    """The child of a running loop has the handlers and the wake-up descriptor from before."""
+
+    def test_what_was_there_before(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            def before(number, frame):
+                pass
+
+            async def main():
+                loop = asyncio.get_running_loop()
+                for number in numbers:
+                    loop.add_signal_handler(number, print)
+                loop.add_signal_handler(signal.SIGUSR2, print)
+                own = lambda *_: None
+                signal.signal(signal.SIGUSR2, own)  # is the program's business
+                pid = os.fork()
+                if pid == 0:
+                    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+                    assert signal.getsignal(signal.SIGUSR1) == before
+                    # Not that of asyncio.Runner, which would cancel the parent's task.
+                    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+                    assert signal.getsignal(signal.SIGUSR2) == own
+                    assert signal.set_wakeup_fd(-1) == wakeup.fileno()
+                    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+                    os._exit(42)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+                assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+                assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+
+            numbers = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+            signal.signal(signal.SIGUSR1, before)
+            wakeup, other = socket.socketpair()
+            wakeup.setblocking(False)
+            signal.set_wakeup_fd(wakeup.fileno())
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(main())
+            """,
+        )
+
+    def test_without_a_handler_of_the_loop(self, loop_kind):
+        """A running loop has a wake-up descriptor in any case."""
+        support.run_python(
+            loop_kind,
+            """
+            async def main():
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(42 if signal.set_wakeup_fd(-1) == -1 else 1)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+            run(main())
+            """,
+        )
+
+    def test_a_signal_that_comes_before_the_child_runs(self, loop_kind):
+        """It ends the child, and the parent's handler is not called for it."""
+        support.run_python(
+            loop_kind,
+            """
+            async def main():
+                caught = []
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGTERM, caught.append, 1)
+                for _ in range(50):
+                    pid = os.fork()
+                    if pid == 0:
+                        time.sleep(60)
+                        os._exit(1)
+                    os.kill(pid, signal.SIGTERM)
+                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    assert status == -signal.SIGTERM, status
+                await asyncio.sleep(0.05)
+                assert not caught, caught
+                os.kill(os.getpid(), signal.SIGTERM)
+                while not caught:
+                    await asyncio.sleep(0.001)
+
+            run(main())
+            """,
+        )
+
+    def test_closing_the_inherited_loop_keeps_the_childs_handlers(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            def own(number, frame):
+                pass
+
+            loop = new_loop()
+            loop.add_signal_handler(signal.SIGTERM, print)
+            loop.add_signal_handler(signal.SIGUSR1, print)
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGTERM, own)
+                assert loop.remove_signal_handler(signal.SIGUSR1)
+                assert not loop.remove_signal_handler(signal.SIGUSR1)
+                loop.close()
+                assert signal.getsignal(signal.SIGTERM) == own
+                os._exit(42)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            loop.close()
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+            """,
+        )
+
+    def test_a_child_of_subprocess_with_preexec_fn(self, loop_kind):
+        support.run_python(
+            loop_kind,
+            """
+            import subprocess
+
+            def preexec():
+                assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+                assert signal.set_wakeup_fd(-1) == -1
+
+            async def main():
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
+                subprocess.run(["true"], preexec_fn=preexec, check=True)
+
+            run(main())
+            """,
+        )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Signal handlers that a forked child must not inherit.
+
+A child of os.fork(), of multiprocessing's "fork" and of subprocess with preexec_fn starts with the
+handlers of its parent, but no loop runs in it. A handler of a loop would therefore make the child
+deaf to the signal: Process.terminate() would do nothing, and the parent would wait for the child
+when it exits. Worse, Python's C-level handler writes the signal's number into the wake-up
+descriptor, which parent and child share, so that the parent would take the child's SIGTERM for its
+own.
+
+Whoever installs a handler notes it here. The child gets back what was there before. The signals
+are blocked during the fork, so that one that is sent to the child at once waits until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import threading
+from typing import Any, NamedTuple
+
+
+class _Replaced(NamedTuple):
+    before: Any
+    installed: Any
+
+
+_replaced: dict[int, _Replaced] = {}
+_wakeup: tuple[int, int] | None = None  # the descriptor of a loop, and the one before it
+_masks: dict[int, set[signal.Signals]] = {}  # of the threads that fork
+#: How many forks this process is away from the first one: the table is empty after each.
+generation = 0
+
+
+def note_handler(number: int, before: Any) -> None:
+    """Note that the present handler has taken the place of `before`."""
+    known = _replaced.get(number)
+    if known is not None:
+        before = known.before
+    elif _is_of_runner(before):
+        before = signal.default_int_handler  # the only one that a Runner replaces
+    _replaced[number] = _Replaced(before, signal.getsignal(number))
+
+
+def forget_handler(number: int) -> None:
+    """Note that the handler has been removed."""
+    _replaced.pop(number, None)
+
+
+def note_wakeup(fd: int, before: int) -> None:
+    """Note that the wake-up descriptor `fd` of a loop has taken the place of `before`."""
+    global _wakeup
+    if _wakeup is not None and _wakeup[0] == before:
+        before = _wakeup[1]
+    _wakeup = fd, before
+
+
+def forget_wakeup() -> None:
+    """Note that the wake-up descriptor has been removed."""
+    global _wakeup
+    _wakeup = None
+
+
+def wakeup_fd() -> int:
+    """Return the present wake-up descriptor, or -1."""
+    fd = signal.set_wakeup_fd(-1)
+    give_back_wakeup(fd)
+    return fd
+
+
+def give_back_wakeup(fd: int) -> None:
+    """Install a wake-up descriptor again, unless it has been closed since."""
+    if fd != -1:
+        try:
+            signal.set_wakeup_fd(fd)
+        except (OSError, ValueError):
+            pass
+
+
+def _is_of_runner(handler: Any) -> bool:
+    return isinstance(handler, functools.partial) and isinstance(
+        getattr(handler.func, "__self__", None), asyncio.Runner
+    )
+
+
+def _block() -> None:
+    if _replaced:
+        thread = threading.get_ident()
+        _masks[thread] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        signal.pthread_sigmask(signal.SIG_BLOCK, _replaced)
+
+
+def _unblock() -> None:
+    mask = _masks.pop(threading.get_ident(), None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _restore() -> None:
+    global _wakeup, generation
+    generation += 1
+    for number, (before, installed) in _replaced.items():
+        # None: C code has installed it. What the program has installed since stays.
+        if before is not None and signal.getsignal(number) == installed:
+            signal.signal(number, before)
+    _replaced.clear()
+    if _wakeup is not None:
+        ours, before = _wakeup
+        _wakeup = None
+        current = signal.set_wakeup_fd(-1)
+        # Since 3.12 asyncio has already removed it.
+        give_back_wakeup(before if current in (ours, -1) else current)
+    _unblock()
+
+
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore)

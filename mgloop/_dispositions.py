@@ -8,8 +8,9 @@ when it exits. Worse, Python's C-level handler writes the signal's number into t
 descriptor, which parent and child share, so that the parent would take the child's SIGTERM for its
 own.
 
-Whoever installs a handler notes it here. The child gets back what was there before. The signals
-are blocked during the fork, so that one that is sent to the child at once waits until then.
+Code that installs a handler notes it here, and the child gets back the handler from before. The
+signals are blocked during the fork: a signal that the child is sent immediately stays pending until
+its handlers are restored.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _restore() -> None:
     global _wakeup, generation
     generation += 1
     for number, (before, installed) in _replaced.items():
-        # None: C code has installed it. What the program has installed since stays.
+        # None: C code has installed it. A handler that the program has installed since stays.
         if before is not None and signal.getsignal(number) == installed:
             signal.signal(number, before)
     _replaced.clear()

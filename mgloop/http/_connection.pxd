@@ -154,6 +154,7 @@ cdef class Connection(Channel):
     cdef int close_transport(self) except -1
     cdef int watch_writing(self) except -1
     cdef int watch_rest(self, int kind) except -1
+    cdef int watch_end(self) except -1
     cdef int idle_for_long(self) except -1
     cdef bint still_taken(self, int kind) except -1
     cdef int refuse(self, int status, str reason) except -1

@@ -935,7 +935,7 @@ cdef class Connection(Channel):
         if not self.transport.is_closing():
             _peer.end_writing(self.transport)
         mgl_deadline_unset(&self.write_deadline)
-        return self.watch_rest(MGL_LINGER)
+        return self.watch_end() if self.site.closing else self.watch_rest(MGL_LINGER)
 
     cdef int close_transport(self) except -1:
         """A transport's close() waits for as long as the client takes nothing, and over TLS for the
@@ -943,7 +943,25 @@ cdef class Connection(Channel):
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
         self.transport.close()
-        return 0 if self.lost else self.watch_rest(MGL_WRITE)
+        if self.lost:
+            return 0
+        return self.watch_end() if self.site.closing else self.watch_rest(MGL_WRITE)
+
+    cdef int watch_end(self) except -1:
+        """Give the client little time during a shutdown: to close, or to read more."""
+        mgl_deadline_unset(&self.write_deadline)
+        self.unsent = _peer.waiting(self.transport)
+        self.stalled = 0
+        return self.set_deadline(MGL_LINGER)
+
+    cdef int restart_deadlines(self) except -1:
+        if self.state == MGL_LINGERS or self.state == MGL_GONE and not self.lost:
+            return self.watch_end()
+        if self.paused_writing:
+            self.watch_writing()
+        if self.state == MGL_READS_BODY and self.deadline.before is not NULL:
+            self.set_deadline(MGL_BODY)
+        return 0
 
     cdef int watch_rest(self, int kind) except -1:
         """Nothing more is written now: ask in a while how much of it is still there."""
@@ -1036,9 +1054,12 @@ cdef class Connection(Channel):
         return True
 
     def begin_shutdown(self):
-        """Close if nothing is going on; else the response that is going on is the last."""
-        if self.state == MGL_READS_HEAD and not self.in_head and self.ahead is None:
+        """Close, unless a request has come: its response is then the last. An incomplete head is
+        dropped."""
+        if self.state == MGL_READS_HEAD and (self.in_head or self.ahead is None):
             self.finish(False)
+        elif self.state == MGL_DISCARDS:
+            self.finish(True)
 
     def cancel(self):
         """Close at once."""

@@ -98,6 +98,7 @@ cdef class Request:
     cdef bint ended                     # it has returned
     cdef bint flush_due                 # flush_soon() has been called
     cdef bint cancelled                 # by the server
+    cdef readonly bint cut_off          # by end_stream()
 
     # The request.
     cdef bint is_head

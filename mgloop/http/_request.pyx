@@ -292,6 +292,19 @@ cdef class Request:
         if self.task is not None:
             self.task.cancel()
 
+    def end_stream(self):
+        """Cut off a response that has begun without a known length, or a request with an incomplete
+        body, because neither need ever end. Return whether this is one of them."""
+        if self.ended or self.state == MGL_COMPLETE or (
+                self.received and (self.state == MGL_UNSTARTED or self.has_length)):
+            return False
+        self.cut_off = True
+        if not self.channel.lost:
+            self.flush()
+            self.channel.cut_short(self)
+        self.disconnect()
+        return True
+
     cdef int begin(self) except -1:
         coroutine = self.channel.site.app(self.scope, self.receive, self.send_message)
         if not PyCoro_CheckExact(coroutine):
@@ -390,6 +403,8 @@ cdef class Request:
                 raise KeyError(TYPE)
             what = MESSAGES.get(<object>fields.type, MGL_UNKNOWN)
         kind = <object>fields.type
+        if self.cut_off and self.state != MGL_COMPLETE:
+            raise ClientDisconnected("the server is shutting down")
         if self.disconnected and self.state != MGL_COMPLETE:
             return self.discard()
         self.check_state(what, kind)

@@ -123,6 +123,7 @@ cdef class Member:
 
     cdef int set_deadline(self, int kind) except -1
     cdef int timed_out(self, int kind) except -1
+    cdef int restart_deadlines(self) except -1
 
 
 # A TLS handshake in progress. It counts as long as its connection holds this object, but no longer
@@ -140,7 +141,8 @@ cdef class Site:
     cdef readonly object access_log     # callable, or None
     cdef readonly object proxy          # TrustedProxies, or None
     cdef readonly bint draining         # each response is the last of its connection
-    cdef bint closing                   # and who is idle is closed
+    cdef readonly bint closing          # idle connections are closed
+    cdef bint ended                     # no connection is accepted, from no handshake either
     cdef public long long requests      # begun until now
     cdef public long in_flight          # now
     cdef readonly set members
@@ -186,3 +188,4 @@ cdef class Site:
     cdef dict own_extensions(self)
     cdef int count_request(self) except -1
     cdef int left(self) except -1
+    cdef int shorten_times(self) except -1

@@ -73,6 +73,15 @@ cdef bytes header_line(bytes name, bytes value):
 # asyncio's own time-out of a handshake, in seconds, where the configuration sets none.
 cdef double HANDSHAKE = 60.0
 
+# The time-outs of peers during a shutdown, in seconds; shorter ones of the configuration stay.
+# docs/serve-deploying.md has them in its time-line.
+cdef enum:
+    LAST_HANDSHAKE = 1
+    LAST_HEAD = 1       # for the request of a connection that is made after the shutdown began
+    LAST_BODY = 2       # between two pieces of a request's body
+    LAST_WRITE = 2      # for a client that takes nothing of its response
+    LAST_LINGER = 1     # to answer close_notify, or to close
+
 
 cdef class Member:
     """A connection of a site."""
@@ -95,6 +104,10 @@ cdef class Member:
 
     cdef int timed_out(self, int kind) except -1:
         """The time that set_deadline() gave is over."""
+        return 0
+
+    cdef int restart_deadlines(self) except -1:
+        """Set each deadline that is set again, from now: the site's times have become shorter."""
         return 0
 
     def begin_shutdown(self):
@@ -339,6 +352,8 @@ cdef class Site:
     def attach(self, member):
         """`member` is to be told of the end."""
         self.members.add(member)
+        if self.ended:      # a handshake that has outlasted the server
+            member.cancel()
 
     def detach(self, member):
         """It has ended."""
@@ -357,9 +372,42 @@ cdef class Site:
 
     def begin_shutdown(self):
         """Close connections that have nothing to do; the others close after their response."""
+        cdef bint begins = not self.closing
         self.draining = self.closing = True
+        if begins:
+            self.shorten_times()
         for member in list(self.members):
             member.begin_shutdown()
+            if begins and isinstance(member, Member):
+                (<Member>member).restart_deadlines()
+
+    cdef int shorten_times(self) except -1:
+        """Give peers less time from now on. The deadlines that are set already have to be set
+        again, because each queue of them is in the order of time."""
+        cdef double *lasts = self.deadlines.lasts
+        lasts[MGL_HEAD] = shorter(lasts[MGL_HEAD], LAST_HEAD)
+        lasts[MGL_BODY] = shorter(lasts[MGL_BODY], LAST_BODY)
+        self.timeout_write = shorter(self.timeout_write, LAST_WRITE)
+        lasts[MGL_WRITE] = self.timeout_write / 4
+        lasts[MGL_LINGER] = LAST_LINGER
+        self.handshakes_end = min(self.handshakes_end, mgl_coarse_time() + LAST_HANDSHAKE)
+        return 0
+
+    def end_streams(self):
+        """Disconnect the clients of responses of unknown length, and of requests whose body has
+        not ended. Returns their number."""
+        return sum([request.end_stream() for request in list(self.running)])
+
+    def cancel_streams(self):
+        """Cancel the applications that end_streams() has not made end. Returns their number."""
+        late = [request for request in self.running if request.cut_off]
+        for request in late:
+            request.cancel()
+        return len(late)
+
+    def end(self):
+        """Accept no connection any more, not even one whose handshake goes on."""
+        self.ended = True
 
     async def wait_drained(self):
         """Wait until all connections have ended, and all applications returned."""
@@ -378,6 +426,11 @@ cdef class Site:
         if self.alarm is not None:
             self.alarm.cancel()
             self.alarm = None
+
+
+cdef double shorter(double seconds, double limit) noexcept:
+    """The shorter time, where 0 is without end."""
+    return min(seconds, limit) if seconds > 0 else limit
 
 
 # Of what was never initialised.

@@ -120,10 +120,12 @@ cdef class WebSocket:
     cdef object ping_timer          # of the next ping, or of the answer to the last one
     cdef object deadline            # when the transport is aborted, if it has sent nothing since
     cdef double deadline_seconds
+    cdef object last_call           # cancels the application while the server shuts down
     cdef Py_ssize_t unsent          # by the transport, when that was set
     cdef double ping_interval
     cdef double ping_timeout
     cdef double write_timeout
+    cdef double stream_timeout
     cdef unsigned int pings
     cdef bytes pinged               # the payload of the ping that is not answered
     cdef bint heard                 # anything, since then

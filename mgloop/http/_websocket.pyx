@@ -68,6 +68,10 @@ cdef bytes GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 # Seconds that the peer has for its close frame, and for closing after it has broken the rules.
 cdef double CLOSE_TIMEOUT = 10.0
 cdef double LINGER_TIMEOUT = 2.0
+# The same during a shutdown of the server, in which it also covers pending data.
+cdef double SHUTDOWN_TIMEOUT = 1.0
+# Seconds from timeout_stream_shutdown on after which a shutdown cancels the application.
+cdef double CANCEL_AFTER = 2.0
 
 cdef enum:
     # Of messages that wait for the application, whatever their number.
@@ -120,6 +124,7 @@ cdef class WebSocket:
         self.ping_interval = seconds_of(config.ws_ping_interval)
         self.ping_timeout = seconds_of(config.ws_ping_timeout)
         self.write_timeout = seconds_of(config.timeout_write)
+        self.stream_timeout = seconds_of(config.timeout_stream_shutdown)
 
     def start(self, leftover=b""):
         """Run the application; `leftover` is what came behind the request."""
@@ -607,6 +612,8 @@ cdef class WebSocket:
 
     cdef int arm(self, double seconds) except -1:
         self.disarm()
+        if self.site.closing:
+            seconds = min(seconds, SHUTDOWN_TIMEOUT)
         self.deadline_seconds = seconds
         self.unsent = self.transport.get_write_buffer_size()
         self.deadline = self.loop.call_later(seconds, self.on_deadline)
@@ -621,7 +628,7 @@ cdef class WebSocket:
     def on_deadline(self):
         """The peer has taken nothing for that long, or has not closed though all is sent."""
         self.deadline = None
-        if self.transport.get_write_buffer_size() < self.unsent:
+        if not self.site.closing and self.transport.get_write_buffer_size() < self.unsent:
             self.arm(self.deadline_seconds)
         else:
             self.transport.abort()
@@ -676,6 +683,9 @@ cdef class WebSocket:
 
     def begin_shutdown(self):
         """The server stops: tell the peer and the application."""
+        if self.stream_timeout > 0 and self.task is not None and self.last_call is None:
+            self.last_call = self.loop.call_later(
+                self.stream_timeout + CANCEL_AFTER, self.cancel_late)
         try:
             if self.state == WS_CONNECTING:
                 self.end_messages(1012, "")
@@ -683,8 +693,16 @@ cdef class WebSocket:
             elif self.state == WS_OPEN:
                 self.say_close(1012, "")
                 self.end_messages(1012, "")
+            elif self.deadline is not None:
+                self.arm(SHUTDOWN_TIMEOUT)
         except Exception:
             self.fail_hard("A WebSocket failed when the server stopped")
+
+    def cancel_late(self):
+        """Cancel an application that has not ended during the shutdown."""
+        if self.task is not None:
+            logger.warning("Cancelling a WebSocket application that has not ended in time.")
+            self.cancel()
 
     def cancel(self):
         """The server waits no longer."""
@@ -711,6 +729,9 @@ cdef class WebSocket:
 
     cdef int part(self) except -1:
         """Let the site go on without this one, if both ends of it are gone."""
+        if self.task is None and self.last_call is not None:
+            self.last_call.cancel()
+            self.last_call = None
         if self.lost and self.task is None and self.attached:
             self.attached = False
             self.site.detach(self)

@@ -386,6 +386,12 @@ class Config:
         " these messages on",
         **_FLAG,
     )
+    health_path: str | None = _option(
+        None,
+        _HTTP,
+        "path of a health check that the server answers: 200, or 503 during a shutdown",
+        metavar="PATH",
+    )
     body_buffer: int = _option(
         64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES | {"low": 1}
     )
@@ -412,6 +418,20 @@ class Config:
     )
     timeout_graceful_shutdown: float | None = _option(
         None, _TIME, "for requests to end when the server stops", **_SECONDS
+    )
+    timeout_stream_shutdown: float | None = _option(
+        5.0,
+        _TIME,
+        "for responses without Content-Length, and bodies of requests, to end when the server"
+        " stops; then the application sees that the client has gone",
+        **_SECONDS,
+    )
+    drain_delay: float | None = _option(
+        None,
+        _TIME,
+        "to go on serving after SIGTERM, with --health-path failing",
+        shown="0",
+        **_SECONDS,
     )
 
     ws_max_size: int = _option(16 << 20, _WS, "length of a message", **_BYTES)
@@ -471,6 +491,8 @@ class Config:
             )
         if any("\ud800" <= c <= "\udfff" for c in self.root_path):
             raise ConfigError(f"root_path: {self.root_path!r} is not UTF-8")
+        if self.health_path is not None and not self.health_path.startswith("/"):
+            raise ConfigError(f"health_path: {self.health_path!r} does not begin with a slash")
         TrustedProxies(self.forwarded_allow_ips)
         for name in ("ssl_keyfile", "ssl_cert_reqs"):
             if getattr(self, name) and not self.ssl_certfile:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers import base
 
-from . import running
+from . import running, signals
 from .config import Config
 from .errors import StartError
 from .logs import access_logger, logger
@@ -100,11 +100,15 @@ class Worker(base.Worker):
         for sock in listeners:
             sock.setblocking(False)
         server = Server(config, listeners=listeners)
-        loop.add_signal_handler(signal.SIGTERM, server.stop)
-        for number in (signal.SIGINT, signal.SIGQUIT):
-            loop.add_signal_handler(number, functools.partial(server.stop, now=True))
+        at_once = functools.partial(server.stop, now=True)
+        handlers: signals.Handlers = {
+            signal.SIGTERM: server.stop,
+            signal.SIGINT: at_once,
+            signal.SIGQUIT: at_once,
+        }
         self._beat(loop, server)
-        await server.serve(handle_signals=False)
+        with signals.handled(handlers):
+            await server.serve(handle_signals=False)
 
     def _beat(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.notify()

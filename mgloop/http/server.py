@@ -10,7 +10,7 @@ The order. Start: bind, import, the application's start-up, listen; so a port in
 once, and no connection waits for an application that cannot start. End: stop listening, give
 requests that are on their way a moment, let go of idle connections, wait for requests (no longer
 than timeout_graceful_shutdown), cancel what is left, the application's shutdown. Nothing here runs
-per request.
+per request. docs/serve-deploying.md has the time-line of the end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import random
 import signal
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from . import importing, logs, prometheus, proxy_protocol, sockets, tls
+from . import importing, logs, prometheus, proxy_protocol, signals, sockets, tls
 from .config import Config
 from .errors import StartError
+from .health import Health
 from .lifespan import Lifespan
 from .metrics import Meter, ServerStats
 from .proxy import TrustedProxies
@@ -46,6 +46,8 @@ _CLEAN_UP = 5.0
 _ON_ITS_WAY = 0.25
 # Seconds after the end of idle connections, when a server that waits for others says so.
 _TELL_AFTER = 0.1
+# Seconds that the application of a stream has for its end when the stream has been cut off.
+_AFTER_CUT_OFF = 2.0
 # How often a server that ends looks whether the handshakes that go on have ended, in seconds.
 _HANDSHAKE_INTERVAL = 0.02
 # How often a process looks at its memory, in seconds.
@@ -99,7 +101,10 @@ class Server:
         self._reloads: set[asyncio.Task[None]] = set()
         self._memory_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
+        self._told = asyncio.Event()  # stop() has been called, perhaps during the start
         self._now = asyncio.Event()
+        self._interrupts = 0
+        self._delay: asyncio.TimerHandle | None = None
         self._idle_time = _ON_ITS_WAY
         self._quiet = quiet
         self._meter: Meter | None = None
@@ -135,7 +140,7 @@ class Server:
         try:
             await self._start()
         except BaseException:
-            await self.close()
+            await self._close()
             raise
 
     async def _start(self) -> None:
@@ -154,6 +159,8 @@ class Server:
         lifespan = Lifespan(app, config.lifespan)
         await lifespan.startup()
         self._lifespan = lifespan
+        if config.health_path is not None:
+            app = Health(app, config.health_path, lambda: self.should_exit)
         self.site = Site(
             loop,
             app,
@@ -216,12 +223,17 @@ class Server:
     async def close(self) -> None:
         """Stop in good order: see the module. Returns when the application has shut down.
 
-        Who loses patience and cancels it gets the same at once, before CancelledError is raised.
+        If its task is cancelled, requests are cancelled and the application has only a moment for
+        its shutdown, before CancelledError is raised.
         """
-        was_started, self.started = self.started, False
         self._stopping.set()
-        if self._memory_timer is not None:
-            self._memory_timer.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        was_started, self.started = self.started, False
+        for timer in (self._memory_timer, self._delay):
+            if timer is not None:
+                timer.cancel()
         for server in self._servers:
             server.close()
         for sock in self.sockets:
@@ -234,15 +246,22 @@ class Server:
             await self._end()
         except asyncio.CancelledError:
             self.stop(now=True)
-            await self._end()
+            limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
+            await self._end(for_application=limit)
             raise
 
-    async def _end(self) -> None:
-        """All of close() that takes time."""
+    async def _end(self, *, for_application: float | None = None) -> None:
+        """Do all of close() that takes time. for_application: seconds for its shutdown."""
         if self.site is not None:
             await self._drain()
+            self.site.end()
         if self._lifespan is not None:
-            await self._unless_now(self._lifespan.shutdown())
+            shutdown = asyncio.ensure_future(self._lifespan.shutdown())
+            try:
+                await asyncio.wait([shutdown], timeout=for_application)
+            finally:
+                shutdown.cancel()
+                await asyncio.gather(shutdown, return_exceptions=True)
         self._servers.clear()
         await self._around.aclose()
 
@@ -251,23 +270,21 @@ class Server:
         drained = asyncio.ensure_future(self._drained())
         telling = asyncio.ensure_future(self._tell_what_is_waited_for())
         now = asyncio.ensure_future(self._now.wait())
-        limit = self.config.timeout_graceful_shutdown or None
-        idle_time = min(self._idle_time, limit or self._idle_time)
+        begun = asyncio.get_running_loop().time()
         try:
-            for timeout in (idle_time, limit and limit - idle_time):
-                await asyncio.wait(
-                    [drained, now], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-                )
-                self.site.begin_shutdown()
+            for when, step in self._time_line():
+                if drained.done() or now.done():
+                    break
+                passed = asyncio.get_running_loop().time() - begun
+                await _first_of(drained, now, timeout=max(0.0, when - passed))
+                if not (drained.done() or now.done()):
+                    step()
+            else:
+                if not self.config.timeout_graceful_shutdown:
+                    await _first_of(drained, now)
             if not drained.done():
-                logger.warning(
-                    "Cancelling %d requests and cutting %d connections that have not ended%s.",
-                    self.site.in_flight,
-                    self.site.connections,
-                    "" if self._now.is_set() else " in time",
-                )
-                self.site.cancel_all()
-                await asyncio.wait([drained], timeout=_CLEAN_UP)
+                await self._cut(drained)
+            self.site.begin_shutdown()
         finally:
             for task in (drained, now, telling):
                 task.cancel()
@@ -285,6 +302,42 @@ class Server:
         if self.site.in_flight:
             logger.info("Waiting for background tasks to complete. (CTRL+C to force quit)")
 
+    def _time_line(self) -> list[tuple[float, Callable[[], None]]]:
+        """List the steps, with their times in seconds, that are taken while requests last."""
+        idle, limit = self._idle_time, self.config.timeout_graceful_shutdown
+        line: list[tuple[float, Callable[[], None]]] = [(idle, self.site.begin_shutdown)]
+        if self.config.timeout_stream_shutdown:
+            stream = max(idle, self.config.timeout_stream_shutdown)
+            line.append((stream, self._end_streams))
+            line.append((stream + _AFTER_CUT_OFF, self._cancel_streams))
+        if limit:
+            # Later steps are dropped, but idle connections are always closed.
+            line = [(min(idle, limit), self.site.begin_shutdown)] + [
+                each for each in line[1:] if each[0] < limit
+            ]
+            line.append((limit, lambda: None))
+        return line
+
+    def _end_streams(self) -> None:
+        if count := self.site.end_streams():
+            logger.warning("Closing %d streams that have not ended in time.", count)
+
+    def _cancel_streams(self) -> None:
+        if count := self.site.cancel_streams():
+            logger.warning("Cancelling %d streams whose clients have been disconnected.", count)
+
+    async def _cut(self, drained: asyncio.Future[None]) -> None:
+        """Wait no longer for requests and connections."""
+        self.site.begin_shutdown()
+        logger.warning(
+            "Cancelling %d requests and cutting %d connections that have not ended%s.",
+            self.site.in_flight,
+            self.site.connections,
+            "" if self._now.is_set() else " in time",
+        )
+        self.site.cancel_all()
+        await asyncio.wait([drained], timeout=_CLEAN_UP)
+
     async def _drained(self) -> None:
         """Wait until nobody is connected."""
         # What was accepted in this turn of the loop is not a connection of the site yet.
@@ -295,37 +348,28 @@ class Server:
             await asyncio.sleep(_HANDSHAKE_INTERVAL)
             await self.site.wait_drained()
 
-    async def _unless_now(self, coroutine: Any) -> None:
-        """Run `coroutine`, but do not wait for it when all is to end at once."""
-        work = asyncio.ensure_future(coroutine)
-        now = asyncio.ensure_future(self._now.wait())
-        try:
-            await asyncio.wait([work, now], return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                await asyncio.wait([work], timeout=1.0)
-        finally:
-            for task in (work, now):
-                task.cancel()
-            await asyncio.gather(work, now, return_exceptions=True)
-
     # --- as a process ------------------------------------------------------------------------
 
     async def serve(
         self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
     ) -> None:
-        """Serve until stop(), or SIGINT or SIGTERM; a second one of these ends it at once.
+        """Serve until stop(), or SIGINT or SIGTERM; a second SIGINT cancels requests.
 
         on_start: called once connections are accepted. Raises StartError. If its task is
         cancelled, the server has ended at once when CancelledError is raised.
         """
-        with handled_signals(self) if handle_signals else contextlib.nullcontext():
+        around = (
+            signals.handled(signals.handlers_of(self))
+            if handle_signals
+            else contextlib.nullcontext()
+        )
+        with around:
             starting = asyncio.ensure_future(self.start())
-            now = asyncio.ensure_future(self._now.wait())
+            told = asyncio.ensure_future(self._told.wait())
             try:
-                await asyncio.wait([starting, now], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
                 if not starting.done():
-                    starting.cancel()
-                    await asyncio.wait([starting])
+                    await self._give_up(starting)
                     return
                 starting.result()
                 if on_start is not None and not self._stopping.is_set():
@@ -339,14 +383,42 @@ class Server:
                 await self.close()
                 raise
             finally:
-                now.cancel()
-                await asyncio.wait([now])
+                told.cancel()
+                await asyncio.wait([told])
+
+    async def _give_up(self, starting: asyncio.Future[None]) -> None:
+        """Cancel a start-up, which may wait for something that never comes."""
+        logger.warning("Stopped before the application had started: its start-up is cancelled.")
+        starting.cancel()
+        limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
+        await asyncio.wait([starting], timeout=limit)
+        if not starting.done():
+            logger.error("The application's start-up goes on though it has been cancelled.")
+        elif not starting.cancelled():
+            starting.exception()  # it failed at the same time; asyncio must not report that
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether a shutdown has begun; uvicorn's name for it."""
+        return self._stopping.is_set() or self._delay is not None
 
     def stop(self, *, now: bool = False) -> None:
-        """Make serve() end; now: without waiting for anybody. In the loop's thread."""
+        """Make serve() end; now: cancel requests. In the loop's thread."""
         self._stopping.set()
+        self._told.set()
         if now:
             self._now.set()
+
+    def drain(self) -> None:
+        """Make serve() end, after drain_delay if that is set; until then it serves on, with each
+        response the last of its connection."""
+        delay = self.config.drain_delay
+        if not delay or not self.started or self._stopping.is_set():
+            self.stop()
+        elif self._delay is None:
+            logger.info("Serving on for %g seconds before the end.", delay)
+            self.site.begin_draining()
+            self._delay = asyncio.get_running_loop().call_later(delay, self.stop)
 
     def retire(self) -> None:
         """Make serve() end, without haste: another process has taken over.
@@ -355,13 +427,21 @@ class Server:
         its way; its response is their last.
         """
         self._idle_time = (self.config.timeout_keep_alive or 0.0) + _ON_ITS_WAY
+        signals.leaving(asyncio.get_running_loop())
         self.stop()
 
-    def interrupted(self) -> None:
-        """SIGINT or SIGTERM has come."""
-        if self._stopping.is_set():
-            logger.warning("Stopping at once.")
-        self.stop(now=self._stopping.is_set())
+    def interrupted(self, number: int) -> None:
+        """Act on SIGINT or SIGTERM.
+
+        A second SIGINT, a user's at a terminal, cancels requests. A repeated SIGTERM does not:
+        process managers send it twice, and to processes that the terminal has sent SIGINT.
+        """
+        if number == signal.SIGTERM:
+            self.drain()
+            return
+        self._interrupts += 1
+        signals.log_interrupt(self._interrupts, stopping=self._stopping.is_set())
+        self.stop(now=self._interrupts > 1)
 
     def reload_certificates(self) -> None:
         """Load the files of the ssl_* options again, for connections that are accepted later.
@@ -442,57 +522,9 @@ def _stop_accepting(
         stop_serving(sock)
 
 
-class _Interruptible(Protocol):
-    config: Config
-
-    def interrupted(self) -> None: ...
-    def reload_certificates(self) -> None: ...
-
-
-@contextlib.contextmanager
-def handled_signals(server: _Interruptible) -> Iterator[None]:
-    """Let `server` handle the process's signals while the block lasts.
-
-    SIGHUP is only taken where there are certificates to load again: otherwise a terminal that is
-    closed ends the server, as it does with other programs. Outside of the main thread, where Python
-    has no signal handled, all of them are the program's.
-    """
-    handlers = {signal.SIGINT: server.interrupted, signal.SIGTERM: server.interrupted}
-    if server.config.tls:
-        handlers[signal.SIGHUP] = server.reload_certificates
-    with contextlib.ExitStack() as around:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                around.enter_context(_handled(number, handler))
-        yield
-
-
-# What a loop calls at a signal, for there may be several servers on it; and what was there before.
-_handlers: dict[tuple[asyncio.AbstractEventLoop, int], tuple[list[Callable[[], None]], Any]] = {}
-
-
-@contextlib.contextmanager
-def _handled(number: int, handler: Callable[[], None]) -> Iterator[None]:
-    """Have `handler` called at the signal while the block lasts."""
-    loop = asyncio.get_running_loop()
-    if (loop, number) not in _handlers:
-        _handlers[loop, number] = ([], signal.getsignal(number))
-        loop.add_signal_handler(number, _call, _handlers[loop, number][0])
-    ours, before = _handlers[loop, number]
-    ours.append(handler)
-    try:
-        yield
-    finally:
-        ours.remove(handler)
-        if not ours:
-            del _handlers[loop, number]
-            loop.remove_signal_handler(number)
-            signal.signal(number, before)
-
-
-def _call(handlers: list[Callable[[], None]]) -> None:
-    for handler in list(handlers):
-        handler()
+async def _first_of(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 def resident_memory() -> int:

@@ -9,7 +9,8 @@ task that keeps a worker in it.
   been ready, the reason is not one that waiting mends: the supervisor ends with its exit status.
 - SIGHUP, and a worker that has reached a limit: first a new worker, then the old one drains. If
   the new one cannot start, the old one stays.
-- SIGTERM and SIGINT: all drain, then exit 0. A second one: all stop at once. A third: SIGKILL.
+- SIGTERM and SIGINT: all drain, then exit 0. A second SIGINT: all cancel their requests. A third:
+  SIGKILL.
 - --reload: one worker, which ends before the next starts; if it cannot start, files are waited for.
 """
 
@@ -29,18 +30,19 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _interpreter
-from . import prometheus, reloading, running, sockets
+from . import prometheus, reloading, running, signals, sockets
 from .config import Config
 from .errors import StartError
 from .metrics import ServerStats, total
-from .worker import COUNT, RETIRE, Task
+from .worker import COUNT, RETIRE, STOP, Task
 
 logger = logging.getLogger("mgloop.http")
 
 # A worker that lives shorter is a failure, and the next one waits: 0, 0.5, 1, 2 ... seconds.
 _SHORT_LIFE = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# What a worker gets beyond the deadline for requests, until SIGKILL.
+# What a worker gets beyond the deadlines for requests and for the application's shutdown, until
+# SIGKILL; and when it has served to its end, for the exit of its process.
 _GRACE = 10.0
 # How long a worker may take to say what it has done, until the last that it has said counts.
 _TO_COUNT = 1.0
@@ -116,6 +118,11 @@ class Worker:
         self.signal(signal.SIGTERM)
         self.kill_after(deadline)
 
+    def hurry(self) -> None:
+        """Stop it without --drain-delay."""
+        if self.writer is not None:
+            self.writer.write(STOP)
+
     def retire(self, deadline: float | None) -> None:
         """The same without haste: another one serves in its place."""
         if self.writer is not None:
@@ -179,13 +186,16 @@ class Supervisor:
                 # Files that change replace the worker, and nothing else does.
                 limit_max_requests=None,
                 limit_max_memory=None,
+                drain_delay=None,  # the developer waits
             )
         self.config = config
         self._workers: set[Worker] = set()
         self._channels: set[asyncio.Task[None]] = set()
         self._slots: list[_Slot] = []
         self._stopping = asyncio.Event()
+        self._terminated = False
         self._interrupts = 0
+        self._hurrying = asyncio.Event()
         self._hangups = 0
         self._rolling: asyncio.Task[None] | None = None
         self._announced = False
@@ -205,8 +215,8 @@ class Supervisor:
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         handlers: dict[int, Callable[[], None]] = {
-            signal.SIGINT: self._interrupted,
-            signal.SIGTERM: self._interrupted,
+            signal.SIGINT: self._on_sigint,
+            signal.SIGTERM: self._on_sigterm,
             signal.SIGHUP: self._hung_up,
         }
         for number, handler in handlers.items():
@@ -220,13 +230,17 @@ class Supervisor:
                 keepers.result()
         finally:
             self._stopping.set()
-            self._listeners.close()
+            if not self._delaying():
+                self._listeners.close()
             tasks: list[asyncio.Future[Any]] = [keepers, stopping]
             if self._rolling is not None:
                 tasks.append(self._rolling)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._delaying():
+                await self._serve_on()
+                self._listeners.close()
             await self._stop_all()
             for number in handlers:
                 loop.remove_signal_handler(number)
@@ -425,6 +439,9 @@ class Supervisor:
             worker.counted(message["stats"])
         elif event == "alive":
             self._expect_life(worker)
+        elif event == "ended":
+            # A thread of the application may keep the process.
+            worker.kill_after(max(_GRACE, self.config.timeout_graceful_shutdown or 0.0))
 
     def _remember(self, worker: Worker) -> None:
         """What it has done stays done: counts that fall are taken for a restart of the server."""
@@ -488,26 +505,55 @@ class Supervisor:
         finally:
             self._rolling = None
 
-    def _interrupted(self) -> None:
-        self._interrupts += 1
-        if self._interrupts == 1:
+    def _on_sigterm(self) -> None:
+        if not self._stopping.is_set():
+            self._terminated = True
             logger.info("Shutting down.")
-        else:
-            logger.warning("Stopping at once.")
+            self._stopping.set()
+
+    def _on_sigint(self) -> None:
+        """Cancel requests at the second SIGINT; Server.interrupted() says why not at SIGTERM."""
+        self._interrupts += 1
+        self._hurrying.set()
+        for worker in self._workers:
+            worker.hurry()
+        signals.log_interrupt(self._interrupts, stopping=self._stopping.is_set())
+        if self._interrupts > 1:
             number = signal.SIGQUIT if self._interrupts == 2 else signal.SIGKILL
-            loop = asyncio.get_running_loop()
             for worker in self._workers:
                 worker.signal(number)
-                loop.call_later(_GRACE, worker.signal, signal.SIGKILL)
+                worker.kill_after(self._kill_after())
+        elif not self._stopping.is_set():
+            logger.info("Shutting down.")
         self._stopping.set()
+
+    def _delaying(self) -> bool:
+        """Whether the workers serve on for a while, for which their sockets must be there."""
+        return bool(self.config.drain_delay and self._terminated)
+
+    async def _serve_on(self) -> None:
+        """Wait for --drain-delay, or until SIGINT comes or all workers have ended."""
+        hurrying = asyncio.ensure_future(self._hurrying.wait())
+        ended = asyncio.gather(*(worker.ended for worker in self._workers))
+        for worker in self._workers:
+            worker.stop(self._kill_after())
+        await asyncio.wait(
+            [hurrying, ended],
+            timeout=self.config.drain_delay,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        hurrying.cancel()
+        await asyncio.wait([hurrying])
 
     def _kill_after(self) -> float | None:
         limit = self.config.timeout_graceful_shutdown
-        return limit + _GRACE if limit else None
+        return 2 * limit + (self.config.drain_delay or 0.0) + _GRACE if limit else None
 
     async def _stop_all(self) -> None:
         workers = list(self._workers)
         for worker in workers:
+            if not self._terminated:
+                worker.hurry()
             worker.stop(self._kill_after())
         if workers:
             await asyncio.wait([worker.ended for worker in workers])

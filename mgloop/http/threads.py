@@ -13,16 +13,17 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Callable
 
 from .._stdlib import has_gil
-from . import importing, prometheus, sockets
+from . import importing, prometheus, signals, sockets
 from .config import Config
 from .metrics import ServerStats, total
 from .running import loop_factory, run_loop
-from .server import Server, handled_signals
+from .server import Server
 
 logger = logging.getLogger("mgloop.http")
 
@@ -97,16 +98,18 @@ class ThreadedServer:
         self._members: list[_Member] = []
         self._limit = on_limit
         self._stopping = False
+        self._draining = False
+        self._interrupts = 0
 
     async def serve(
         self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
     ) -> None:
-        """Serve until stop() or a signal; a second signal ends it at once. Raises StartError."""
+        """Serve until stop() or a signal; a second SIGINT cancels requests. Raises StartError."""
         if has_gil():
             logger.warning("Threads share the GIL of this Python: --workers would be faster.")
         async with contextlib.AsyncExitStack() as around:
             if handle_signals:
-                around.enter_context(handled_signals(self))
+                around.enter_context(signals.handled(signals.handlers_of(self)))
             try:
                 if self._given is None:
                     await around.enter_async_context(
@@ -179,15 +182,35 @@ class ThreadedServer:
         for member in self._members:
             member.stop(now=now)
 
+    @property
+    def should_exit(self) -> bool:
+        """Whether a shutdown has begun; uvicorn's name for it."""
+        return self._stopping or self._draining
+
+    def drain(self) -> None:
+        """As stop(), after drain_delay if that is set: see Server."""
+        if not self.config.drain_delay or self._stopping:
+            self.stop()
+            return
+        self._draining = True
+        for member in self._members:
+            member.post(member.server.drain)
+
     def retire(self) -> None:
         """As stop(), without haste: another process has taken over."""
         self._stopping = True
+        signals.leaving(asyncio.get_running_loop())
         for member in self._members:
             member.post(member.server.retire)
 
-    def interrupted(self) -> None:
-        """SIGINT or SIGTERM has come."""
-        self.stop(now=self._stopping)
+    def interrupted(self, number: int) -> None:
+        """Act on SIGINT or SIGTERM, as Server does."""
+        if number == signal.SIGTERM:
+            self.drain()
+            return
+        self._interrupts += 1
+        signals.log_interrupt(self._interrupts, stopping=self._stopping)
+        self.stop(now=self._interrupts > 1)
 
     def reload_certificates(self) -> None:
         """Load certificate and key again in every thread."""

@@ -11,9 +11,9 @@ went: a thread waits for it, so that a loop that is stuck is no obstacle. (PR_SE
 tell when the thread ends that started the worker, is lost when a process changes its user, cannot
 tell of a death before it was set, and leaves no time to finish requests.)
 
-SIGTERM: finish. SIGQUIT: at once. A repeated SIGTERM means nothing: init systems send it to every
-process of a service, the supervisor does it again. SIGINT and SIGHUP, which a terminal sends to
-all, are the supervisor's to act on.
+SIGTERM: finish, after --drain-delay. SIGQUIT: at once. A repeated SIGTERM means nothing: init
+systems send it to every process of a service, the supervisor does it again. SIGINT and SIGHUP,
+which a terminal sends to all, are the supervisor's to act on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import logs, running
+from .. import _dispositions
+from . import logs, running, signals
 from .config import Config
 from .errors import StartError
 
@@ -44,9 +45,14 @@ LENGTH = struct.Struct("!I")
 RETIRE = b"r"
 # And when it wants to know what the worker has done.
 COUNT = b"c"
+# And to stop it without --drain-delay, before or after SIGTERM.
+STOP = b"s"
 
-# Seconds for requests to end when there is no supervisor any more and no deadline is configured.
+# Seconds for requests, and then for the application's shutdown, once the supervisor has gone and if
+# no deadline is configured.
 _ORPHAN_DEADLINE = 10.0
+# Seconds that cancelled requests have for their clean-up in between.
+_CLEAN_UP = 5.0
 
 
 @dataclass
@@ -98,7 +104,8 @@ class Channel:
         self.send("stats", stats=server.stats().packed())
 
     def watch(self, loop: asyncio.AbstractEventLoop, server: Any, deadline: float) -> None:
-        """End the process when the supervisor has ended: in order, by force after `deadline`."""
+        """End the process when the supervisor has ended. After `deadline` requests are cancelled,
+        and the application has as long for its shutdown before the process ends by force."""
 
         def post(function: Callable[..., None], *args: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so will the process
@@ -111,9 +118,13 @@ class Channel:
                         post(server.retire)
                     if COUNT in data:
                         post(self.tell, server)
+                    if STOP in data:
+                        post(server.stop)
             logs.logger.error("The supervisor is gone: this worker ends.")
             post(server.stop)
             time.sleep(deadline)
+            post(functools.partial(server.stop, now=True))
+            time.sleep(deadline + _CLEAN_UP)
             os._exit(1)
 
         threading.Thread(target=wait, name="mgloop-supervisor-watch", daemon=True).start()
@@ -121,8 +132,8 @@ class Channel:
 
 def main(fd: int) -> None:
     """The process's main function; `fd` is its end of the socket pair."""
-    signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        _dispositions.note_handler(number, signal.signal(number, lambda *_: None))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
@@ -147,8 +158,10 @@ async def _serve(channel: Channel, task: Task) -> None:
         listeners=bound if config.threads > 1 else bound[0],
         on_limit=lambda reason: channel.send("replace", reason=reason),
     )
-    loop.add_signal_handler(signal.SIGTERM, server.stop)
-    loop.add_signal_handler(signal.SIGQUIT, functools.partial(server.stop, now=True))
+    handlers: signals.Handlers = {
+        signal.SIGTERM: server.drain,
+        signal.SIGQUIT: functools.partial(server.stop, now=True),
+    }
     channel.watch(loop, server, config.timeout_graceful_shutdown or _ORPHAN_DEADLINE)
 
     def beat(interval: float) -> None:
@@ -160,9 +173,11 @@ async def _serve(channel: Channel, task: Task) -> None:
         if config.timeout_worker_healthcheck:
             beat(config.timeout_worker_healthcheck / 4)
 
-    await server.serve(handle_signals=False, on_start=on_start)
+    with signals.handled(handlers):
+        await server.serve(handle_signals=False, on_start=on_start)
     if config.metrics_port is not None:
         channel.tell(server)
+    channel.send("ended")
 
 
 def _adopt(fd: int) -> socket.socket:

@@ -55,7 +55,7 @@ class SignalsMixin:
             before = signal.getsignal(sig)
             wakeup = signal.set_wakeup_fd(self._csock.fileno())
         except (TypeError, ValueError, OSError):
-            # asyncio's method says what is wrong. The loop may be closed, the thread another one.
+            # asyncio's method raises the right error: for the number, a closed loop, the thread.
             _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
             return
         try:
@@ -139,7 +139,7 @@ class SignalsMixin:
         self._install_again()
 
     def _install_again(self) -> None:
-        """After a fork: the child runs the loop, whose handlers it had lost until now."""
+        """Install the handlers that the fork has removed: the child runs the loop."""
         if self._handlers_generation == _dispositions.generation:
             return
         handlers = self._signal_handlers.copy()
@@ -149,7 +149,7 @@ class SignalsMixin:
                 self._signal_handlers[sig] = handle
 
     def _forget_those_of_the_parent(self, sig: int) -> None:
-        """After a fork only `sig` has a handler in this process."""
+        """Drop the handlers that a fork has removed, all but that of `sig`."""
         if self._handlers_generation != _dispositions.generation:
             self._handlers_generation = _dispositions.generation
             self._signal_handlers = {sig: self._signal_handlers[sig]}
@@ -171,4 +171,4 @@ class SignalsMixin:
 
 
 def _nothing() -> None:
-    """Stand for a callback until the handle that has it is put back."""
+    """Replace a callback until its handle is put back."""

@@ -90,7 +90,7 @@ class Command:
             [sys.executable, *options, "-m", module, *map(str, arguments)],
             cwd=cwd,
             env=environment(env),
-            stdin=subprocess.DEVNULL,
+            stdin=popen.pop("stdin", subprocess.DEVNULL),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -29,6 +29,7 @@ DEFAULTS = {
     "timeout_body": 0,
     "timeout_keep_alive": 0,
     "timeout_write": 0,
+    "timeout_stream_shutdown": 0,
 }
 
 

@@ -1784,7 +1784,9 @@ async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):
         assert (await client.response())[2] == b"ok"
         if ends:
             serving.site.begin_shutdown()
-        assert (await asyncio.wait_for(client.response(), 5))[0] == 408
+            await asyncio.wait_for(client.ended(), 5)
+        else:
+            assert (await asyncio.wait_for(client.response(), 5))[0] == 408
 
 
 @on_loop

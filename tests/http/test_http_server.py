@@ -418,13 +418,13 @@ def test_a_signal_lets_requests_finish_and_exits_0(folder, number):
     assert "the application has shut down" in command.lines
 
 
-def test_a_second_signal_ends_it_at_once(folder):
+def test_a_second_sigint_ends_it_at_once(folder):
     with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
         with pending(command.url(), "/gate"):
             command.wait_for("in the gate")
-            command.send(signal.SIGTERM)
+            command.send(signal.SIGINT)
             command.wait_for("Shutting down")
-            command.send(signal.SIGTERM)
+            command.send(signal.SIGINT)
             assert command.end() == 0
     assert "the gate was cancelled" in command.lines
     assert "the application has shut down" in command.lines

@@ -86,11 +86,15 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
             os.killpg(command.pid, number)
             command.wait_for("the application has shut down")  # of the one that has no request
             assert command.process.poll() is None
-            os.killpg(command.pid, signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM)
+            os.killpg(command.pid, signal.SIGINT)
+            if number == signal.SIGTERM:
+                command.wait_for("press CTRL[+]C again to cancel them")
+                os.killpg(command.pid, signal.SIGTERM)  # means nothing
+                os.killpg(command.pid, signal.SIGINT)
             assert command.end() == 0
             with pytest.raises((ConnectionError, OSError)):
                 answer()
-    # That was the supervisor's second signal: at once, but in order.
+    # That was the supervisor's second SIGINT: requests are cancelled, and the applications shut down.
     assert command.output.count("the application has shut down") == 2
     assert "the gate was cancelled" in command.output  # a line may be mixed with another worker's
 
@@ -283,14 +287,14 @@ def test_a_stuck_worker_is_replaced_if_so_wanted(folder):
         assert command.stop() == 0
 
 
-def test_a_third_signal_kills(folder):
+def test_a_third_sigint_kills(folder):
     with Supervised(cwd=folder) as command:
         with pending(command.address, "/stuck"):
-            command.send(signal.SIGTERM)
+            command.send(signal.SIGINT)
             command.wait_for("the application has shut down")  # the other one
-            command.send(signal.SIGTERM)
+            command.send(signal.SIGINT)
             command.wait_for("Stopping at once")
-            command.send(signal.SIGTERM)
+            command.send(signal.SIGINT)
             assert command.end() == 0
 
 

@@ -34,9 +34,11 @@ class Site:
                 "ws_ping_timeout": None,
                 "ws_per_message_deflate": True,
                 "timeout_write": 60.0,
+                "timeout_stream_shutdown": 0,
                 **options,
             }
         )
+        self.closing = False
         self.members = []
         self.answers = []
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The answer to a load balancer's health check.
+
+It is 503 as soon as a shutdown begins: during --drain-delay the balancer stops using the server
+before the server refuses connections. Requests pass through here only with --health-path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from .importing import App
+
+
+class Health:
+    """An ASGI application that answers `path` itself; everything else is `app`'s."""
+
+    def __init__(self, app: App, path: str, draining: Callable[[], bool]) -> None:
+        self._app = app
+        self._path = path
+        self._draining = draining
+
+    def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> Any:
+        if scope["type"] == "http" and scope["path"] == self._path:
+            return self._answer(send)
+        return self._app(scope, receive, send)
+
+    async def _answer(self, send: Any) -> None:
+        draining = self._draining()
+        body = b"draining\n" if draining else b"ok\n"
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+        status = 503 if draining else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

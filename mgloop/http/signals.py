@@ -166,7 +166,7 @@ def handlers_of(server: Interruptible) -> dict[int, Callable[[], None]]:
 
 
 class _Hangup:
-    """Handles SIGHUP where there are no certificates: a terminal was closed, or a reload is meant."""
+    """Handles SIGHUP without certificates: the terminal was closed, or a reload is meant."""
 
     def __init__(self, server: Interruptible) -> None:
         self._server = server

@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import socket
-import ssl
 import time
 
 import certificates
@@ -379,7 +378,7 @@ uvicorn.server.Server.handle_exit = handle_exit
     assert f"replacement {signal.SIGTERM.value}" in command.lines
 
 
-# --- start-up and shutdown of the application ------------------------------------------------------
+# --- start-up and shutdown of the application ----------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", 2), ("--threads", 2), ("--reload",)])
@@ -447,7 +446,7 @@ def test_a_terminals_and_a_process_managers_signal_are_one(folder, numbers, work
     assert "shutdown has run" in command.output
 
 
-# --- forked children -------------------------------------------------------------------------------
+# --- forked children -----------------------------------------------------------------------------
 
 DAEMON = """
 async def started():
@@ -546,7 +545,7 @@ async def started():
         end(command)  # after 10 s
 
 
-# --- before the end --------------------------------------------------------------------------------
+# --- before the end ------------------------------------------------------------------------------
 
 
 def health(url):

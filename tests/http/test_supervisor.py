@@ -94,7 +94,7 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
             assert command.end() == 0
             with pytest.raises((ConnectionError, OSError)):
                 answer()
-    # That was the supervisor's second SIGINT: requests are cancelled, and the applications shut down.
+    # That was the supervisor's second SIGINT: it cancels requests, and applications shut down.
     assert command.output.count("the application has shut down") == 2
     assert "the gate was cancelled" in command.output  # a line may be mixed with another worker's
 

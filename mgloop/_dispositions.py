@@ -30,7 +30,7 @@ class _Replaced(NamedTuple):
 
 _replaced: dict[int, _Replaced] = {}
 _wakeup: tuple[int, int] | None = None  # the descriptor of a loop, and the one before it
-_masks: dict[int, set[signal.Signals]] = {}  # of the threads that fork
+_masks: dict[int, set[int | signal.Signals]] = {}  # of the threads that fork
 #: How many forks this process is away from the first one: the table is empty after each.
 generation = 0
 

@@ -24,6 +24,9 @@ Address = tuple[str, int] | tuple[str, None] | None
 #: ASGI's numbers of the versions of TLS are those of the protocol.
 _TLS_VERSIONS = {"TLSv1": 0x0301, "TLSv1.1": 0x0302, "TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
 
+#: Where linux/tcp.h's struct tcp_info has tcpi_bytes_acked, and its size up to there.
+_BYTES_ACKED, _TCP_INFO_SIZE = 120, 128
+
 #: RFC 4514's names of what OpenSSL calls otherwise.
 _SHORT = {
     "commonName": "CN",
@@ -58,6 +61,17 @@ def unread(transport: asyncio.BaseTransport) -> int:
     """Bytes that have come and that nobody has read. A close() would be a reset by the kernel,
     which throws away what it has not sent yet."""
     return _queued(transport, termios.FIONREAD)
+
+
+def taken(transport: asyncio.WriteTransport) -> int:
+    """Return a number that changes when the peer's side acknowledges data."""
+    sock = transport.get_extra_info("socket")
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+        acknowledged: int = struct.unpack_from("=Q", info, _BYTES_ACKED)[0]
+    except (AttributeError, OSError, struct.error):  # not TCP, or closed
+        return -waiting(transport)
+    return acknowledged
 
 
 def _queued(transport: asyncio.BaseTransport, way: int) -> int:

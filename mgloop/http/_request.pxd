@@ -125,6 +125,7 @@ cdef class Request:
     cdef bint has_server
     cdef bint trailers
     cdef bint in_file                   # of which the end has not been sent
+    cdef public object patience         # the asyncio.Timeout of files, while one is sent
     cdef long long length               # as announced and not sent yet
     cdef long long sent                 # bytes of body
     cdef unsigned int pieces            # of the body that have others behind them

@@ -675,6 +675,11 @@ cdef class Request:
         return self.channel.site.config.timeout_write or None
 
     @property
+    def closing(self):
+        """Whether the server shuts down."""
+        return self.channel.site.closing
+
+    @property
     def transport(self):
         """The connection's."""
         return self.channel.transport

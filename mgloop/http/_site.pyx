@@ -74,13 +74,12 @@ cdef bytes header_line(bytes name, bytes value):
 cdef double HANDSHAKE = 60.0
 
 # The time-outs of peers during a shutdown, in seconds; shorter ones of the configuration stay.
-# docs/serve-deploying.md has them in its time-line.
-cdef enum:
-    LAST_HANDSHAKE = 1
-    LAST_HEAD = 1       # for the request of a connection that is made after the shutdown began
-    LAST_BODY = 2       # between two pieces of a request's body
-    LAST_WRITE = 2      # for a client that takes nothing of its response
-    LAST_LINGER = 1     # to answer close_notify, or to close
+# docs/serve-deploying.md has them in its time-line. No sequence of them takes 3 seconds.
+cdef double LAST_HANDSHAKE = 1.0
+cdef double LAST_HEAD = 0.5     # for the first request after a late handshake
+cdef double LAST_BODY = 1.0     # between two pieces of a request's body
+cdef double LAST_WRITE = 2.0    # for a client that reads nothing of its response
+cdef double LAST_LINGER = 1.0   # to answer close_notify, or to close
 
 
 cdef class Member:
@@ -380,6 +379,16 @@ cdef class Site:
             member.begin_shutdown()
             if begins and isinstance(member, Member):
                 (<Member>member).restart_deadlines()
+        if begins:
+            self.watch_files()
+
+    def watch_files(self):
+        """Cut off the clients that do not read the files that they are sent."""
+        from . import files
+
+        for request in self.running:
+            if request.patience is not None:
+                files.watch(request)
 
     cdef int shorten_times(self) except -1:
         """Give peers less time from now on. The deadlines that are set already have to be set

@@ -16,9 +16,14 @@ import stat
 from collections.abc import Coroutine
 from typing import Any, BinaryIO
 
+from . import _peer
+
 _LEAST, _MOST = 64 << 10, 1 << 20
 # A piece that takes longer is followed by a shorter one, and the other way round.
 _SLOW, _FAST = 5.0, 0.5
+# During a shutdown: how often the client's progress is checked, in seconds, and how many checks in
+# a row may find none. A piece can take longer.
+_CHECK_INTERVAL, _CHECKS = 1.0, 2
 
 
 def whole(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
@@ -103,6 +108,9 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
     await asyncio.sleep(0)
     try:
         async with asyncio.timeout(limit) as patience:
+            request.patience = patience
+            if request.closing:
+                watch(request)
             while offset < end:
                 if transport.is_closing():
                     raise ConnectionError
@@ -121,4 +129,22 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
     except (ConnectionError, TimeoutError):
         request.client_left()
         return False
+    finally:
+        request.patience = None
     return True
+
+
+def watch(request: Any) -> None:
+    """Have a client that takes nothing of its file cut off sooner than the time-out says."""
+    _check(request, request.patience, None, 0)
+
+
+def _check(request: Any, patience: asyncio.Timeout, before: int | None, idle: int) -> None:
+    if request.patience is not patience:
+        return
+    taken = _peer.taken(request.transport)
+    idle = idle + 1 if taken == before else 0
+    if idle >= _CHECKS:
+        patience.reschedule(request.loop.time())
+    else:
+        request.loop.call_later(_CHECK_INTERVAL, _check, request, patience, taken, idle)

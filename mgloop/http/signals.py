@@ -37,7 +37,6 @@ class Interruptible(Protocol):
     """A server, as far as signals are concerned."""
 
     config: Config
-    should_exit: bool
 
     def interrupted(self, number: int) -> None: ...
     def reload_certificates(self) -> None: ...
@@ -160,7 +159,7 @@ def handlers_of(server: Interruptible) -> dict[int, Callable[[], None]]:
     }
     if server.config.tls:
         handlers[signal.SIGHUP] = server.reload_certificates
-    elif signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+    elif signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else nohup has set SIG_IGN
         handlers[signal.SIGHUP] = _Hangup(server)
     return handlers
 

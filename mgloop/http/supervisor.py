@@ -534,13 +534,14 @@ class Supervisor:
     async def _serve_on(self) -> None:
         """Wait for --drain-delay, or until SIGINT comes or all workers have ended."""
         hurrying = asyncio.ensure_future(self._hurrying.wait())
-        ended = asyncio.gather(*(worker.ended for worker in self._workers))
+        events: list[asyncio.Future[Any]] = [
+            hurrying,
+            asyncio.gather(*(worker.ended for worker in self._workers)),
+        ]
         for worker in self._workers:
             worker.stop(self._kill_after())
         await asyncio.wait(
-            [hurrying, ended],
-            timeout=self.config.drain_delay,
-            return_when=asyncio.FIRST_COMPLETED,
+            events, timeout=self.config.drain_delay, return_when=asyncio.FIRST_COMPLETED
         )
         hurrying.cancel()
         await asyncio.wait([hurrying])

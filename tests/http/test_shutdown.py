@@ -73,6 +73,11 @@ async def websocket(scope, receive, send):
 async def root(receive, send):
     await answer(send, b"%d" % os.getpid())
 
+async def file(receive, send):
+    headers = [(b"content-length", b"%d" % os.path.getsize("large"))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.pathsend", "path": os.path.abspath("large")})
+
 async def slow(receive, send):
     say("begun")
     try:
@@ -127,7 +132,7 @@ async def looks_for_uvicorn(receive, send):
     await send({"type": "http.response.body", "body": b"end\\n"})
 
 PATHS = {
-    "/": root, "/slow": slow, "/upload": upload, "/sends": sends,
+    "/": root, "/file": file, "/slow": slow, "/upload": upload, "/sends": sends,
     "/receives": receives, "/waits": waits, "/uvicorn": looks_for_uvicorn,
 }
 """
@@ -176,7 +181,7 @@ def upgrade(path):
 
 
 def read_until(sock, end):
-    """Receive until `end` has come; what has come."""
+    """Receive until `end` has come; return the data."""
     data = b""
     while end not in data:
         piece = sock.recv(65536)
@@ -199,7 +204,7 @@ def end(command, number=signal.SIGTERM):
     assert command.stop(number) == 0
     seconds = time.monotonic() - begun
     assert "shutdown has run" in command.output
-    print(f"ended after {seconds:.2f} s")  # for whoever measures the time-line
+    print(f"ended after {seconds:.2f} s")  # pytest -rP shows the measured time-line
     return seconds
 
 
@@ -287,11 +292,31 @@ def test_a_body_that_does_not_come_is_not_waited_for(folder, dripping):
     assert "told http.disconnect" in command.output
 
 
-def test_a_client_that_takes_nothing_of_its_response_is_cut_off(folder):
+@pytest.mark.parametrize("path", ["/", "/file"])
+def test_a_client_that_takes_nothing_of_its_response_is_cut_off(folder, path):
+    with open(folder / "large", "wb") as file:
+        file.truncate(1 << 28)
     write_app(folder, APP.replace('b"%d" % os.getpid()', "bytes(1 << 26)"))
-    with serve(folder) as command, tcp(command.url(), request("/")) as sock:
+    with serve(folder) as command, tcp(command.url(), request(path)) as sock:
         read_until(sock, b"\r\n\r\n")
         assert end(command) < SOON
+
+
+def test_a_file_that_is_read_slowly_is_sent_to_its_end(folder):
+    with open(folder / "large", "wb") as file:
+        file.truncate(size := 3 << 20)
+    with serve(folder) as command, tcp(command.url(), request("/file")) as sock:
+        head, _, data = read_until(sock, b"\r\n\r\n").partition(b"\r\n\r\n")
+        assert b"content-length: %d" % size in head
+        command.send(signal.SIGTERM)
+        command.wait_for("Shutting down")
+        received = len(data)
+        for _ in range(10):  # longer than a client that takes nothing has
+            time.sleep(0.5)
+            received += len(sock.recv(65536))
+        while received < size:
+            received += len(sock.recv(65536))
+        assert command.end() == 0
 
 
 # --- responses -----------------------------------------------------------------------------------
@@ -511,7 +536,7 @@ def test_workers_with_forked_children_go_when_they_are_replaced(folder):
 
 @pytest.mark.parametrize("options", [(), ("--loop", "asyncio"), ("--workers", 2)])
 def test_the_signal_of_a_child_is_not_the_servers(folder, options):
-    """Sent at once: the child has not run yet."""
+    """It is sent before the child has run."""
     kill = """
 async def kill(receive, send):
     codes = []
@@ -572,7 +597,7 @@ def test_the_health_check_fails_before_connections_are_refused(folder, options):
         get(url)
         command.send(signal.SIGTERM)  # means nothing
         get(url)
-        assert end(command, signal.SIGINT) < SOON  # somebody who does not want to wait
+        assert end(command, signal.SIGINT) < SOON  # a user who does not want to wait
 
 
 def test_the_drain_delay_ends(folder):

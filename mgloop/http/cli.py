@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.configure(config)
         if check:
             return _check(config)
-        running.run(config)
+        running.run(config, on_end=running.exit_in_time)
     except StartError as exc:
         return running.report(exc)
     except KeyboardInterrupt:

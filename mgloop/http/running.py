@@ -12,6 +12,8 @@ import importlib
 import os
 import platform
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +22,9 @@ from .config import OPTIONS, Config, guess
 from .errors import ApplicationError, ConfigError, StartError
 from .importing import import_from_string, look_in_app_dir
 from .logs import logger, writes_json
+
+# Seconds that the process of the command has for its exit when the server has ended.
+_EXIT = 10.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -57,19 +62,37 @@ def announce(config: Config, urls: list[str]) -> None:
     logger.info("Serving on %s (Press CTRL+C to quit)", ", ".join(urls))
 
 
-def run(config: Config) -> None:
-    """Serve until a signal ends it."""
+def run(config: Config, *, on_end: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal ends it. on_end: called when a server without a supervisor has ended."""
     if config.supervised:
         from .supervisor import supervise
 
         supervise(config)
     else:
-        run_loop(loop_factory(config), lambda: _serve(config))
+        run_loop(loop_factory(config), lambda: _serve(config, on_end))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, on_end: Callable[[], None]) -> None:
     server = make_server(config)
     await server.serve(on_start=lambda: announce(config, server.urls))
+    on_end()
+
+
+def exit_in_time() -> None:
+    """End the process by force if it does not exit: Python waits for threads and child processes
+    of the application that are not daemonic, and for what runs in executors. uvicorn's process ends
+    there by the signal that it raises again, a supervisor kills its workers."""
+    threading.Thread(target=_exit_late, name="mgloop-exit", daemon=True).start()
+
+
+def _exit_late() -> None:
+    time.sleep(_EXIT)
+    logger.warning(
+        "The process has not exited %g seconds after the end of the server: a thread or a child"
+        " process of the application still runs. It is ended by force.",
+        _EXIT,
+    )
+    os._exit(0)
 
 
 def make_server(config: Config, **options: Any) -> Any:

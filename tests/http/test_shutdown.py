@@ -558,16 +558,32 @@ PATHS["/kill"] = kill
         end(command)
 
 
-def test_a_worker_that_does_not_exit_is_killed(folder):
-    thread = """
+THREAD = """
 async def started():
     threading.Thread(target=time.sleep, args=(600,)).start()
 """
-    write_app(folder, APP + thread)
-    with serve(folder, "--workers", 2) as command:
+EXECUTOR = """
+async def started():
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
+"""
+CHILD = """
+async def started():
+    fork.Process(target=time.sleep, args=(600,)).start()
+"""
+
+
+@pytest.mark.parametrize("leaves", [THREAD, EXECUTOR, CHILD], ids=["thread", "executor", "child"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_does_not_exit_is_ended_by_force(folder, leaves, workers):
+    write_app(folder, APP + leaves)
+    with serve(folder, "--workers", workers) as command:
         command.url()
-        command.wait_for("is ready")
-        end(command)  # after 10 s
+        for _ in range(workers - 1):
+            command.wait_for("is ready")
+        command.send(signal.SIGTERM)
+        command.wait_for("shutdown has run")
+        # Not end(): a child that is not daemonic outlives the process, and keeps the pipe open.
+        assert command.process.wait(PATIENCE) == 0
 
 
 # --- before the end ------------------------------------------------------------------------------

@@ -155,7 +155,10 @@ class Server:
             self._listeners = sockets.open_all(config)
             self.sockets = self._listeners.of_slot(0)
             await self._around.enter_async_context(prometheus.endpoint(self.config, self._accounts))
-        app = importing.load(config) if self._app is None else self._app
+        app = self._app
+        if app is None:
+            with signals.interrupted_import(loop):
+                app = importing.load(config)
         lifespan = Lifespan(app, config.lifespan)
         await lifespan.startup()
         self._lifespan = lifespan
@@ -371,7 +374,11 @@ class Server:
                 if not starting.done():
                     await self._give_up(starting)
                     return
-                starting.result()
+                try:
+                    starting.result()
+                except signals.StoppedError:
+                    logger.warning("Stopped while the application was imported.")
+                    return
                 if on_start is not None and not self._stopping.is_set():
                     on_start()
                 await self._stopping.wait()

@@ -43,17 +43,26 @@ class Interruptible(Protocol):
     def stop(self) -> None: ...
 
 
+class StoppedError(BaseException):
+    """A signal has come while the application was imported."""
+
+
 class ExitSignals:
     """The owner of the handlers of a loop's servers, with the attributes of uvicorn's Server."""
 
     def __init__(self) -> None:
         self.should_exit = False
         self.force_exit = False
+        self.importing = False
         self._captured_signals: list[int] = []
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal; the wake-up descriptor has the loop do the rest."""
+        """Note the signal; the wake-up descriptor has the loop do the rest. An import, which the
+        loop waits for, is broken off."""
         self.should_exit = True
+        if self.importing:
+            self.importing = False
+            raise StoppedError
 
     def tell_patches(self, number: int) -> None:
         """Call a program's replacement of uvicorn.Server.handle_exit."""
@@ -80,10 +89,11 @@ class _LoopSignals:
         if number in self.handlers:
             self.handlers[number].append(handler)
             return
-        before = self.before[number] = signal.getsignal(number)
-        self.handlers[number] = [handler]
+        before = signal.getsignal(number)
         wakeup = _dispositions.wakeup_fd()
         self.loop.add_signal_handler(number, self._call, number)
+        self.handlers[number] = [handler]
+        self.before[number] = before
         if (present := _dispositions.wakeup_fd()) != wakeup:  # as with a loop that is not mgloop's
             _dispositions.note_wakeup(present, wakeup)
         if number in EXITS:
@@ -125,16 +135,26 @@ def handled(handlers: Handlers) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     ours = _loops.setdefault(loop, _LoopSignals(loop))
-    with contextlib.ExitStack() as around:
-        for number, handler in handlers.items():
-            ours.add(number, handler)
-            around.callback(ours.remove, number, handler)
-        try:
+    try:
+        with contextlib.ExitStack() as around:
+            for number, handler in handlers.items():
+                ours.add(number, handler)
+                around.callback(ours.remove, number, handler)
             yield
-        finally:
-            around.close()
-            if not ours.handlers:
-                _loops.pop(loop, None)
+    finally:
+        if not ours.handlers:
+            _loops.pop(loop, None)
+
+
+@contextlib.contextmanager
+def interrupted_import(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Raise StoppedError in the block at SIGINT or SIGTERM, if `loop` handles them."""
+    exits = _loops[loop].exits if loop in _loops else ExitSignals()
+    exits.importing = True
+    try:
+        yield
+    finally:
+        exits.importing = False
 
 
 def log_interrupt(count: int, *, stopping: bool) -> None:

@@ -175,6 +175,7 @@ async def _serve(channel: Channel, task: Task) -> None:
 
     with signals.handled(handlers):
         await server.serve(handle_signals=False, on_start=on_start)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # a repeated one must not cut the exit short
     if config.metrics_port is not None:
         channel.tell(server)
     channel.send("ended")

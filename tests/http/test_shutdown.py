@@ -426,6 +426,17 @@ async def started():
     assert "its start-up is cancelled" in command.output
 
 
+@pytest.mark.parametrize("options", [(), ("--workers", 2)])
+def test_an_import_that_waits_is_ended_by_one_signal(folder, options):
+    write_app(folder, APP + "\nsay('importing')\ntime.sleep(600)\n")
+    with serve(folder, *options) as command:
+        command.wait_for("importing")
+        begun = time.monotonic()
+        assert command.stop() == 0
+        assert time.monotonic() - begun < SOON
+    assert "Stopped while the application was imported" in command.output
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_does_not_cut_the_applications_shutdown(folder, second, workers):

@@ -37,6 +37,10 @@ PROGRAMS = {
     "multiprocessing": nullcontext,
     "frameworks": nullcontext,
     "selecting": nullcontext,
+    "sse_starlette": nullcontext,
+    "served_processes": nullcontext,
+    "gevent": nullcontext,
+    "eventlet": nullcontext,
 }
 
 #: Programs with requirements of their own.
@@ -44,6 +48,10 @@ REQUIREMENTS = {
     "aiofastnet": "aiofastnet",
     "frameworks": "frameworks",
     "selecting": "selecting",
+    "sse_starlette": "sse_starlette",
+    "served_processes": "sse_starlette",
+    "gevent": "greenlets",
+    "eventlet": "greenlets",
 }
 
 #: Programs that read another project's source distribution.

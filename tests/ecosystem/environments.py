@@ -119,7 +119,9 @@ class Environments:
         folder = self.base / "sdists"
         entry = _pinned("sdists.txt", name)
         version = entry.split()[0].partition("==")[2]
-        archive = folder / f"{name}-{version}.tar.gz"
+        # Source distributions are named with underscores instead of hyphens.
+        stem = f"{name.replace('-', '_')}-{version}"
+        archive = folder / f"{stem}.tar.gz"
         wanted = entry.partition("sha256:")[2].strip()
         if not archive.exists() or hashlib.sha256(archive.read_bytes()).hexdigest() != wanted:
             folder.mkdir(exist_ok=True)
@@ -140,7 +142,7 @@ class Environments:
                 "-d",
                 folder,
             )
-        unpacked = folder / f"{name}-{version}"
+        unpacked = folder / stem
         shutil.rmtree(unpacked, ignore_errors=True)
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")

@@ -76,3 +76,25 @@ UVLOOP: tuple[Expected, ...] = ()
 PYZMQ: tuple[Expected, ...] = ()
 
 AIOQUIC: tuple[Expected, ...] = ()
+
+ASYNCPG: tuple[Expected, ...] = ()
+
+REDIS: tuple[Expected, ...] = ()
+
+PSYCOPG: tuple[Expected, ...] = ()
+
+AIOSMTPD: tuple[Expected, ...] = ()
+
+TWISTED: tuple[Expected, ...] = ()
+
+AIOFTP: tuple[Expected, ...] = ()
+
+AIORTC: tuple[Expected, ...] = ()
+
+QUART: tuple[Expected, ...] = ()
+
+CHANNELS: tuple[Expected, ...] = ()
+
+SANIC: tuple[Expected, ...] = ()
+
+ENGINEIO: tuple[Expected, ...] = ()

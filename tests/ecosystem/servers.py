@@ -39,6 +39,32 @@ def _account() -> dict:
     )
 
 
+def as_ordinary_user() -> list[str]:
+    """Return the prefix of a command that must not run as root; empty for an ordinary user.
+
+    The command runs in a user namespace where root has another id. Its own files, such as an
+    interpreter in root's home directory, stay readable, which they are not after ``setuid()``.
+    """
+    account = _account()
+    if not account:
+        return []
+    prefix = [
+        "unshare",
+        "--user",
+        f"--map-user={account['user']}",
+        f"--map-group={account['group']}",
+    ]
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as exc:
+        reason = getattr(exc, "stderr", None) or exc
+        raise ServerError(
+            f"running as root, and unshare(1) cannot make a user namespace ({reason}); run as an "
+            "ordinary user, or install util-linux 2.38 or later"
+        ) from None
+    return prefix
+
+
 @contextmanager
 def _folder(account: dict) -> Iterator[Path]:
     # Not below TMPDIR: the path of a UNIX socket has 107 bytes at most.
@@ -95,6 +121,24 @@ def _postgres_binary(name: str) -> str:
     if not found:
         raise ServerError(f"{name} is not installed; on Debian: apt-get install postgresql")
     return found
+
+
+@contextmanager
+def postgres_binaries() -> Iterator[dict[str, str]]:
+    """Yield where PostgreSQL's programs are, for a suite that starts them itself."""
+    # Some of the programs may have a link on PATH: the folder that the link leads to has them all.
+    yield {"PGINSTALLATION": str(Path(_postgres_binary("initdb")).resolve().parent)}
+
+
+@contextmanager
+def postgres_as_psycopg_expects() -> Iterator[dict[str, str]]:
+    """A PostgreSQL whose address is in the variable that psycopg's suite reads.
+
+    The variables of libpq are not set: the suite asserts that they have no effect.
+    """
+    with postgres() as variables:
+        dsn = "host={PGHOST} port={PGPORT} user={PGUSER} dbname={PGDATABASE}"
+        yield {"PSYCOPG_TEST_DSN": dsn.format_map(variables)}
 
 
 @contextmanager

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.ecosystem import expectations
+from tests.ecosystem import expectations, servers
 from tests.ecosystem.environments import HERE, Environments
 
 LOOP_CLASSES = {
@@ -28,20 +30,30 @@ LOOP_CLASSES = {
 }
 
 
+#: What a run of a suite may take over one loop.
+TIME_LIMIT = 900
+
+
 class Suite(NamedTuple):
     """How to run a project's suite: what to leave out of the sources, and pytest's arguments."""
 
     leave_out: str | None
+    #: A ``{NAME}`` stands for a variable that the server yields.
     arguments: tuple[str, ...]
     expected: tuple[expectations.Expected, ...]
     #: Whether ``overlays/`` has files to lay over the sources.
     overlay: bool = False
     #: Whose sources and requirements they are, where the target has another name.
     project: str | None = None
+    #: Start a server that runs for as long as the suite, and yield variables for its environment.
+    server: Callable[[], AbstractContextManager[Mapping[str, str] | None]] = nullcontext
+    #: Further variables for the environment of the suite.
+    variables: Mapping[str, str] = {}
+    #: Run the suite under another user id if it would run as root.
+    unprivileged: bool = False
+    #: Seconds that one run over one loop may take.
+    time_limit: int = TIME_LIMIT
 
-
-#: What a run of a suite may take over one loop.
-TIME_LIMIT = 900
 
 #: For projects that do not configure pytest: it would go on looking in the folders above.
 NO_CONFIGURATION = ("-c", os.devnull, "--rootdir=.")
@@ -138,6 +150,96 @@ SUITES = {
         (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "tests/test_asyncio.py"),
         expectations.AIOQUIC,
     ),
+    # The suite starts PostgreSQL itself, which is why it does not run as root. The test of the
+    # sources' style needs linters.
+    "asyncpg-suite": Suite(
+        "asyncpg",
+        ("-p", "no:cacheprovider", "--timeout=120", "--ignore=tests/test__sourcecode.py", "tests"),
+        expectations.ASYNCPG,
+        server=servers.postgres_binaries,
+        unprivileged=True,
+        time_limit=1800,
+    ),
+    # The other half of redis-py's tests is synchronous. Left out are the tests that need a cluster,
+    # modules of Redis Stack or several databases in containers.
+    "redis-suite": Suite(
+        "redis",
+        ("-p", "no:cacheprovider", "--timeout=60", "-m", "not onlycluster and not redismod",
+         "--redis-url=redis://127.0.0.1:{ECOSYSTEM_REDIS_PORT}/0",
+         "--ignore=tests/test_asyncio/test_scenario", "tests/test_asyncio"),
+        expectations.REDIS,
+        server=servers.redis,
+    ),
+    # The synchronous half makes no loop; psycopg's own options ask for random order.
+    "psycopg-suite": Suite(
+        "psycopg",
+        ("-p", "no:cacheprovider", "--timeout=120", "-k", "async", "-m", "not slow and not mypy",
+         "tests"),
+        expectations.PSYCOPG,
+        server=servers.postgres_as_psycopg_expects,
+    ),
+    # The project's own options need pytest-cov, and take a warning of pkg_resources for an error.
+    "aiosmtpd": Suite(
+        None,
+        ("-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore:pkg_resources is deprecated",
+         "-o", "asyncio_default_fixture_loop_scope=function", "--timeout=60", "aiosmtpd/tests"),
+        expectations.AIOSMTPD,
+    ),
+    # Left out are the classes that the suite makes for reactors other than asyncio's, and the
+    # packages whose tests replace the reactor by a clock. A name that begins with "Test" is a
+    # mix-in here: only subclasses of TestCase are tests.
+    "twisted": Suite(
+        None,
+        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "-p", "ecosystem_twisted", "--timeout=180",
+         "-o", "python_classes=None",
+         "-k", "not _SelectReactor and not ThreadedSelectReactor and not GIReactor and not "
+         "PollReactor",
+         *(f"src/twisted/{name}" for name in
+           ("internet/test", "test", "web/test", "protocols/test", "protocols/haproxy/test",
+            "application"))),
+        expectations.TWISTED,
+        time_limit=3600,
+    ),
+    "quart": Suite(
+        "src",
+        ("-p", "no:cacheprovider", "-o", "addopts=", "--timeout=60", "tests"),
+        expectations.QUART,
+    ),
+    # The sample project needs a browser.
+    "channels": Suite(
+        "channels",
+        ("-p", "no:cacheprovider", "--timeout=60", "-o", "asyncio_mode=auto",
+         "--ignore=tests/sample_project", "tests"),
+        expectations.CHANNELS,
+    ),
+    # Left out are benchmarks and the tests of annotations, which need mypy. The setting keeps Sanic
+    # from uvloop, which it requires.
+    "sanic": Suite(
+        "sanic",
+        ("-p", "no:cacheprovider", "--timeout=60", "--ignore=tests/benchmark",
+         "--ignore=tests/performance", "--ignore=tests/typing", "--ignore=tests/http3", "tests"),
+        expectations.SANIC,
+        variables={"SANIC_USE_UVLOOP": "false"},
+        time_limit=1800,
+    ),
+    "python-engineio": Suite(
+        "src",
+        ("-p", "no:cacheprovider", "--timeout=60", "tests/async"),
+        expectations.ENGINEIO,
+    ),
+    # The project's own options need pytest-cov, and end the run at the first failure.
+    "aioftp": Suite(
+        "src",
+        ("-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib", "--timeout=60",
+         "tests"),
+        expectations.AIOFTP,
+    ),
+    "aiortc": Suite(
+        "src",
+        ("-p", "no:cacheprovider", "--timeout=120", "tests"),
+        expectations.AIORTC,
+        time_limit=1800,
+    ),
 }  # fmt: skip
 
 
@@ -154,6 +256,25 @@ PLUGIN_OPTIONS = (
 
 class SuiteError(Exception):
     """The suite could not be run, or not over the loop it was meant for."""
+
+
+def _command(
+    python: Path, suite: Suite, variables: Mapping[str, str], extra: list[str]
+) -> list[str]:
+    """Return the command that runs *suite*, with the *variables* of its server."""
+    return [
+        *(servers.as_ordinary_user() if suite.unprivileged else []),
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "ecosystem_record",
+        "--tb=short",
+        *PLUGIN_OPTIONS,
+        *(argument.format_map(variables) for argument in suite.arguments),
+        *extra,
+    ]
 
 
 def _run(
@@ -177,41 +298,31 @@ def _run(
             "ECOSYSTEM_LOOP": LOOP_CLASSES[loop],
             "ECOSYSTEM_RECORD": str(record),
             "ECOSYSTEM_COUNTS": str(counts),
+            **suite.variables,
         }
         if only is not None:
             wanted = Path(scratch, "only")
             wanted.write_text(json.dumps(sorted(only)))
             environment["ECOSYSTEM_ONLY"] = str(wanted)
-        command = [
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "ecosystem_record",
-            "--tb=short",
-            *PLUGIN_OPTIONS,
-            *suite.arguments,
-            *extra,
-        ]
         print(f"  over {loop} ...", flush=True)
         try:
-            done = subprocess.run(
-                command,
-                cwd=source,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-                errors="replace",
-                timeout=TIME_LIMIT,
-            )
+            with suite.server() as variables:
+                done = subprocess.run(
+                    _command(python, suite, variables or {}, extra),
+                    cwd=source,
+                    env=environment | (variables or {}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    check=False,
+                    errors="replace",
+                    timeout=suite.time_limit,
+                )
         except subprocess.TimeoutExpired as exc:
             said = (exc.stdout or b"").decode(errors="replace")
             raise SuiteError(
-                f"pytest over {loop} did not end within {TIME_LIMIT} s:\n{said[-4000:]}"
+                f"pytest over {loop} did not end within {suite.time_limit} s:\n{said[-4000:]}"
             ) from None
         if not record.exists():
             raise SuiteError(

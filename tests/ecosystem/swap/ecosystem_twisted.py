@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""pytest plugin: makes asyncio's reactor the default one, as ``trial --reactor asyncio`` does.
+
+It must be installed before any module imports ``twisted.internet.reactor``. The package is the one
+of the sources, in whose folder pytest starts: the ids of tests outside that folder name no file.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path("src").resolve()))
+
+from twisted.internet import asyncioreactor
+
+asyncioreactor.install()

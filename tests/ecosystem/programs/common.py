@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import importlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -72,23 +73,50 @@ def server(app: str, *options: str, log_level: str = "critical") -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(*command: str) -> Iterator[int]:
-    """A server of this folder as a process, which is told its listener by ``--fd``; its port.
+def started(*command: str) -> Iterator[tuple[subprocess.Popen, int]]:
+    """Start a server of this folder with a listener that it inherits; yield its process and port.
 
-    What it has not accepted yet waits in the kernel.
+    A connection that the server has not accepted yet waits in the kernel. The process is the
+    leader of a session of its own, in which ``session()`` finds its children.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         process = subprocess.Popen(
             [*command, "--fd", str(listener.fileno())],
             pass_fds=[listener.fileno()],
             cwd=Path(__file__).parent,
+            start_new_session=True,
         )
         try:
-            yield listener.getsockname()[1]
-            expect(process.poll() is None, "the server is still there")
+            yield process, listener.getsockname()[1]
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(30)
+            finally:
+                for pid in session(process.pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[int]:
+    """Start a server as ``started()`` does, and yield its port."""
+    with started(*command) as (process, port):
+        yield port
+        expect(process.poll() is None, "the server is still there")
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes that are in the session of *leader* and not yet reaped."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                # The name of the program, in parentheses, may have blanks.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                state, member = fields[0], int(fields[3])
+                if member == leader and state != "Z":
+                    found.append(int(entry.name))
+    return found
 
 
 def open_descriptors() -> int:

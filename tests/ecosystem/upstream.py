@@ -160,20 +160,21 @@ SUITES = {
         unprivileged=True,
         time_limit=1800,
     ),
-    # The other half of redis-py's tests is synchronous. Left out are the tests that need a cluster,
-    # modules of Redis Stack or several databases in containers.
+    # The other half of redis-py's tests is synchronous. Left out are the tests that need a cluster
+    # or replace one by mocks, modules of Redis Stack, or several databases in containers.
     "redis-suite": Suite(
         "redis",
         ("-p", "no:cacheprovider", "--timeout=60", "-m", "not onlycluster and not redismod",
          "--redis-url=redis://127.0.0.1:{ECOSYSTEM_REDIS_PORT}/0",
-         "--ignore=tests/test_asyncio/test_scenario", "tests/test_asyncio"),
+         "--ignore=tests/test_asyncio/test_scenario",
+         "--ignore-glob=tests/test_asyncio/test_cluster*", "tests/test_asyncio"),
         expectations.REDIS,
         server=servers.redis,
     ),
-    # The synchronous half makes no loop; psycopg's own options ask for random order.
+    # The synchronous half makes no loop. The suite's conftest needs pytest's cache.
     "psycopg-suite": Suite(
         "psycopg",
-        ("-p", "no:cacheprovider", "--timeout=120", "-k", "async", "-m", "not slow and not mypy",
+        ("--timeout=120", "-k", "async", "-m", "not slow and not mypy",
          "tests"),
         expectations.PSYCOPG,
         server=servers.postgres_as_psycopg_expects,
@@ -216,7 +217,7 @@ SUITES = {
     # from uvloop, which it requires.
     "sanic": Suite(
         "sanic",
-        ("-p", "no:cacheprovider", "--timeout=60", "--ignore=tests/benchmark",
+        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "--ignore=tests/benchmark",
          "--ignore=tests/performance", "--ignore=tests/typing", "--ignore=tests/http3", "tests"),
         expectations.SANIC,
         variables={"SANIC_USE_UVLOOP": "false"},
@@ -230,13 +231,13 @@ SUITES = {
     # The project's own options need pytest-cov, and end the run at the first failure.
     "aioftp": Suite(
         "src",
-        ("-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib", "--timeout=60",
-         "tests"),
+        ("-p", "no:cacheprovider", "-p", "ecosystem_aioftp", "-o", "addopts=",
+         "--import-mode=importlib", "--timeout=60", "tests"),
         expectations.AIOFTP,
     ),
     "aiortc": Suite(
         "src",
-        ("-p", "no:cacheprovider", "--timeout=120", "tests"),
+        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=120", "tests"),
         expectations.AIORTC,
         time_limit=1800,
     ),

@@ -170,6 +170,7 @@ SUITES = {
          "--ignore-glob=tests/test_asyncio/test_cluster*", "tests/test_asyncio"),
         expectations.REDIS,
         server=servers.redis,
+        time_limit=1800,
     ),
     # The synchronous half makes no loop. The suite's conftest needs pytest's cache.
     "psycopg-suite": Suite(
@@ -178,6 +179,7 @@ SUITES = {
          "tests"),
         expectations.PSYCOPG,
         server=servers.postgres_as_psycopg_expects,
+        time_limit=1800,
     ),
     # The project's own options need pytest-cov, and take a warning of pkg_resources for an error.
     "aiosmtpd": Suite(
@@ -228,11 +230,12 @@ SUITES = {
         ("-p", "no:cacheprovider", "--timeout=60", "tests/async"),
         expectations.ENGINEIO,
     ),
-    # The project's own options need pytest-cov, and end the run at the first failure.
+    # The project's own options need pytest-cov, and end the run at the first failure. The tests of
+    # throttling replace sleeps by a sum of delays, to which they allow half a second of real time.
     "aioftp": Suite(
         "src",
         ("-p", "no:cacheprovider", "-p", "ecosystem_aioftp", "-o", "addopts=",
-         "--import-mode=importlib", "--timeout=60", "tests"),
+         "--import-mode=importlib", "--timeout=60", "--ignore=tests/test_throttle.py", "tests"),
         expectations.AIOFTP,
     ),
     "aiortc": Suite(

@@ -3,6 +3,8 @@
 
 It must be installed before any module imports ``twisted.internet.reactor``. The package is the one
 of the sources, in whose folder pytest starts: the ids of tests outside that folder name no file.
+The suite's time-outs are extended: some give five seconds to an interpreter that starts, which also
+imports the loop here.
 """
 
 import sys
@@ -13,3 +15,14 @@ sys.path.insert(0, str(Path("src").resolve()))
 from twisted.internet import asyncioreactor
 
 asyncioreactor.install()
+
+from twisted.trial import unittest
+
+_get_timeout = unittest.TestCase.getTimeout
+
+
+def _extended(self):
+    return 10 * _get_timeout(self)
+
+
+unittest.TestCase.getTimeout = _extended

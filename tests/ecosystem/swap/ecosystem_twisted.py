@@ -13,10 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path("src").resolve()))
 
 from twisted.internet import asyncioreactor
+from twisted.trial import unittest
 
 asyncioreactor.install()
-
-from twisted.trial import unittest
 
 _get_timeout = unittest.TestCase.getTimeout
 

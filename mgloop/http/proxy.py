@@ -74,7 +74,7 @@ class TrustedProxies:
 
     def trusts(self, host: str) -> bool:
         """Whether the address is one of theirs."""
-        # Any text can stand in the place of an address, and a long one would stay in the cache.
+        # A header can give any text as an address. The cache must not hold long ones.
         return self.everybody or (len(host) <= _LONGEST_ADDRESS and self._known(host))
 
     def _trusts(self, host: str) -> bool:

@@ -522,7 +522,8 @@ def _stop_accepting(
     server is closed by then. So close the socket alone, with the hook that Server.close() calls.
     """
     stop_serving = getattr(loop, "_stop_serving", None)
-    if stop_serving is None:  # not derived from asyncio's BaseEventLoop
+    if stop_serving is None:
+        # The loop does not derive from BaseEventLoop.
         server.close()
         sock.close()
     else:

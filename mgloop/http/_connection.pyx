@@ -951,7 +951,7 @@ cdef class Connection(Channel):
         """Give the client little time during a shutdown: to close, or to read more."""
         mgl_deadline_unset(&self.write_deadline)
         self.unsent = _peer.waiting(self.transport)
-        self.stalled = 0
+        self.progress_at = mgl_coarse_time()
         return self.set_deadline(MGL_LINGER)
 
     cdef int restart_deadlines(self) except -1:

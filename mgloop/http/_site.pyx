@@ -394,12 +394,16 @@ cdef class Site:
         """Give peers less time from now on. The deadlines that are set already have to be set
         again, because each queue of them is in the order of time."""
         cdef double *lasts = self.deadlines.lasts
+        cdef double latest = mgl_coarse_time() + LAST_HANDSHAKE
+        cdef mgl_deadline *handshake = self.handshakes_end.after
         lasts[MGL_HEAD] = shorter(lasts[MGL_HEAD], LAST_HEAD)
         lasts[MGL_BODY] = shorter(lasts[MGL_BODY], LAST_BODY)
         self.timeout_write = shorter(self.timeout_write, LAST_WRITE)
         lasts[MGL_WRITE] = self.timeout_write / 4
         lasts[MGL_LINGER] = LAST_LINGER
-        self.handshakes_end = min(self.handshakes_end, mgl_coarse_time() + LAST_HANDSHAKE)
+        while handshake is not &self.handshakes_end:
+            handshake.when = min(handshake.when, latest)
+            handshake = handshake.after
         return 0
 
     def end_streams(self):

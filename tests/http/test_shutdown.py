@@ -342,7 +342,7 @@ def test_a_second_sigint_cancels_requests(folder, options):
         command.wait_for("Shutting down")
         command.send(signal.SIGINT)
         assert command.end() == 0
-    assert "cancelled" in command.lines
+    assert "cancelled" in command.output
     assert "shutdown has run" in command.output
 
 
@@ -360,7 +360,7 @@ def test_a_stream_without_an_end_is_told(folder, path, says, workers):
     with serve(folder, *options) as command, tcp(command.url(), request(path)) as sock:
         assert b"begun" in read_until(sock, b"begun")
         assert end(command) < SOON
-        assert says in command.lines
+        assert says in command.output
         assert not read_all(sock).endswith(b"0\r\n\r\n")  # the client sees that it was cut
     assert "Closing 1 streams that have not ended in time." in command.output
     assert "Traceback" not in command.output
@@ -400,7 +400,7 @@ uvicorn.server.Server.handle_exit = handle_exit
     with serve(folder) as command:
         command.url()
         end(command)
-    assert f"replacement {signal.SIGTERM.value}" in command.lines
+    assert f"replacement {signal.SIGTERM.value}" in command.output
 
 
 # --- start-up and shutdown of the application ----------------------------------------------------
@@ -422,7 +422,7 @@ async def started():
         begun = time.monotonic()
         assert command.stop() == 0
         assert time.monotonic() - begun < SOON
-    assert "cleaned up" in command.lines
+    assert "cleaned up" in command.output
     assert "its start-up is cancelled" in command.output
 
 
@@ -457,7 +457,7 @@ def test_the_applications_shutdown_is_not_cut_by_the_deadline_of_requests(folder
         with pending(command.url(), "/slow"):
             command.wait_for("begun")
             end(command)
-    assert "cancelled" in command.lines
+    assert "cancelled" in command.output
 
 
 @pytest.mark.parametrize("workers", [1, 2])

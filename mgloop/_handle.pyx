@@ -131,8 +131,8 @@ cdef class Handle:
         if callback is NULL:
             return 0
         n = 1 if nargs < 0 else nargs
-        # The arguments stay where they are. Nothing changes or drops them meanwhile: the handle
-        # has none, or each has one more reference.
+        # The arguments stay in the handle during the call. A cancel() by the callback does not
+        # free them: either nargs is 0 now, or each has one more reference.
         if keep or self.lasting:
             Py_INCREF(<object>callback)
             for i in range(1, 1 + n):

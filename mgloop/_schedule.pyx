@@ -232,7 +232,7 @@ cdef bint all_forwarded(dict keywords) except -1:
 
 
 cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
-    """What the loop keeps to make such a task with, or None."""
+    """Return the keyword arguments that the loop keeps for such a task, or None."""
     cdef PyObject *keyword
     cdef PyObject *value
     cdef Py_ssize_t position = 0
@@ -298,7 +298,7 @@ install_method(
 install_method(
     3, "call_later", <void *>call_later, METH_FASTCALL,
     "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
-# The task's class needs a tuple and a dict. asyncio.create_task(), which has them, gives them to it.
+# The task's class takes a tuple and a dict, which asyncio.create_task() has already.
 install_method(
     4, "create_task", <void *>create_task, METH_VARARGS,
     "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")

@@ -24,7 +24,7 @@ factory_gets_every_keyword = (
 
 @contextlib.contextmanager
 def python_functions_of_the_loop():
-    """The names of asyncio's own functions of loops that are called meanwhile."""
+    """Collect the names of the functions of asyncio.base_events that the block calls."""
     called = []
 
     def note(frame, event, _):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs over gevent and eventlet do with the loop.
+"""Use the loop for the programs over gevent and eventlet.
 
 Nothing here waits for another thread: in a patched process an executor's thread is a greenlet,
 which takes no turn while a loop waits in native code.

@@ -104,6 +104,7 @@ class Server:
         self._told = asyncio.Event()  # stop() has been called, perhaps during the start
         self._now = asyncio.Event()
         self._interrupts = 0
+        self._retired = False
         self._delay: asyncio.TimerHandle | None = None
         self._idle_time = _ON_ITS_WAY
         self._quiet = quiet
@@ -309,7 +310,7 @@ class Server:
         """List the steps, with their times in seconds, that are taken while requests last."""
         idle, limit = self._idle_time, self.config.timeout_graceful_shutdown
         line: list[tuple[float, Callable[[], None]]] = [(idle, self.site.begin_shutdown)]
-        if self.config.timeout_stream_shutdown:
+        if self.config.timeout_stream_shutdown and not self._retired:
             stream = max(idle, self.config.timeout_stream_shutdown)
             line.append((stream, self._end_streams))
             line.append((stream + _AFTER_CUT_OFF, self._cancel_streams))
@@ -411,6 +412,8 @@ class Server:
 
     def stop(self, *, now: bool = False) -> None:
         """Make serve() end; now: cancel requests. In the loop's thread."""
+        if self._retired:
+            self._end_soon()
         self._stopping.set()
         self._told.set()
         if now:
@@ -431,11 +434,22 @@ class Server:
         """Make serve() end, without haste: another process has taken over.
 
         Idle connections stay until their keep-alive time is over, as their next request may be on
-        its way; its response is their last.
+        its way; its response is their last. Streams stay until they end, because nobody waits for
+        this process.
         """
         self._idle_time = (self.config.timeout_keep_alive or 0.0) + _ON_ITS_WAY
         signals.leaving(asyncio.get_running_loop())
         self.stop()
+        self._retired = True
+
+    def _end_soon(self) -> None:
+        """Give streams of a retired process the time from now on that a shutdown gives them."""
+        self._retired = False
+        self.site.begin_shutdown()
+        if limit := self.config.timeout_stream_shutdown:
+            loop = asyncio.get_running_loop()
+            loop.call_later(limit, self._end_streams)
+            loop.call_later(limit + _AFTER_CUT_OFF, self._cancel_streams)
 
     def interrupted(self, number: int) -> None:
         """Act on SIGINT or SIGTERM.

@@ -366,6 +366,18 @@ def test_a_stream_without_an_end_is_told(folder, path, says, workers):
     assert "Traceback" not in command.output
 
 
+def test_a_stream_outlives_the_replacement_of_its_worker_but_not_the_server(folder):
+    options = "--timeout-keep-alive", 0.1, "--timeout-stream-shutdown", 0.5, "--workers", 2
+    with serve(folder, *options) as command, tcp(command.url(), request("/sends")) as sock:
+        read_until(sock, b"more")
+        command.send(signal.SIGHUP)
+        command.wait_for("all workers have been replaced")
+        replaced = time.monotonic()
+        while time.monotonic() - replaced < 2:
+            read_until(sock, b"more")
+        end(command)
+
+
 def test_a_stream_that_looks_for_uvicorns_server_ends_itself(folder):
     """As sse-starlette does, and with it the MCP SDK."""
     with serve(folder, "--timeout-stream-shutdown", 600) as command:

@@ -56,6 +56,7 @@ cdef extern from *:
     """
     ctypedef unsigned int socklen_t
     int close(int fd)
+    int shutdown(int fd, int how)
     int getsockname(int fd, sockaddr *address, socklen_t *size)
     const char *inet_ntop(int family, const void *src, char *dst, socklen_t size)
     unsigned short ntohs(unsigned short n)
@@ -64,6 +65,7 @@ cdef extern from *:
         AF_INET
         AF_INET6
         AF_UNIX
+        SHUT_RDWR
         SOCK_NONBLOCK
         INET6_ADDRSTRLEN
 
@@ -325,8 +327,11 @@ cdef class SocketTransport(Watcher):
 
     cdef int failed(self, object exc) except -1:
         """What has gone wrong is not known, nor what was done before it: the connection ends."""
-        self.report(f"Exception in callback {self!r}", exc)
-        return self.force_close(exc)
+        try:
+            self.report(f"Exception in callback {self!r}", exc)
+        finally:
+            self.force_close(exc)
+        return 0
 
     cdef int interrupted(self, uint32_t events) except -1:
         if self.conn_lost or self.fd < 0:
@@ -533,17 +538,25 @@ cdef class SocketTransport(Watcher):
     cdef int end(self, object exc) except -1:
         """Schedule connection_lost(), once."""
         if not self.conn_lost:
+            try:
+                self.loop.schedule_with(self._call_connection_lost, exc, self.context)
+            except BaseException:
+                # No memory is left for it. abort() may try again, and the peer does not wait.
+                shutdown(self.fd, SHUT_RDWR)
+                raise
             self.conn_lost = 1
-            self.loop.schedule_with(self._call_connection_lost, exc, self.context)
         return 0
 
     cdef int fatal_error(self, object exc, str message) except -1:
-        if isinstance(exc, OSError):
-            if self.loop._debug:
+        try:
+            if not isinstance(exc, OSError):
+                self.report(message, exc)
+            elif self.loop._debug:
                 logger.debug("%r: %s", self, message, exc_info=exc)
-        else:
-            self.report(message, exc)
-        return self.force_close(exc)
+        finally:
+            # Also if the report raises, as it does without memory: the peer must not wait.
+            self.force_close(exc)
+        return 0
 
     def _fatal_error(self, exc, message="Fatal error on transport"):
         self.fatal_error(exc, message)

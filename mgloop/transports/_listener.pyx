@@ -189,9 +189,14 @@ cdef class Listener(Watcher):
     cdef int accept(self, int fd, Address *peer, object peername) except -1:
         """Make a transport and a protocol of an accepted descriptor; `peername` is None where
         `peer` tells it."""
-        cdef Stream stream = Stream.__new__(Stream)
+        cdef Stream stream
         cdef object context, connection_made
         cdef bint abandoned = False
+        try:
+            stream = Stream.__new__(Stream)
+        except BaseException:
+            close(fd)
+            raise
         try:
             context = copy_of_context(<PyObject *>self.context)
             PyContext_Enter(<PyObject *>context)

@@ -89,9 +89,11 @@ class ProcessMixin:
         try:
             pidfd = os.pidfd_open(pid)
             loop._add_reader(pidfd, self._child_exited, pidfd, pid, transport)
-        except OSError as exc:
+        except BaseException as exc:
             if pidfd >= 0:
                 os.close(pidfd)
+            if not isinstance(exc, OSError):
+                raise
             if not loop._wakeup_enabled:
                 raise RuntimeError(
                     "without a pidfd, a child is waited for in a thread, which needs a loop that "

@@ -1008,8 +1008,9 @@ cdef class Connection(Channel):
         return self.finish(True)
 
     cdef int write_failed(self, object exc) except -1:
-        log.debug("cannot write: %s", exc)
+        # abort() first, as logging may fail, too: the client must not wait for a lost response.
         self.transport.abort()
+        log.debug("cannot write: %s", exc)
         return 0
 
     cdef int timed_out(self, int kind) except -1:

@@ -153,6 +153,7 @@ cdef class Request:
     cdef int check_length(self, Py_ssize_t n, bint more) except -1
     cdef int hand_over(self, bytes data) except -1
     cdef int give(self, bytes data) except -1
+    cdef bytes empty(self)
     cdef int flush(self) except -1
     cdef int flush_soon(self) except -1
     cdef int refused(self, int status, Py_ssize_t n) except -1

@@ -692,13 +692,24 @@ cdef class Request:
     cdef int hand_over(self, bytes data) except -1:
         """Give the transport what is in the buffer, and `data`, which is not copied. The buffer
         stays the request's."""
-        cdef mgl_outgoing *out = self.out
-        cdef bytes before = PyBytes_FromStringAndSize(out.data, out.len)
-        out.len = 0
+        cdef bytes before = self.empty()
         # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
+        if before is None:
+            return 0
         if PyBytes_GET_SIZE(before):
             self.give(before)
         return self.give(data)
+
+    cdef bytes empty(self):
+        """Empty the buffer; return its bytes. None: there is no memory for them, so the response is
+        lost and the connection ends."""
+        cdef bytes data = None
+        try:
+            data = PyBytes_FromStringAndSize(self.out.data, self.out.len)
+        except MemoryError as exc:
+            self.channel.write_failed(exc)
+        self.out.len = 0
+        return data
 
     cdef int give(self, bytes data) except -1:
         """Give the transport the data. Its write() may run Python code: until it has returned,
@@ -726,11 +737,11 @@ cdef class Request:
                 return 0
             self.reserve(head_end_size(common))
             self.end_head(common, -1, True)
+        data = self.empty()
         out = self.out
-        data = PyBytes_FromStringAndSize(out.data, out.len)
         self.out = NULL
         mgl_pool_give(&self.channel.site.pool, out)
-        return self.give(data) if PyBytes_GET_SIZE(data) else 0
+        return self.give(data) if data else 0
 
     cdef int flush_soon(self) except -1:
         """Of what another task than the request's sends."""
@@ -828,6 +839,10 @@ cdef class Request:
                     self.own_answer(500, explain(exc, self.channel.site.config.debug))
                 else:
                     self.abandon()
+        except BaseException:
+            # Neither the log nor the answer is certain without memory. The client must not wait.
+            self.channel.transport.abort()
+            raise
         finally:
             self.over()
         if not own:

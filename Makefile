@@ -15,6 +15,7 @@
 # make serve-soak   `mgloop serve` under slow clients, while workers go, after a million requests, among clients of every kind
 # make tls          what speaks TLS, and CPython's own suites of it, by way of the ssl module
 # make faults       programs whose system calls fail, over asyncio's loop and over mgloop
+# make nomem        programs whose allocations fail, over mgloop and over asyncio's loop
 # make bench        a quick comparison with the other loops
 # make bench-compare BASE=<revision>   has a core workload become slower since then?
 # make sdist        the source distribution, in dist/
@@ -49,7 +50,7 @@ SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
 .PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem tls \
-	faults serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
+	faults nomem serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -83,7 +84,7 @@ PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=loadfile
 
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
-ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults launch programs/test_pytest_plugin.py) \
+ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch programs/test_pytest_plugin.py) \
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
@@ -145,6 +146,9 @@ serve-soak: build $(VENV)/.group-test
 
 faults: build $(VENV)/.group-test
 	$(RUN) python -m tests.faults $(ARGS)
+
+nomem: build $(VENV)/.group-test
+	$(RUN) python -m tests.nomem $(ARGS)
 
 bench: build $(VENV)/.group-bench
 	$(RUN) python -m bench run --quick $(ARGS)

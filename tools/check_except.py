@@ -30,7 +30,7 @@ SUFFIXES = {".pyx", ".pxd", ".pxi"}
 
 FUNCTIONS = (Nodes.FuncDefNode, ExprNodes.LambdaNode, ExprNodes.GeneratorExpressionNode)
 LOOPS = (Nodes.LoopNode,)
-#: What leaves an except clause, and what the source code calls it. A subclass comes first.
+#: Statements that leave an except clause, with their keywords. A subclass comes first.
 JUMPS = (
     (Nodes.ReturnStatNode, "return"),
     (ExprNodes.AwaitExprNode, "await"),
@@ -71,7 +71,7 @@ def is_directive(manager: Nodes.Node) -> bool:
 
 
 def examine(node: Nodes.Node, in_except: bool, in_loop: bool) -> Iterator[Finding]:
-    """Yield what is wrong in *node*.
+    """Yield the findings in *node*.
 
     *in_loop* says that a loop lies between *node* and the except clause around it. A ``break``
     there ends the loop and stays in the clause.
@@ -95,7 +95,7 @@ def examine(node: Nodes.Node, in_except: bool, in_loop: bool) -> Iterator[Findin
 
 
 def check(source: str, name: str = "source", suffix: str = ".pyx") -> list[Finding]:
-    """Return what is wrong in a module's *source*, in the order of its lines."""
+    """Return the findings in a module's *source*, in the order of its lines."""
     level = "module_pxd" if suffix == ".pxd" else "module"
     return sorted(examine(parse_from_strings(name, source, level=level), False, False))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lint of except clauses finds what crashes without a traceback, and accepts what does not."""
+"""The lint rejects statements that crash without a traceback, and accepts all others."""
 
 import subprocess
 import sys

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs survive that they run out of memory; and the tool that shows it knows how a run ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))
+
+from tests.nomem import __main__ as command_line  # noqa: E402
+from tests.nomem import programs, worker  # noqa: E402
+
+needs_testcapi = pytest.mark.skipif(
+    worker._testcapi is None, reason="this interpreter has no _testcapi"
+)
+
+
+def judge(met="", status=0, **answer):
+    usual = {"how": "success", "reports": [], "left": [], "used": 0}
+    return worker._judge(usual | answer, status, met, "").how
+
+
+class TestJudgement:
+    @pytest.mark.parametrize(
+        ("word", "met", "answer"),
+        [
+            ("success", "", {}),
+            ("MemoryError", "", {"how": "MemoryError", "reports": ["MemoryError"]}),
+            ("MemoryError", "told: ToldError()", {}),
+            ("hang", "hang", {}),
+            ("hang", "", {"how": "hang"}),
+            ("leak", "", {"left": ["socket:[1]"]}),
+            ("broken", "", {"how": "MemoryError", "reports": ["SystemError"]}),
+            ("wrong data", "wrong data", {}),
+        ],
+    )
+    def test_word(self, word, met, answer):
+        assert judge(met, **answer) == word
+
+    def test_death(self):
+        assert worker._judge(None, signal.SIGSEGV, "", "").how == "crash"
+        assert worker._judge(None, signal.SIGKILL, "", "").how == "hang"
+        said = 'File "ssl.py", line 870 in _create\n'
+        assert worker._judge(None, signal.SIGSEGV, "", said).how == "crash of Python"
+
+    def test_worse(self):
+        def outcomes(over_asyncio, over_mgloop):
+            return {
+                command_line.Run("tcp", "asyncio", "one", 1): {"how": over_asyncio},
+                command_line.Run("tcp", "mgloop", "one", 2): {"how": over_mgloop},
+            }
+
+        assert not command_line.worse(outcomes("success", "MemoryError"))
+        assert not command_line.worse(outcomes("leak", "leak"))
+        assert command_line.worse(outcomes("leak", "hang"))
+        assert command_line.worse(outcomes("MemoryError", "crash"))
+
+
+def run_tool(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tests.nomem", *arguments],
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+@needs_testcapi
+class TestSample:
+    @pytest.mark.parametrize("name", ["tcp_protocols", "tls", "http", "timers"])
+    def test_neither_crash_nor_hang(self, name):
+        if programs.PROGRAMS[name].needs_tls and programs.make_contexts() is None:
+            pytest.skip("no certificates can be made")
+        done = run_tool("--only", name, "--loop", "mgloop", "--limit", "8")
+        lines = [line for line in done.stdout.splitlines() if " runs: " in line]
+        assert len(lines) == len(command_line.MODES), done.stdout + done.stderr
+        assert not [line for line in lines if re.search(r" (crash|hang)(,|$)", line)]
+
+
+RAISING_PROTOCOL = """
+import asyncio, signal, sys
+import _testcapi
+from tests.nomem.worker import new_loop
+
+def late(*_):
+    # The failure may have cost the loop its timer.
+    raise TimeoutError
+
+signal.signal(signal.SIGALRM, late)
+
+class Raises(asyncio.Protocol):
+    def data_received(self, data):
+        raise ValueError
+
+async def connect():
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Raises, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+    await asyncio.sleep(0)
+    return server, transport
+
+for n in range(45):
+    loop = new_loop(sys.argv[1])
+    loop.set_exception_handler(lambda loop, context: None)
+    server, transport = loop.run_until_complete(connect())
+    transport.write(b"x")
+    loop.call_soon(_testcapi.set_nomemory, n, n + 1)
+    loop.call_later(0.005, loop.stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        loop.run_forever()
+    except (MemoryError, TimeoutError):
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _testcapi.remove_mem_hooks()
+    asyncio._set_running_loop(None)
+    loop._thread_id = None
+    transport.abort()
+    server.close()
+    loop.close()
+"""
+
+
+@needs_testcapi
+@pytest.mark.parametrize("kind", command_line.LOOPS)
+def test_exception_of_a_protocol_without_memory_for_its_traceback(kind):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RAISING_PROTOCOL, kind],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make one run after another: ``python -m tests.nomem.worker``, with JSON lines in and out.
+
+A run is a fork of this process. The worker plays the client of a program that has one, and judges
+how the process ended.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import importlib
+import itertools
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.nomem import programs
+
+try:
+    import _testcapi
+except ImportError:
+    _testcapi = None
+
+#: Seconds after which the process under test breaks its program off, and after which it is killed.
+DEADLINE = 5.0
+GRACE = 5.0
+#: After so many seconds the address space is large enough again.
+SHORTAGE = 0.1
+#: How many allocations fail in a row.
+BURST = 50
+
+#: What programs import when they first need it.
+LATE_IMPORTS = (
+    "concurrent.futures.thread",
+    "encodings.idna",
+    "mgloop",
+    "mgloop.http._site",
+    "mgloop.http._upgrade",
+    "mgloop.http.server",
+)
+
+FAR = 200_000
+
+#: Seconds that a program has to end after an error has been reported.
+PATIENCE = 0.2
+
+
+class DeadlinePassed(SystemExit):
+    """Raised in the process under test when its time is up."""
+
+
+# --- the shortage -----------------------------------------------------------------------------
+
+
+class Shortage:
+    """The time in which allocations fail. It ends by itself after SHORTAGE seconds."""
+
+    def __init__(self) -> None:
+        self._over = threading.Lock()
+        self._over.acquire()
+        self._seconds = SHORTAGE
+        self._watch = threading.Thread(target=self._end_in_time, daemon=True)
+
+    def arm(self) -> None:
+        """Let it begin."""
+        self._watch.start()
+        self.begin()
+
+    def _end_in_time(self) -> None:
+        self._over.acquire(timeout=self._seconds)
+        self.end()
+
+    def disarm(self) -> None:
+        """Let it end, if it has not."""
+        self.end()
+        if self._over.locked():
+            self._over.release()
+        if self._watch.ident is not None and self._watch is not threading.current_thread():
+            self._watch.join()
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+
+class OneAllocation(Shortage):
+    """The allocation with number *at* fails, and no other."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        # Nothing ends by time here: it ends by the number of allocations.
+        self._seconds = DEADLINE
+        self.at = at
+
+    def begin(self) -> None:
+        _testcapi.set_nomemory(self.at, self.at + 1)
+
+    def end(self) -> None:
+        _testcapi.remove_mem_hooks()
+
+
+class Burst(OneAllocation):
+    """BURST allocations fail, from number *at* on.
+
+    They cannot fail without end: where no integer can be made, CPython 3.11 unwinds a frame for
+    ever (`PUSH_EXC_INFO` of a handler that keeps the last instruction).
+    """
+
+    def begin(self) -> None:
+        _testcapi.set_nomemory(self.at, self.at + BURST)
+
+
+class Count(OneAllocation):
+    """None fails, but how many there are is counted: `used`."""
+
+    used = 0
+    _usual = 0
+
+    def begin(self) -> None:
+        self._usual = self._left()
+        _testcapi.set_nomemory(FAR, 0)
+
+    def end(self) -> None:
+        if not self.used and self._usual:
+            left = self._count()
+            _testcapi.remove_mem_hooks()
+            self.used = max(1, FAR * (self._usual - left) // self._usual)
+        _testcapi.remove_mem_hooks()
+
+    def _left(self) -> int:
+        _testcapi.set_nomemory(FAR, 0)
+        count = self._count()
+        _testcapi.remove_mem_hooks()
+        return count
+
+    @staticmethod
+    def _count() -> int:
+        """How many objects can be made before an allocation fails."""
+        made = 0
+        with contextlib.suppress(MemoryError):
+            for _ in itertools.repeat(None):
+                bytes(600)
+                made += 1
+        return made
+
+
+class AddressSpace(Shortage):
+    """The process has used up its RLIMIT_AS but for *room* bytes."""
+
+    SIZES = (1 << 20, 1 << 17, 1 << 14, 4096, 1024, 400, 200, 100, 40, 1)
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self._hoard: list = []
+        self._before = resource.getrlimit(resource.RLIMIT_AS)
+        # A stack that cannot grow is a crash, and no MemoryError.
+        _deep_stack()
+
+    def begin(self) -> None:
+        limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        rest = (limit + self.room, self._before[1])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, self._before[1]))
+        for size in self.SIZES:
+            with contextlib.suppress(MemoryError):
+                while True:
+                    self._hoard = [self._hoard, bytes(size)]
+        resource.setrlimit(resource.RLIMIT_AS, rest)
+
+    def end(self) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, self._before)
+        # Without recursion, however deep it is.
+        while self._hoard:
+            self._hoard = self._hoard[0]
+
+
+def _deep_stack() -> None:
+    """Touch some megabytes of the stack."""
+    nested: list = []
+    for _ in range(10_000):
+        nested = [nested]
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        repr(nested)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+SHORTAGES = {"one": OneAllocation, "burst": Burst, "limit": AddressSpace, "count": Count}
+
+
+# --- the process under test -------------------------------------------------------------------
+
+
+class Witness(logging.Handler):
+    """Collect the reports of the program and of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[str] = []
+
+    def note(self, exc: object) -> None:
+        """Note an exception, or a message."""
+        self.reports.append(type(exc).__name__ if isinstance(exc, BaseException) else str(exc))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            if record.exc_info:
+                traceback.print_exception(record.exc_info[1])
+            self.note(record.exc_info[1] if record.exc_info else record.msg)
+
+    def unraisable(self, unraisable) -> None:
+        """sys.unraisablehook."""
+        sys.__unraisablehook__(unraisable)
+        self.note(unraisable.exc_value if unraisable.exc_value is not None else "unraisable")
+
+
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    """A loop of the kind under test."""
+    if kind == "asyncio":
+        return asyncio.SelectorEventLoop()
+    import mgloop
+
+    return mgloop.new_event_loop()
+
+
+def _descriptors() -> set[tuple[str, str]]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {(name, target) for name, target in found if not target.startswith("/proc/")}
+
+
+def _play(spec: dict, stage: programs.Stage, witness: Witness) -> str:
+    """Run the program on a loop of its own; how it ended."""
+    loop = new_loop(spec["loop"])
+    task = None
+
+    def reported(loop, context) -> None:
+        exc = context.get("exception")
+        if not isinstance(exc, programs.ExpectedError):
+            witness.note(exc or context["message"])
+            if isinstance(exc, BaseException):
+                traceback.print_exception(exc)
+            task.cancel()
+            # The shortage may have cost the task its wake-up. Then it cannot even be cancelled.
+            loop.call_later(PATIENCE, loop.stop)
+
+    async def main() -> None:
+        await programs.PROGRAMS[spec["program"]].main(stage)
+
+    loop.set_exception_handler(reported)
+    try:
+        task = loop.create_task(main())
+        try:
+            loop.run_until_complete(task)
+        finally:
+            # A loop whose run has ended by an exception still has to end its tasks.
+            stage.disarm()
+            _end_run(loop)
+            others = asyncio.all_tasks(loop)
+            for other in others:
+                other.cancel()
+            if others:
+                loop.run_until_complete(asyncio.wait(others, timeout=PATIENCE))
+            loop.run_until_complete(asyncio.sleep(0))
+    except (Exception, asyncio.CancelledError) as exc:
+        traceback.print_exc()
+        witness.note(exc)
+        if isinstance(exc, programs.WrongDataError):
+            return "wrong data"
+    finally:
+        loop.close()
+    return "MemoryError" if witness.reports else "success"
+
+
+def _end_run(loop: asyncio.AbstractEventLoop) -> None:
+    """Do what run_forever() does at its end, which a shortage may prevent."""
+    asyncio._set_running_loop(None)
+    loop._thread_id = None
+    loop._stopping = False
+
+
+def _subject(spec: dict, materials: dict, say: Callable[[dict], None]) -> None:
+    witness = Witness()
+    logging.getLogger().addHandler(witness)
+    logging.getLogger("mgloop").addHandler(witness)
+    sys.unraisablehook = witness.unraisable
+    before = _descriptors()
+    shortage = SHORTAGES[spec["mode"]](spec["at"])
+    stage = programs.Stage(
+        shortage.arm,
+        shortage.disarm,
+        lambda port: say({"port": port}),
+        materials["contexts"],
+        materials["client_end"],
+    )
+    playing = True
+
+    def too_late(*_: object) -> None:
+        if playing:
+            shortage.end()
+            raise DeadlinePassed
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, spec["deadline"], 0.5)
+    try:
+        how = _play(spec, stage, witness)
+    except DeadlinePassed:
+        how = "hang"
+        traceback.print_exc()
+    playing = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    answer = {"used": getattr(shortage, "used", 0), "left": [], "reports": witness.reports}
+    if how != "hang":
+        asyncio.set_event_loop(None)
+        for _ in range(3):
+            gc.collect()
+        answer["left"] = sorted(target for _, target in _descriptors() - before)
+    say(answer | {"how": how})
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def _fork(spec: dict, materials: dict, output: int) -> tuple[int, int]:
+    """The process under test, and the descriptor that it writes to."""
+    source, target = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(target)
+        return pid, source
+    status = 70
+    try:
+        os.close(source)
+        os.close(materials.pop("client"))
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        faulthandler.enable(2)
+        faulthandler.register(signal.SIGQUIT, file=2, all_threads=True)
+        lines = os.fdopen(target, "w")
+
+        def say(answer: dict) -> None:
+            lines.write(json.dumps(answer) + "\n")
+            lines.flush()
+
+        _subject(spec, materials, say)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+class Answers:
+    """Read the answers of the process under test."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+
+    def next(self, seconds: float) -> dict | None:
+        """The next of its answers; None if it says nothing more, or nothing in time."""
+        until = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            if not select.select([self._fd], [], [], max(0, until - time.monotonic()))[0]:
+                return None
+            data = os.read(self._fd, 65536)
+            if not data:
+                return None
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+
+def _serve_as_client(client: Callable[[int], None], answer: dict | None) -> str:
+    """Play the client, and return how that ended: an empty string if well."""
+    if answer is None or "port" not in answer:
+        return ""
+    try:
+        client(answer["port"])
+    except programs.WrongDataError:
+        return "wrong data"
+    except TimeoutError:
+        return "hang"
+    except (OSError, ValueError, programs.ToldError) as exc:
+        return f"told: {exc!r}"
+    return ""
+
+
+@contextlib.contextmanager
+def _process(spec: dict, materials: dict, output: int) -> Iterator[tuple[int, Answers]]:
+    pid, source = _fork(spec, materials, output)
+    try:
+        yield pid, Answers(source)
+    finally:
+        os.close(source)
+
+
+def run(spec: dict, contexts) -> dict:
+    """Make one run; its outcome."""
+    entry = programs.PROGRAMS[spec["program"]]
+    patience = spec["deadline"] + GRACE
+    met = ""
+    with tempfile.TemporaryFile("w+") as output:
+        client_end, client = os.pipe()
+        materials = {"contexts": contexts, "client_end": client_end, "client": client}
+        with _process(spec, materials, output.fileno()) as (pid, answers):
+            os.close(client_end)
+            answer = None
+            if entry.client is not None:
+                answer = answers.next(patience)
+                met = _serve_as_client(entry.client, answer)
+            os.close(client)
+            if answer is None or "port" in answer:
+                answer = answers.next(patience)
+            status = _end(pid, answer)
+        output.seek(0)
+        said = output.read()[-6000:]
+    return dataclasses.asdict(_judge(answer, status, met, said))
+
+
+def _end(pid: int, answer: dict | None) -> int:
+    """Wait for the process; its status. It is killed if it has not answered in time."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], 2.0)[0]:
+            os.kill(pid, signal.SIGQUIT)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+    finally:
+        os.close(pidfd)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Hold how a run ended."""
+
+    how: str
+    detail: str = ""
+    used: int = 0
+
+
+#: Where CPython itself crashes: SSL_new() fails, and _ssl reports that for an object without state.
+#: And where it gives up: it makes an exception for an exception that it cannot make.
+PYTHONS_OWN = ("in _create\n", "Cannot recover from MemoryErrors while normalizing exceptions")
+
+#: Exceptions that no shortage explains: an error was lost on the way, or never set.
+BROKEN = {"SystemError"}
+
+
+def _judge(answer: dict | None, status: int, met: str, said: str) -> Outcome:
+    if answer is None or "how" not in answer:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if any(place in said for place in PYTHONS_OWN):
+            return Outcome("crash of Python", said)
+        if number and number != signal.SIGKILL:
+            return Outcome("crash", f"{signal.Signals(number).name}\n{said}")
+        if number:
+            return Outcome("hang", f"killed\n{said}")
+        return Outcome("crash", f"status {status}\n{said}")
+    detail = f"{answer['reports']} {met} {answer['left']}\n{said}"
+    how = answer["how"]
+    if met in ("hang", "wrong data"):
+        how = met
+    elif how in ("success", "MemoryError"):
+        if answer["left"]:
+            how = "leak"
+        elif BROKEN & set(answer["reports"]):
+            how = "broken"
+        elif met:
+            how = "MemoryError"
+    return Outcome(how, detail, answer["used"])
+
+
+def main() -> int:
+    """Serve until the input ends."""
+    warnings.simplefilter("ignore")
+    for module in LATE_IMPORTS:
+        importlib.import_module(module)
+    contexts = programs.make_contexts()
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        try:
+            answer = run(json.loads(line), contexts)
+        except Exception:
+            answer = {"failed": traceback.format_exc()}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

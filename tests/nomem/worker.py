@@ -49,6 +49,8 @@ LATE_IMPORTS = (
     "mgloop",
     "mgloop.http._site",
     "mgloop.http._upgrade",
+    "mgloop.http._websocket",
+    "mgloop.http.deflate",
     "mgloop.http.server",
 )
 

@@ -80,7 +80,7 @@ class TestSample:
     def test_neither_crash_nor_hang(self, name):
         if programs.PROGRAMS[name].needs_tls and programs.make_contexts() is None:
             pytest.skip("no certificates can be made")
-        done = run_tool("--only", name, "--loop", "mgloop", "--limit", "8")
+        done = run_tool("--only", name, "--loop", "mgloop", "--limit", "4")
         lines = [line for line in done.stdout.splitlines() if " runs: " in line]
         assert len(lines) == len(command_line.MODES), done.stdout + done.stderr
         assert not [line for line in lines if re.search(r" (crash|hang)(,|$)", line)]

@@ -3,8 +3,8 @@
 
     clients.py ROUNDS PORTS         PORTS: JSON, {"http": ..., "https": ..., "tcp": ..., "udp": ...}
 
-Each has a mark, a byte of its own. Prints how many rounds the clients have completed, and a line for
-each time that one of them has received the mark of another one; the exit status is 1 then.
+Each has a mark, a byte of its own. Prints how many rounds the clients have completed, and a line
+for each time that one of them has received the mark of another one; the exit status is 1 then.
 """
 
 import asyncio

@@ -3,12 +3,12 @@
 
     program.py collector|hook [--hook LIBRARY] [--stride N] [--rounds N] [--seed N]
 
-The loop serves HTTP/1 (plain and over TLS, with WebSockets), a TCP echo and a UDP echo. Each client,
-in the process of clients.py, has a byte of its own, its mark. Whatever
-is sent to a client consists of its mark and of the protocol's bytes, which are no marks. Meanwhile a
-hostile function runs: at each collection of the garbage collector (`collector`), which happens at
-almost every allocation of a container, or at every point of the compiled code where Python code can
-run (`hook`, in a build that has it). It sends to, closes and aborts connections.
+The loop serves HTTP/1 (plain and over TLS, with WebSockets), a TCP echo and a UDP echo. Each
+client, in the process of clients.py, has a byte of its own, its mark. Whatever is sent to a client
+consists of its mark and of the protocol's bytes, which are no marks. Meanwhile a hostile function
+runs: at each collection of the garbage collector (`collector`), which happens at almost every
+allocation of a container, or at every point of the compiled code where Python code can run (`hook`,
+in a build that has it). It sends to, closes and aborts connections.
 
 A client that receives the mark of another one has received its data: that ends the program with
 status 1. A build without the hook ends it with status 77.
@@ -250,9 +250,7 @@ async def serve(hostile):
         "tcp": await loop.create_server(lambda: Echo(hostile), "127.0.0.1", 0),
     }
     ports = {name: server.sockets[0].getsockname()[1] for name, server in servers.items()}
-    udp, _ = await loop.create_datagram_endpoint(
-        lambda: DatagramEcho(hostile), ("127.0.0.1", 0)
-    )
+    udp, _ = await loop.create_datagram_endpoint(lambda: DatagramEcho(hostile), ("127.0.0.1", 0))
     ports["udp"] = udp.get_extra_info("sockname")[1]
     hostile.start()
     clients = await asyncio.create_subprocess_exec(

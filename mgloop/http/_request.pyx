@@ -5,9 +5,9 @@ Native because it runs per request and per message.  A Request is itself the cor
 so it sees each time the application waits, how it ends and what it raises, with no frame of Python
 in between and no done callback.
 
-What the application sends is put together in a buffer of the request's own (outgoing.h) and given to
-the transport when the application waits, when the response has ended, or when it is large.  A head
-and a body that are sent one after the other so leave as one segment, and ten chunks as well.
+What the application sends is put together in a buffer of the request's own (outgoing.h) and given
+to the transport when the application waits, when the response has ended, or when it is large.  A
+head and a body that are sent one after the other so leave as one segment, and ten chunks as well.
 
 Python code that runs while a message is written (the collector, a finalizer, the application's own
 objects) may send other messages, of this response too.  So each message is first read, checked and
@@ -27,7 +27,7 @@ from mgloop.http._ready cimport Waiters, is_leaving
 from mgloop.http._site cimport (
     MGL_BODY, MGL_CHUNK_LINE, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_DECIMAL_DIGITS,
     MGL_OTHER_HEADER, MGL_SERVER, MGL_TRANSFER_ENCODING, Member, STATUS_LINES, Site,
-    check_header, check_piece, check_value, content_length, mgl_header_kind, mgl_out_free,
+    check_header, check_piece, content_length, mgl_header_kind, mgl_out_free,
     mgl_out_reserve, mgl_outgoing, mgl_pool_give, mgl_pool_take, mgl_put, mgl_put_chunk_line,
     mgl_put_decimal, mgl_put_field, without,
 )
@@ -964,8 +964,8 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
     elif trailing:
         raise RuntimeError("a header of the framing cannot be a trailer")
     elif kind == MGL_CONNECTION:
-        # The server decides whether the connection stays open. `Upgrade` is the application's: a 426
-        # names the protocols that it asks for (RFC 9110, 7.8).
+        # The server decides whether the connection stays open. `Upgrade` is the application's: a
+        # 426 names the protocols that it asks for (RFC 9110, 7.8).
         value = value.lower()
         if b"close" in value:
             lines.closes = True

@@ -76,10 +76,6 @@ cdef extern from "deadlines.h":
 cdef inline int check_header(bytes name, bytes value) except -1:
     if not mgl_is_token(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
         raise RuntimeError("Invalid HTTP header name.")
-    return check_value(value)
-
-
-cdef inline int check_value(bytes value) except -1:
     if not mgl_is_field_value(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
         raise RuntimeError("Invalid HTTP header value.")
     return 0

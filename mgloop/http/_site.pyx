@@ -195,7 +195,7 @@ cdef class Site:
         self.deadlines.lasts[MGL_LINGER] = 2.0
 
     def __dealloc__(self):
-        # The collector may free the site before its connections, which have entries in these queues.
+        # The collector may free the site before its connections, whose entries are in these queues.
         mgl_deadlines_clear(&self.deadlines)
         mgl_pool_clear(&self.pool)
 

@@ -207,10 +207,10 @@ class Loop(
 
     def _make_asyncios_transport(self, kind: Any, *args: Any) -> Any:
         """Make one of asyncio's own transports, which call the methods of the socket's class."""
-        *args, context = args
+        context = args[-1]
         options = {} if context is None else {"context": context}
         self._share_descriptors(self._transports)
-        return kind(self, *args, **options)
+        return kind(self, *args[:-1], **options)
 
     def _make_datagram_transport(
         self, sock: socket.socket, protocol: Any, address: Any = None, waiter: Any = None,

@@ -19,6 +19,7 @@ class Waiter(Awaitable): ...
 @final
 class FdWatch(Watcher): ...
 
+@disjoint_base
 class FdCore(ScheduleCore):
     def add_reader(
         self, fd: FileDescriptorLike, callback: Callable[[Unpack[_Ts]], Any], *args: *_Ts

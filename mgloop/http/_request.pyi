@@ -6,14 +6,14 @@ from typing import Any, Self
 from typing_extensions import disjoint_base
 
 from .._awaitable import Awaitable
-from ._site import Member, Writer
+from ._site import Member
 
 @disjoint_base
 class Channel(Member):
     transport: asyncio.Transport
 
 @disjoint_base
-class Request(Writer):
+class Request:
     scope: dict[str, Any]
     task: asyncio.Task[None] | None
     cr_frame: Any

@@ -8,9 +8,6 @@ from typing_extensions import disjoint_base
 from .proxy import TrustedProxies
 
 @disjoint_base
-class Writer: ...
-
-@disjoint_base
 class Member:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def begin_shutdown(self) -> None: ...

@@ -9,6 +9,8 @@ from .._loop import Watcher
 # isinstance() says that its subclasses are asyncio's transports, through `__class__`; their layout
 # forbids inheriting from them.
 
+def raise_it(exc: BaseException) -> None: ...
+
 @disjoint_base
 class SocketTransport(Watcher):
     def _begin(self) -> None: ...

@@ -186,7 +186,7 @@ settings.on_message_complete = on_message_complete
 
 
 cdef struct Share:
-    # Of the loop's time: what one call of feed() has used.
+    # The part of the loop's time that one call of feed() has used.
     int requests
     double began
 
@@ -284,8 +284,8 @@ cdef class Connection(Channel):
     # -------------------------------------------------------------------- reading ----
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1:
-        """Parse what has come; begin what requests there are, as far as they may run. Other
-        connections are served between many requests of one read."""
+        """Parse the data and begin its requests, as far as they may run. Other connections are
+        served between many requests of one read."""
         cdef Py_ssize_t used
         cdef Share share = Share(0, 0)
         self.feeding = True

@@ -131,7 +131,7 @@ cdef class Request:
     cdef unsigned int pieces            # of the body that have others behind them
     cdef int64_t began                  # for the access log: mgl_clock_ns()
     cdef bint noted                     # it has been told
-    cdef mgl_outgoing *out              # what is written and not sent yet, or NULL
+    cdef mgl_outgoing *out              # bytes of the response that are not sent yet, or NULL
     cdef bint writing                   # the transport's write() runs
 
     cdef int begin(self) except -1

@@ -509,8 +509,8 @@ cdef class Request:
         return common
 
     cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept:
-        """End a head that is held. n: bytes of the body that are there, `more` are to come. The
-        caller has reserved HEAD_END bytes and those of `common`, or none if that is None."""
+        """End a head that is held. `n` bytes of the body follow it; `more` says that they are not
+        all. The caller has reserved head_end_size(common) bytes."""
         cdef mgl_outgoing *out = self.out
         if self.state != MGL_HELD:
             return 0
@@ -690,8 +690,8 @@ cdef class Request:
         return self.channel.site.loop
 
     cdef int hand_over(self, bytes data) except -1:
-        """Give the transport what is in the buffer, and `data`, which is not copied. The buffer
-        stays the request's."""
+        """Give the transport the bytes of the buffer, and then `data`, which is not copied. The
+        request keeps its buffer."""
         cdef bytes before = self.empty()
         # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
         if before is None:
@@ -701,8 +701,8 @@ cdef class Request:
         return self.give(data)
 
     cdef bytes empty(self):
-        """Empty the buffer; return its bytes. None: there is no memory for them, so the response is
-        lost and the connection ends."""
+        """Empty the buffer and return its bytes. Without memory for them the response is lost: end
+        the connection and return None."""
         cdef bytes data = None
         try:
             data = PyBytes_FromStringAndSize(self.out.data, self.out.len)
@@ -712,8 +712,8 @@ cdef class Request:
         return data
 
     cdef int give(self, bytes data) except -1:
-        """Give the transport the data. Its write() may run Python code: until it has returned,
-        neither another message nor a flush() may get between."""
+        """Give the transport the data. Its write() may run Python code. Until it returns, other
+        messages are refused and flush() does nothing."""
         self.writing = True
         try:
             self.channel.write(data)
@@ -911,7 +911,7 @@ cdef inline bytes as_bytes(object data):
 # --- headers -------------------------------------------------------------------------------------
 
 cdef struct Lines:
-    # What the headers of a message become.
+    # The header lines of a message: their size, and their meaning for the response.
     Py_ssize_t size     # in bytes, of their lines
     long long length    # of the body, or -1
     bint chunked
@@ -922,8 +922,8 @@ cdef struct Lines:
 
 
 cdef tuple plain_headers(object headers):
-    """The headers as a tuple of tuples of two bytes objects, which nobody can change. May run the
-    application's code, which may send other messages: check the state after it."""
+    """Return the headers as a tuple of pairs of bytes objects, which cannot change any more. This
+    may run code of the application, which may send other messages: check the state after it."""
     cdef tuple plain = tuple(headers)
     cdef Py_ssize_t i
     for i in range(PyTuple_GET_SIZE(plain)):
@@ -939,7 +939,7 @@ cdef inline bint is_plain(object pair) noexcept:
 
 
 cdef int measure(tuple plain, bint trailing, Lines *lines) except -1:
-    """Check the headers, and note what they say of the body and the connection."""
+    """Check the headers, and fill in `lines`."""
     cdef bytes name, value
     cdef int kind
     cdef Py_ssize_t i

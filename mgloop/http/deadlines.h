@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <time.h>
 
-/* What the time-out limits. MGL_TAIL: keep-alive is over, but the client still receives the end of the last
- * response; asks again whether it does. */
+/* The time of a client for a head, a body, and so on. MGL_TAIL: the keep-alive time is over, but the client still
+ * receives the end of the last response; its progress is checked again and again. */
 enum { MGL_HEAD, MGL_BODY, MGL_KEEP_ALIVE, MGL_TAIL, MGL_WRITE, MGL_LINGER, MGL_KINDS };
 
 /* In seconds. A time-out of less would be due again in the same pass over the queues, for ever. */

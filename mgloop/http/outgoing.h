@@ -136,7 +136,7 @@ static inline void mgl_put_field(mgl_outgoing *out, const char *name, size_t nam
     mgl_put(out, "\r\n", 2);
 }
 
-/* The number, or -1 if it is none of at most 18 digits. */
+/* Returns the number, or -1 unless the text consists of 1 to 18 digits. */
 static inline long long mgl_decimal(const char *text, size_t len) {
     long long number = 0;
     size_t i;

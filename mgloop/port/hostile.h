@@ -2,7 +2,7 @@
  *
  * A hook at every point of the generated C where Python code can run; in sanitizer builds only.
  *
- * Python code runs where nobody expects it: a decref may free an object that has a finalizer, an
+ * Python code can run at unexpected points: a decref may free an object that has a finalizer, an
  * attribute may be a property, and until CPython 3.11 the allocation of a container may start the
  * garbage collector. Such code may write to any connection of the loop. tests/http/isolation lets it do so
  * at each of these points, and checks that no client receives the bytes of another.

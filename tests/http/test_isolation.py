@@ -53,7 +53,7 @@ class TwoClients:
 
 
 async def exchange(loop, answer, **config):
-    """What A has received in all, and B behind its first chunk."""
+    """Return the bytes that A has received, and those of B after its first chunk."""
     app = TwoClients(answer)
     async with Serving(loop, app, **config) as serving:
         b = await serving.connect()
@@ -109,7 +109,7 @@ def test_code_that_runs_while_the_common_headers_are_made(loop, monkeypatch):
 
 
 class Memory(asyncio.Transport):
-    """Keeps what is written; `before` runs in each write()."""
+    """Keep the written bytes; `before` runs in each write()."""
 
     def __init__(self, site, before=lambda: None):
         super().__init__()
@@ -171,7 +171,7 @@ def test_code_that_runs_while_a_large_piece_is_written(loop):
 
 @pytest.mark.parametrize("kind", ["start", "body"])
 def test_no_message_gets_into_one_that_is_being_written(loop, kind):
-    """Of the same response: it is refused, and both ends of the response stay what they are."""
+    """A message of the same response is refused, and the response is not damaged."""
     refused = []
 
     async def app(scope, receive, send):

@@ -20,7 +20,7 @@ FIRST_MARK, MARKS = 0xA0, 32  # no byte of the protocols' own is one of these
 
 
 class Clients:
-    """All clients, each with a mark, and what they have received of others."""
+    """All clients, each with a mark, and a list of the data of others that they have received."""
 
     def __init__(self, rounds, ports, context):
         self.rounds = rounds

@@ -47,7 +47,7 @@ import mgloop  # noqa: E402
 from mgloop.http._site import Site  # noqa: E402
 
 faulthandler.dump_traceback_later(100, exit=True)
-# What the hostile function breaks is reported, and of no interest: only what arrives counts.
+# The hostile function breaks connections, and the reports of that are irrelevant here.
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 
@@ -63,7 +63,7 @@ def drive(awaitable):
 
 
 class Hostile:
-    """What runs at unexpected moments: it acts on one of the connections that are open."""
+    """Act on an open connection, at an unexpected moment."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -109,7 +109,7 @@ class Hostile:
 
 
 class Name(bytes):
-    """A header's name that is no plain bytes object."""
+    """A header's name of a subclass of bytes."""
 
 
 class Pair:
@@ -183,7 +183,7 @@ class Application:
 
 
 class Echo(asyncio.Protocol):
-    """Answer a client of the TCP echo with what it sends; the first byte is its mark."""
+    """Send the data of a client back to it; the first byte is its mark."""
 
     def __init__(self, hostile):
         self.hostile = hostile
@@ -271,7 +271,7 @@ def main():
         os._exit(77)
     print(f"hostile code ran {hostile.calls} times")
     sys.stdout.flush()
-    # Without an orderly end: the hostile code has left tasks and connections behind.
+    # No cleanup: the hostile code has left tasks and connections in any state.
     os._exit(status or (hostile.calls == 0))
 
 

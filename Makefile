@@ -85,7 +85,7 @@ PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=loadfile
 # Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
 # browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
 ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch programs/test_pytest_plugin.py) \
-	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py supervisor.py $(OTHER_PROGRAMS))
+	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py shutdown.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
 # Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,

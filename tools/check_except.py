@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reject Cython code that crashes the interpreter when no memory is left for a traceback.
+"""Reject Cython code that can crash the interpreter, above all when no memory is left.
 
 An exception has no traceback if Python could not allocate one. Cython (seen up to 3.3.1) expects
 one in two places, and dereferences a null pointer if it is missing:
@@ -9,6 +9,10 @@ one in two places, and dereferences a null pointer if it is missing:
   it suspends the clause.
 - A ``with`` statement whose body raises packs the traceback into the arguments of ``__exit__()``.
   ``with nogil`` and the like, and ``with cython.critical_section(...)``, call no such method.
+
+It also rejects coroutines, generators and generator expressions. In CPython 3.11 and later their
+current exception is None after a Python function has handled one, and Cython's code takes None for
+an exception: it reads the memory beyond it. A list comprehension or a Python module serves instead.
 
 ``raise``, the end of an ``except`` clause, and any ``finally`` clause are safe. So is an ``except``
 clause that sets a variable for an ``if`` behind the ``try`` statement.
@@ -40,6 +44,7 @@ LOOP_JUMPS = ((Nodes.BreakStatNode, "break"), (Nodes.ContinueStatNode, "continue
 
 LEAVES = "'{}' leaves an 'except' clause: set a variable, and do it behind the 'try' statement"
 WITH = "'with' on an object: use 'try' and 'finally'"
+GENERATOR = "'{}' makes a generator: use a list comprehension, or a function of a Python module"
 
 
 class Finding(NamedTuple):
@@ -70,6 +75,17 @@ def is_directive(manager: Nodes.Node) -> bool:
     )
 
 
+def makes_generator(node: Nodes.Node, in_except: bool) -> str:
+    """Return the name of a construct that makes a generator or a coroutine, or an empty string."""
+    if isinstance(node, ExprNodes.GeneratorExpressionNode):
+        return "generator expression"
+    if getattr(node, "is_async_def", False):
+        return "async def"
+    # An await is in an async function, which is rejected already.
+    is_yield = isinstance(node, ExprNodes.YieldExprNode) and not in_except
+    return "yield" if is_yield and not isinstance(node, ExprNodes.AwaitExprNode) else ""
+
+
 def examine(node: Nodes.Node, in_except: bool, in_loop: bool) -> Iterator[Finding]:
     """Yield the findings in *node*.
 
@@ -82,6 +98,8 @@ def examine(node: Nodes.Node, in_except: bool, in_loop: bool) -> Iterator[Findin
             if isinstance(node, kind):
                 yield Finding(*node.pos[1:], LEAVES.format(name))
                 break
+    if name := makes_generator(node, in_except):
+        yield Finding(*node.pos[1:], GENERATOR.format(name))
     if isinstance(node, Nodes.WithStatNode) and not is_directive(node.manager):
         yield Finding(*node.pos[1:], WITH)
     if isinstance(node, FUNCTIONS):
@@ -124,7 +142,7 @@ def main() -> int:
             print(f"{path}:{finding.line}:{finding.column}: {finding.message}")
         found += len(findings)
     if found:
-        print(f"Found {found} statements that crash when memory runs out.")
+        print(f"Found {found} statements that can crash the interpreter.")
     return 1 if found else 0
 
 

@@ -658,7 +658,10 @@ cdef class Connection(Channel):
         """Each of the codings before chunked is one that HTTP knows."""
         # With more of them, the last part has a comma in it and is refused.
         names = [name.strip().lower() for name in self.coding.split(b",", MOST_CODINGS)]
-        return all(name in CODINGS or name == b"chunked" for name in names)
+        for name in names:
+            if name not in CODINGS and name != b"chunked":
+                return False
+        return True
 
     cdef int body_came(self, const char *at, size_t length) except -2:
         cdef Request request = self.request

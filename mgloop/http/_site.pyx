@@ -20,6 +20,8 @@ import sys
 from email.utils import formatdate
 from http import HTTPStatus
 
+from . import _coroutines
+
 
 cdef object log = logging.getLogger("mgloop.http")
 cdef object Task = asyncio.Task
@@ -42,7 +44,7 @@ def _status_line(status):
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
-STATUS_LINES = tuple(_status_line(status) for status in range(600))
+STATUS_LINES = tuple([_status_line(status) for status in range(600)])
 
 
 #: How a response ends its connection, where its status has more to say: of a WebSocket's version
@@ -60,9 +62,9 @@ cdef bytes closing_response(int status, bytes text, bytes common):
 
 
 cdef bytes without(bytes lines, bint date, bint server):
-    return b"".join(
+    return b"".join([
         line for line in lines.splitlines(True)
-        if not (date and line.startswith(b"date:") or server and line.startswith(b"server:")))
+        if not (date and line.startswith(b"date:") or server and line.startswith(b"server:"))])
 
 
 cdef bytes header_line(bytes name, bytes value):
@@ -422,13 +424,18 @@ cdef class Site:
         """Accept no connection any more, not even one whose handshake goes on."""
         self.ended = True
 
-    async def wait_drained(self):
-        """Wait until all connections have ended, and all applications returned."""
-        # Anew where somebody has come meanwhile: in place of proxy_protocol's Front.
-        while self.members or self.running:
-            if self.idle is None or self.idle.done():
-                self.idle = self.loop.create_future()
-            await asyncio.shield(self.idle)
+    def wait_drained(self):
+        """Wait until all connections have ended, and all applications have returned."""
+        return _coroutines.wait_drained(self)
+
+    def next_end(self):
+        """Return a future that is done when no connection and no application is left, or None if
+        none is left now."""
+        if not self.members and not self.running:
+            return None
+        if self.idle is None or self.idle.done():
+            self.idle = self.loop.create_future()
+        return self.idle
 
     def cancel_all(self):
         """Cancel what still runs and close what is still open."""

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from collections.abc import Awaitable, Coroutine, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, final
 
 from .. import _awaitable
-
-def awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]: ...
 
 # What receive() and send() return.
 @final

@@ -59,6 +59,7 @@ import warnings
 
 from .. import _stdlib
 from . import _peer, deflate
+from ._coroutines import run_application
 from .errors import ClientDisconnected, because_client_left
 
 logger = logging.getLogger("mgloop.http")
@@ -92,14 +93,6 @@ cdef dict KINDS = {
 
 cdef double seconds_of(object value):
     return value or 0.0
-
-
-async def awaited(running):
-    """What the application has returned, in which sys.exit() ends no server, as with uvicorn."""
-    try:
-        return await running
-    except SystemExit as exc:
-        raise RuntimeError("sys.exit() in a session") from exc
 
 
 @cython.final
@@ -138,7 +131,7 @@ cdef class WebSocket:
         context = contextvars.copy_context()
         try:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
-            self.task = self.loop.create_task(awaited(running), context=context)
+            self.task = self.loop.create_task(run_application(running), context=context)
         except BaseException as exc:
             self.over(exc)
             if not isinstance(exc, Exception):

@@ -37,7 +37,21 @@ def test_jump_out_of_an_except_clause(jump):
 
 def test_await_in_an_except_clause():
     source = "async def function(f):\n try:\n  f()\n except ValueError:\n  await f()\n"
-    assert [finding.line for finding in check_except.check(source)] == [5]
+    assert [finding.line for finding in check_except.check(source)] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("f(x for x in g)", "generator expression"),
+        ("def f():\n    yield 1", "yield"),
+        ("def f():\n    yield from g", "yield"),
+        ("async def f():\n    await g", "async def"),
+        ("class C:\n    async def f(self):\n        return 1", "async def"),
+    ],
+)
+def test_generators(source, name):
+    assert [finding.message.split("'")[1] for finding in check_except.check(source)] == [name]
 
 
 @pytest.mark.parametrize(

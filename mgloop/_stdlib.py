@@ -141,9 +141,6 @@ ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 asyncgen_begins: Any = base_events.BaseEventLoop._asyncgen_firstiter_hook  # type: ignore[attr-defined]
 check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defined]
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
-# They hide a task from current_task() while its step runs code that asyncio runs as a callback.
-enter_task: Any = tasks._enter_task  # type: ignore[attr-defined]
-leave_task: Any = tasks._leave_task  # type: ignore[attr-defined]
 copy_future_state: Any = futures._copy_future_state  # type: ignore[attr-defined]
 ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
 LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES

@@ -91,8 +91,6 @@ class Loop(
             raise
         # asyncio's own transports register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # The id() of each socket for which _create_connection_transport() is making a transport.
-        self._begin_later: set[int] = set()
         _open[id(self)] = self
         if os.environ.get("MGLOOP_MONITOR"):
             from .observe import monitor
@@ -168,42 +166,15 @@ class Loop(
             return self._make_asyncios_transport(
                 _stdlib.SelectorSocketTransport, sock, protocol, waiter, extra, server, context
             )
-        begin_later = id(sock) in self._begin_later
-        return Stream(self, sock, protocol, waiter, extra, server, context, begin_later)
+        return Stream(self, sock, protocol, waiter, extra, server, context)
 
-    async def _create_connection_transport(
-        self, sock: Any, protocol_factory: Any, ssl: Any, *args: Any, **options: Any
-    ) -> Any:
-        """Make a transport, and start it in the step of the task that returns it.
-
-        A cancellation cannot come between connection_made() and the return. asyncio calls
-        connection_made() one iteration earlier.
-        """
+    async def _create_connection_transport(self, sock: Any, *args: Any, **options: Any) -> Any:
         # asyncio closes a socket that comes to nothing, since 3.14.8 (gh-153133). This one is the
         # transport's that has it already.
         if sock.fileno() >= 0:
             self._ensure_fd_no_transport(sock)
         base: Any = super()
-        create = base._create_connection_transport(sock, protocol_factory, ssl, *args, **options)
-        if ssl:
-            # connection_made() follows the handshake, one iteration before the return.
-            return await create
-        self._begin_later.add(id(sock))
-        try:
-            transport, protocol = await create
-        finally:
-            self._begin_later.discard(id(sock))
-        if type(transport) is not Stream:
-            return transport, protocol
-        task = asyncio.current_task(self)
-        if task is not None:
-            _stdlib.leave_task(self, task)
-        try:
-            transport._begin()
-        finally:
-            if task is not None:
-                _stdlib.enter_task(self, task)
-        return transport, protocol
+        return await base._create_connection_transport(sock, *args, **options)
 
     def _make_asyncios_transport(self, kind: Any, *args: Any) -> Any:
         """Make one of asyncio's own transports, which call the methods of the socket's class."""

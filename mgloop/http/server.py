@@ -333,12 +333,13 @@ class Server:
     async def _cut(self, drained: asyncio.Future[None]) -> None:
         """Wait no longer for requests and connections."""
         self.site.begin_shutdown()
-        logger.warning(
-            "Cancelling %d requests and cutting %d connections that have not ended%s.",
-            self.site.in_flight,
-            self.site.connections,
-            "" if self._now.is_set() else " in time",
-        )
+        if self.site.in_flight or self.site.connections:
+            logger.warning(
+                "Cancelling %d requests and cutting %d connections that have not ended%s.",
+                self.site.in_flight,
+                self.site.connections,
+                "" if self._now.is_set() else " in time",
+            )
         self.site.cancel_all()
         await asyncio.wait([drained], timeout=_CLEAN_UP)
 

@@ -27,8 +27,10 @@ static inline void mgl_run_hostile(void) {
     if (point != NULL) point();
 }
 
+/* Python code can run only if this frees the object, and only if its type is not one of these. */
 static inline void mgl_hostile_decref(PyObject *op) {
-    mgl_run_hostile();
+    if (Py_REFCNT(op) == 1 && !PyBytes_CheckExact(op) && !PyUnicode_CheckExact(op) && !PyLong_CheckExact(op))
+        mgl_run_hostile();
     Py_DECREF(op);
 }
 

@@ -60,7 +60,6 @@ cdef class SocketTransport(Watcher):
     cdef dict __dict__          # programs and tests put methods of their own over ours
     cdef object context         # contextvars.Context; None once connection_lost() was called
     cdef object protocol
-    cdef object to_be_made      # the protocol's connection_made, until _begin() calls it
     cdef object server          # to be told when the transport is gone, or None
     cdef object sock            # owner of fd once it exists; accepted ones get it when asked for
     cdef object public_socket   # the TransportSocket given out
@@ -92,8 +91,7 @@ cdef class SocketTransport(Watcher):
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
-                          dict extra, object server, object context,
-                          bint begin_later=*) except -1
+                          dict extra, object server, object context) except -1
     cdef int use_protocol(self, object protocol) except -1
     cdef int attach(self, object server) except -1
     cdef int abandon(self) except -1

@@ -16,8 +16,7 @@ The states of a transport, and what tells them (`-` = not looked at):
 
     state     fd    conn_lost  closing  paused  watched
     new       -1    1          yes      -       no       until adopt(): every method finds it over
-    made      open  0          no       any     no       claimed; _start() or _begin() calls
-                                                         connection_made()
+    made      open  0          no       any     no       claimed; _start() calls connection_made()
     open      open  0          no       no      yes
     paused    open  0          no       yes     yes      `missed` keeps the events that come
     draining  open  0          yes      -       yes      close() with a queue: nothing is read
@@ -155,11 +154,6 @@ cdef int control_flow(str method, object loop, object transport, object protocol
     return 0
 
 
-def raise_it(exc):
-    """Raise an exception from the loop."""
-    raise exc
-
-
 cdef object address_tuple(Address *address):
     """As the socket module gives it."""
     cdef char text[INET6_ADDRSTRLEN]
@@ -207,11 +201,8 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
-                          dict extra, object server, object context,
-                          bint begin_later=False) except -1:
-        """Take over a Python socket. A callback of the loop starts the transport and ends `waiter`.
-        With `begin_later` it ends `waiter` only, and _begin() starts the transport.
-        """
+                          dict extra, object server, object context) except -1:
+        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
         cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
         self.sock = sock
@@ -233,10 +224,6 @@ cdef class SocketTransport(Watcher):
         except BaseException:
             self.abandon()
             raise
-        if begin_later:
-            self.to_be_made = connection_made
-            self.connected = False
-            connection_made = None
         loop.schedule_with(self._start, (connection_made, waiter), self.context)
         return 0
 
@@ -257,39 +244,10 @@ cdef class SocketTransport(Watcher):
     def _start(self, what):
         connection_made, waiter = what
         try:
-            if connection_made is not None:
-                self.start(connection_made)
+            self.start(connection_made)
         finally:
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
-
-    def _begin(self):
-        """Start a transport that was made with `begin_later`.
-
-        If it is closed before that, no method of the protocol is called.
-        """
-        cdef object connection_made = self.to_be_made
-        cdef object context = self.context
-        cdef bint entered
-        if connection_made is None:
-            return
-        self.to_be_made = None
-        if self.fd < 0:
-            raise os_error(EBADF)       # other code has closed the socket
-        self.connected = True
-        # The creator may have given the context that it runs in.
-        entered = try_enter(<PyObject *>context) == 0
-        if not entered:
-            PyErr_Clear()
-        try:
-            self.start(connection_made)
-        except (SystemExit, KeyboardInterrupt) as exc:
-            # Raised from the loop, as when a callback calls connection_made(): run_forever() ends,
-            # and the task still returns its transport.
-            self.loop.schedule_with(raise_it, exc, context)
-        finally:
-            if entered:
-                PyContext_Exit(<PyObject *>context)
 
     cdef int attach(self, object server) except -1:
         if server is not None:
@@ -538,13 +496,14 @@ cdef class SocketTransport(Watcher):
     cdef int end(self, object exc) except -1:
         """Schedule connection_lost(), once."""
         if not self.conn_lost:
+            self.conn_lost = 1
             try:
                 self.loop.schedule_with(self._call_connection_lost, exc, self.context)
-            except BaseException:
-                # No memory is left for it. abort() may try again, and the peer does not wait.
+            except MemoryError:
+                # abort() may try again, and the peer does not wait.
+                self.conn_lost = 0
                 shutdown(self.fd, SHUT_RDWR)
                 raise
-            self.conn_lost = 1
         return 0
 
     cdef int fatal_error(self, object exc, str message) except -1:
@@ -598,7 +557,6 @@ cdef class SocketTransport(Watcher):
             self.close_descriptor()
         finally:
             self.protocol = None
-            self.to_be_made = None
             self.context = None
             try:
                 if self.server is not None:

@@ -155,14 +155,13 @@ cdef class Stream(SocketTransport):
     _sendfile_compatible = _stdlib.SendfileMode.TRY_NATIVE
 
     def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None,
-                 context=None, bint begin_later=False):
+                 context=None):
         """For a Python socket, which the transport takes over; accepted connections go through
         Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
-        runs in `context`, or in a copy of the current one. With `begin_later` connection_made() is
-        called by _begin(), which the creator calls when `waiter` is done."""
+        runs in `context`, or in a copy of the current one."""
         self.room_on_demand = sock.family not in (AF_INET, AF_INET6)
         set_nodelay(sock)
-        self.adopt_socket(loop, sock, protocol, waiter, extra, server, context, begin_later)
+        self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
 
     def __dealloc__(self):
         mgl_queue_clear(&self.queue)

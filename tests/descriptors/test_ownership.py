@@ -338,7 +338,7 @@ async def test_a_second_transport(loop, loop_kind, twice):
 async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, twice):
     """Made, and its connection_made() still to come."""
     skip_where_asyncio_takes_a_second(loop_kind)
-    ours, _, connect, protocol = twice
+    _, _, connect, protocol = twice
     first, second = protocol(loop), protocol(loop)
     connecting = connect(first)
     waiter = connecting.send(None)
@@ -346,8 +346,9 @@ async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, t
         begin(connect(second))
     connecting.close()
     assert not waiter.done()
-    # The coroutine was closed, and with it the transport.
-    await support.wait_until(lambda: ours.fileno() == -1)
+    await turns(3)
+    # The coroutine was given up, and with it the transport.
+    await asyncio.wait_for(first.lost, SOON)
 
 
 @on_loop
@@ -469,12 +470,12 @@ async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
         attempt()
 
     first.connection_made = connection_made
-    connecting = loop.create_task(connect(first))
-    await turns(1)
+    connecting = connect(first)
+    connecting.send(None)
     attempt()
-    transport, _ = await connecting
+    await turns(3)
     assert outcomes == ["refused"] * 2
-    transport.close()
+    connecting.close()
     await asyncio.wait_for(first.lost, SOON)
 
 

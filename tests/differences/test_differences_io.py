@@ -609,33 +609,6 @@ class TestTransports:
         # connection_made() follows the factory at once, with no iteration between.
         assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
 
-    def test_a_connection_whose_creator_is_cancelled_was_never_made(self, loop, loop_kind, run):
-        """At some iterations asyncio calls connection_made(), and connection_lost() after it."""
-        calls = []
-
-        class Protocol(asyncio.Protocol):
-            def connection_made(self, transport):
-                calls.append("made")
-
-        async def main():
-            for turns in range(6):
-                ours, theirs = socket.socketpair()
-                with ours, theirs:
-                    task = loop.create_task(loop.create_connection(Protocol, sock=ours))
-                    await support.turns(turns)
-                    if task.done():
-                        (await task)[0].abort()
-                        calls.clear()
-                        break
-                    task.cancel()
-                    await asyncio.wait([task])
-                    await support.turns(3)
-                    if calls:
-                        break
-
-        run(main())
-        assert calls == side(loop_kind, asyncio=["made"], mgloop=[])
-
     @pytest.mark.mgloop_only
     def test_a_cancelled_sendfile_leaves_the_transport_as_it_was(self, loop, run, socketpair):
         ours, theirs = socketpair

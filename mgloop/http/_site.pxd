@@ -151,7 +151,7 @@ cdef class Site:
     # Its own, though they are the same in all: without the GIL, what every thread counts the
     # references of for each request is fetched from the other cores each time.
     cdef dict versions, extensions      # of each scope
-    cdef tuple offered                  # the values in `extensions`
+    cdef tuple offered_names, offered   # the keys and the values in `extensions`
     cdef Awaitable ready                # what a send() returns that need not wait
     cdef dict task_options
     cdef bint asyncios_factory          # the loop's get_task_factory() is

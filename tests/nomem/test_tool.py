@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Programs survive that they run out of memory; and the tool that shows it knows how a run ends."""
 
-import os
 import re
 import signal
 import subprocess
@@ -19,6 +18,30 @@ from tests.nomem import programs, worker  # noqa: E402
 needs_testcapi = pytest.mark.skipif(
     worker._testcapi is None, reason="this interpreter has no _testcapi"
 )
+
+
+# CPython makes 16 MemoryErrors beforehand. This holds them all, and needs another.
+NO_MEMORY_ERRORS_LEFT = """
+import _testcapi
+
+held = [MemoryError() for _ in range(40)]
+try:
+    raise ValueError
+except ValueError:
+    _testcapi.set_nomemory(0, 0)
+    [0] * 1000
+"""
+
+
+def run_python(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
 
 
 def judge(met="", status=0, **answer):
@@ -49,6 +72,13 @@ class TestJudgement:
         said = 'File "ssl.py", line 870 in _create\n'
         assert worker._judge(None, signal.SIGSEGV, "", said).how == "crash of Python"
 
+    @needs_testcapi
+    @pytest.mark.skipif(sys.version_info >= (3, 12), reason="CPython 3.12 does not recurse")
+    def test_memory_errors_run_out(self):
+        done = run_python("-c", NO_MEMORY_ERRORS_LEFT)
+        assert done.returncode == -signal.SIGABRT
+        assert any(place in done.stderr for place in worker.PYTHONS_OWN), done.stderr
+
     def test_worse(self):
         def outcomes(over_asyncio, over_mgloop):
             return {
@@ -63,15 +93,7 @@ class TestJudgement:
 
 
 def run_tool(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "tests.nomem", *arguments],
-        cwd=ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    return run_python("-m", "tests.nomem", *arguments)
 
 
 @needs_testcapi
@@ -134,12 +156,5 @@ for n in range(45):
 @needs_testcapi
 @pytest.mark.parametrize("kind", command_line.LOOPS)
 def test_exception_of_a_protocol_without_memory_for_its_traceback(kind):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RAISING_PROTOCOL, kind],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = run_python("-W", "ignore", "-c", RAISING_PROTOCOL, kind)
     assert done.returncode == 0, done.stderr[-2000:]

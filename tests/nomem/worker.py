@@ -461,9 +461,16 @@ class Outcome:
     used: int = 0
 
 
-#: Where CPython itself crashes: SSL_new() fails, and _ssl reports that for an object without state.
-#: And where it gives up: it makes an exception for an exception that it cannot make.
-PYTHONS_OWN = ("in _create\n", "Cannot recover from MemoryErrors while normalizing exceptions")
+#: Output that shows that CPython itself crashed or gave up:
+PYTHONS_OWN = (
+    # SSL_new() fails, and _ssl reports that for an object without state.
+    "in _create\n",
+    # It makes an exception for an exception that it cannot make.
+    "Cannot recover from MemoryErrors while normalizing exceptions",
+    # CPython 3.11 recurses in C: it has no MemoryError left that it made beforehand, needs memory
+    # to make another, and raises MemoryError because there is none.
+    "_Py_CheckRecursiveCall: Cannot recover from stack overflow",
+)
 
 #: Exceptions that no shortage explains: an error was lost on the way, or never set.
 BROKEN = {"SystemError"}

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
+import warnings
 from asyncio import events, unix_events
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from . import _late, _stdlib
 from .loop import Loop
 
 T = TypeVar("T")
@@ -42,56 +41,26 @@ def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) ->
     return Loop(enable_wakeup=enable_wakeup, timing=timing)
 
 
-class _Watching(EventLoopPolicy):
-    """What install() sets: it notices if a server goes another way all the same."""
-
-    def __init__(self, watch: _late.Watch) -> None:
-        super().__init__()
-        self.watch = watch
-        watch.begin()
-
-    def set_event_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        super().set_event_loop(loop)
-        self.watch.loop_is_set(loop, sys._getframe().f_back)
-
-    # An argument, because the names of this module may be gone before somebody who has kept it.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Under whoever has set the next policy, unless somebody has kept this one.
-        if not is_finalizing():
-            self.watch.end()
-            successor = _stdlib.policy()
-            if not isinstance(successor, EventLoopPolicy):
-                self.watch.policy_is_replaced(successor, sys._getframe().f_back)
-
-
 def install() -> None:
-    """Make asyncio.run(), asyncio.new_event_loop() and their like use mgloop from now on.
+    """Make asyncio.run(), asyncio.new_event_loop() and similar calls use mgloop from now on.
 
-    Warns (RuntimeWarning) if it is known to be too late, or of no use, for the server that calls
-    it, in which case the warning says what to do instead.
+    Warns (RuntimeWarning) if another loop is already running in this thread: that loop goes on.
     """
-    frame = sys._getframe(1)
-    too_late = _late.reason(frame)
-    watch = _late.Watch(_late.Place.of(frame))
-    _set_policy(EventLoopPolicy() if _everywhere else _Watching(watch))
-    if too_late:
-        watch.tell(too_late, frame)
+    use()
+    running = events._get_running_loop()
+    if running is not None and not isinstance(running, Loop):
+        kind = f"{type(running).__module__}.{type(running).__qualname__}"
+        warnings.warn(
+            f"mgloop.install() was called too late: a {kind} is already running; "
+            "start the program with `mgloop run`, or its loop with mgloop.run()",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def use() -> None:
-    """install() for those who know what they do: it never warns."""
+    """Do what install() does, without the warning."""
     _set_policy(EventLoopPolicy())
-
-
-# Whether this is `mgloop run`, so that the loops of other packages are mgloop's, too.
-_everywhere = False
-
-
-def use_everywhere() -> None:
-    """use(), where nothing is left that install() could be too late for."""
-    global _everywhere
-    _everywhere = True
-    use()
 
 
 def uninstall() -> None:

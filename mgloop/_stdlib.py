@@ -232,18 +232,6 @@ def is_finalizing() -> bool:
     return bool(unix_events.sys.is_finalizing())  # type: ignore[attr-defined]
 
 
-# --- Policies: asked for without their being made, without a loop's being made, and without the
-# warning that 3.14 has for it.
-def policy() -> Any:
-    """The event loop policy; None: there is none yet."""
-    return getattr(events, "_event_loop_policy", None)
-
-
-def current_loop() -> Any:
-    """What asyncio.set_event_loop() has set in this thread, or None."""
-    return getattr(getattr(policy(), "_local", None), "_loop", None)
-
-
 # --- Threads.
 def has_gil() -> bool:
     """Whether threads take turns, which they need not since 3.13 (sys._is_gil_enabled())."""

@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 from .. import _stdlib
-from .._install import EventLoopPolicy, use_everywhere
+from .._install import EventLoopPolicy, use
 from ..loop import Loop
 from . import others
 
@@ -39,7 +39,7 @@ _NAMES = {
 def activate() -> None:
     """Have this process make loops of mgloop's, also where it names asyncio's own, or another
     package's. For a process that has just started; it cannot be undone."""
-    use_everywhere()
+    use()
     for name, instead in _NAMES.items():
         # 3.14 makes the policy's public name when it is asked for.
         if name in vars(asyncio) or name == "DefaultEventLoopPolicy":

@@ -4,7 +4,7 @@ its own command line, and its application (selecting/) is asked for the class of
 
 Rows that do not name mgloop are the control: what the server runs on by itself, uvloop being
 installed. In others the application calls mgloop.install() as the server imports it: either that
-decides the loop, or it warns. Over another loop than mgloop's the controls alone are run. Every way
+decides the loop, or the server has chosen another; install() warns if that one runs already. Over another loop than mgloop's the controls alone are run. Every way
 that works, and the version that it was tried with, has to be in docs/running.md.
 
     selecting_program.py [PACKAGE ...]
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     code: str = ""
     #: Of the environment; of SELECTING_INSTALL, asked.py and sanic_app.py know.
     variables: tuple[tuple[str, str], ...] = ()
-    #: Whether install() says that it decides nothing.
+    #: Whether install() warns that another loop is already running.
     warns: bool = False
 
     @property
@@ -335,8 +335,13 @@ def installed(server: Server, way: str, *variables: tuple[str, str], code: str =
 
 
 def too_late(server: Server, way: str, expected: str, code: str = "") -> Row:
-    """The application calls install(), which warns."""
+    """The application calls install() while the server's loop runs; install() warns."""
     return Row(server, way, expected, code, (("SELECTING_INSTALL", "yes"),), warns=True)
+
+
+def ignored(server: Server, way: str, expected: str, code: str = "") -> Row:
+    """The application calls install() before any loop runs, and the server uses another loop."""
+    return Row(server, way, expected, code, (("SELECTING_INSTALL", "yes"),))
 
 
 def python(code: str) -> str:
@@ -368,7 +373,7 @@ ROWS = [
     ),
     too_late(UVICORN, "uvicorn app:app", UVLOOP),
     too_late(UVICORN, "uvicorn --loop asyncio app:app", ASYNCIO),
-    too_late(UVICORN_RUN, "uvicorn.run(app)", UVLOOP, uvicorn_run("port={port}")),
+    ignored(UVICORN_RUN, "uvicorn.run(app)", UVLOOP, uvicorn_run("port={port}")),
     installed(
         UVICORN_RUN, 'uvicorn.run(app, loop="none")', code=uvicorn_run("port={port}, loop='none'")
     ),
@@ -376,7 +381,7 @@ ROWS = [
     installed(UVICORN, "mgloop run uvicorn app:app"),
     by_itself(FASTAPI, "fastapi run app.py", UVLOOP),
     *on_mgloop(FASTAPI, "mgloop run fastapi run app.py"),
-    too_late(FASTAPI, "fastapi run app.py", UVLOOP),
+    ignored(FASTAPI, "fastapi run app.py", UVLOOP),
     by_itself(GUNICORN, "gunicorn -k uvicorn_worker.UvicornWorker app:app", UVLOOP),
     by_itself(GUNICORN, "gunicorn -k asgi app:app", UVLOOP),
     by_itself(AIOHTTP_BY_GUNICORN, "gunicorn -k aiohttp.GunicornWebWorker app:app", ASYNCIO),
@@ -393,13 +398,13 @@ ROWS = [
         "gunicorn -k mgloop.gunicorn.AiohttpWorker app:app",
         "mgloop run gunicorn -k aiohttp.GunicornWebWorker app:app",
     ),
-    too_late(GUNICORN, "gunicorn -k uvicorn_worker.UvicornWorker app:app", UVLOOP),
-    too_late(GUNICORN, "gunicorn --preload -k uvicorn_worker.UvicornWorker app:app", UVLOOP),
-    too_late(GUNICORN, "gunicorn -k asgi app:app", UVLOOP),
-    too_late(GUNICORN, "gunicorn -k asgi --asgi-loop asyncio app:app", ASYNCIO),
-    too_late(GUNICORN, "gunicorn --preload -k asgi app:app", UVLOOP),
+    ignored(GUNICORN, "gunicorn -k uvicorn_worker.UvicornWorker app:app", UVLOOP),
+    ignored(GUNICORN, "gunicorn --preload -k uvicorn_worker.UvicornWorker app:app", UVLOOP),
+    ignored(GUNICORN, "gunicorn -k asgi app:app", UVLOOP),
+    ignored(GUNICORN, "gunicorn -k asgi --asgi-loop asyncio app:app", ASYNCIO),
+    ignored(GUNICORN, "gunicorn --preload -k asgi app:app", UVLOOP),
     installed(GUNICORN, "gunicorn --preload -k asgi --asgi-loop asyncio app:app"),
-    too_late(AIOHTTP_BY_GUNICORN, "gunicorn -k aiohttp.GunicornWebWorker app:app", ASYNCIO),
+    ignored(AIOHTTP_BY_GUNICORN, "gunicorn -k aiohttp.GunicornWebWorker app:app", ASYNCIO),
     installed(AIOHTTP_BY_GUNICORN, "gunicorn --preload -k aiohttp.GunicornWebWorker app:app"),
     by_itself(HYPERCORN, "hypercorn app:app", ASYNCIO),
     by_itself(HYPERCORN, "hypercorn -k uvloop app:app", UVLOOP),
@@ -410,7 +415,7 @@ ROWS = [
         "mgloop run hypercorn -w 2 app:app",
     ),
     installed(HYPERCORN, "hypercorn app:app"),
-    too_late(HYPERCORN, "hypercorn -k uvloop app:app", UVLOOP),
+    ignored(HYPERCORN, "hypercorn -k uvloop app:app", UVLOOP),
     by_itself(GRANIAN, "granian --interface asgi app:app", UVLOOP),
     by_itself(GRANIAN, "granian --interface asgi --loop asyncio app:app", ASYNCIO),
     *on_mgloop(
@@ -420,11 +425,11 @@ ROWS = [
         "mgloop run granian --interface asgi --loop uvloop app:app",
         "mgloop run granian --interface asgi --workers 2 app:app",
     ),
-    too_late(GRANIAN, "granian --interface asgi app:app", UVLOOP),
-    too_late(GRANIAN, "granian --interface asgi --loop asyncio app:app", ASYNCIO),
+    ignored(GRANIAN, "granian --interface asgi app:app", UVLOOP),
+    ignored(GRANIAN, "granian --interface asgi --loop asyncio app:app", ASYNCIO),
     by_itself(DAPHNE, "daphne app:app", ASYNCIO),
     *on_mgloop(DAPHNE, "mgloop run daphne app:app"),
-    too_late(DAPHNE, "daphne app:app", ASYNCIO),
+    ignored(DAPHNE, "daphne app:app", ASYNCIO),
     by_itself(DJANGO, "django-admin runserver --pythonpath .", ASYNCIO),
     *on_mgloop(DJANGO, "mgloop run django-admin runserver --pythonpath ."),
     installed(DJANGO, "django-admin runserver --pythonpath ."),
@@ -433,7 +438,7 @@ ROWS = [
     installed(QUART, "quart run"),
     by_itself(SANIC, "sanic app:app", UVLOOP),
     *on_mgloop(SANIC, "mgloop run sanic app:app", "mgloop run sanic --workers 2 app:app"),
-    too_late(SANIC, "sanic app:app", UVLOOP),
+    ignored(SANIC, "sanic app:app", UVLOOP),
     installed(SANIC, "sanic app:app", ("SANIC_USE_UVLOOP", "no")),
     # The application says so itself, after it has called install().
     Row(SANIC, "sanic app:app", MGLOOP, variables=(("SELECTING_INSTALL", "without uvloop"),)),

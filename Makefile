@@ -96,8 +96,9 @@ ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-na
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $$($(VENV)-asan/bin/python -c 'import sysconfig; \
 	print("" if sysconfig.get_config_var("Py_GIL_DISABLED") else "PYTHONMALLOC=malloc")')
 asan:
-	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debugoptimized \
-		-Csetup-args=-Db_sanitize=address,undefined -Csetup-args=-Dc_args=-fno-omit-frame-pointer"
+	$(MAKE) build $(VENV)-asan/.group-test VENV=$(VENV)-asan MESON_ARGS="-Csetup-args=-Dbuildtype=debug \
+		-Csetup-args=-Doptimization=1 -Csetup-args=-Db_sanitize=address,undefined \
+		-Csetup-args=-Dc_args=-fno-omit-frame-pointer"
 	$(ASAN) $(VENV)-asan/bin/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
 # Cython and pip, run by such an interpreter, are slow, and what it says of them is of no interest here. What it says of a

@@ -118,7 +118,7 @@ cdef extern from "ring.h":
     void mgl_ring_clear(mgl_ring *r)
 
 
-cdef extern from "timersort.h":
+cdef extern from "timerheap.h":
     Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) except -1
 
 

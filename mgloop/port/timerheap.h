@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ring.h"
+
 typedef struct {
     double when;
     uint64_t sequence;
@@ -95,6 +97,17 @@ static inline PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i) {
     }
     *out.index = -1;
     return out.timer;
+}
+
+/* Moves the timers that are due into the ready queue, earliest first. Returns how many; -1 with
+ * MemoryError: the rest is still in the heap. */
+static inline Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) {
+    Py_ssize_t taken = 0;
+    for (; h->len > 0 && h->items[0].when <= now; taken++) {
+        if (mgl_ring_reserve(ready, 1) != 0) return -1;
+        mgl_ring_put(ready, mgl_heap_remove(h, 0));
+    }
+    return taken;
 }
 
 static inline void mgl_heap_clear(mgl_heap *h) {

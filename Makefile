@@ -69,6 +69,7 @@ lint: $(VENV)/.group-lint
 	$(BIN)/ruff format --check .
 	$(RUN) cython-lint mgloop
 	$(BIN)/python tools/check_except.py mgloop
+	$(BIN)/python tools/prose.py
 
 format: $(VENV)/.group-lint
 	$(BIN)/ruff check --fix .

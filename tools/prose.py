@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Check that the project's prose is plain English.
 
-    python tools/prose.py                 the share of flagged lines per kind of file, and its budget
+    python tools/prose.py                 the share of flagged lines per kind of file
     python tools/prose.py FILE...         the flagged lines of these files
-    python tools/prose.py --change [REV]  the flagged lines that were added since REV (default: HEAD)
+    python tools/prose.py --change [REV]  the flagged lines added since REV (default: HEAD)
 
-A line of prose (a comment, a docstring, Markdown outside code) is flagged if it has a construction that
-makes text read like a translation. A flagged line can be good English: tools/prose_allowed.txt lists such
-lines. Bad English often passes. Rewrite the sentence instead of the word.
+A line of prose (a comment, a docstring, Markdown outside code) is flagged if it has a construction
+that makes text read like a translation. A flagged line can be good English: list such lines
+in tools/prose_allowed.txt. Bad English often passes. Rewrite the sentence instead of the word.
 
 Exit status: 1 if a kind of file exceeds its budget. Lower a budget whenever the share allows it;
 never raise one.
@@ -27,8 +27,9 @@ ALLOWED = ROOT / "tools" / "prose_allowed.txt"
 #: What is wrong -> the pattern.
 CONSTRUCTIONS = {
     "who or whoever for a part of a program": r"\bwho(?:ever)?\b",
-    "a clause with 'what' in place of a noun": r"\bwhat (?:is|are|was|were|has|have|had|comes|came|waits?"
-    r"|they|it|that|this|the|one|others?|follows|stands|belongs|lasts|does|runs|goes|leaves|must|may|can)\b",
+    "a clause with 'what' in place of a noun": r"\bwhat (?:is|are|was|were|has|have|had|comes|came"
+    r"|waits?|they|it|that|this|the|one|others?|follows|stands|belongs|lasts|does|runs|goes|leaves"
+    r"|must|may|can)\b",
     "tell for report or notify": r"\b(?:tells?|told|telling)\b",
     "is no, is none, has none": r"\b(?:is|are|was|be|has|have|had) (?:no|none)\b",
     "has it": r"\b(?:has|have|had) it\b",
@@ -41,8 +42,8 @@ CONSTRUCTIONS = {
 }
 _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in CONSTRUCTIONS.items()}
 
-#: Kind of file -> (pattern of its paths, the largest share of flagged lines in percent). The first that
-#: matches counts.
+#: Kind of file -> (pattern of its paths, the largest share of flagged lines in percent). The first
+#: pattern that matches a path counts.
 BUDGETS = {
     "CHANGELOG": (r"CHANGELOG\.md", 12.0),
     "README, docs, CONTRIBUTING": (r"(?!docs/benchmarks/).*\.md", 14.5),
@@ -154,9 +155,10 @@ def check() -> int:
     for kind, (_, budget) in BUDGETS.items():
         marked = sum(bool(flagged(line)) and line.strip() not in exceptions for line in lines[kind])
         share = 100 * marked / max(1, len(lines[kind]))
-        verdict = "" if share <= budget else "   exceeds its budget: run tools/prose.py --change REV"
+        verdict = "" if share <= budget else "   exceeds its budget: see --change REV"
         status |= bool(verdict)
-        print(f"{kind:28}{share:5.1f} % of {len(lines[kind]):5} lines (budget {budget} %){verdict}")
+        lines_of_kind = len(lines[kind])
+        print(f"{kind:28}{share:5.1f} % of {lines_of_kind:5} lines (budget {budget} %){verdict}")
     return status
 
 

@@ -3,9 +3,10 @@
 its own command line, and its application (selecting/) is asked for the class of its loop.
 
 Rows that do not name mgloop are the control: what the server runs on by itself, uvloop being
-installed. In others the application calls mgloop.install() as the server imports it: either that
-decides the loop, or the server has chosen another; install() warns if that one runs already. Over another loop than mgloop's the controls alone are run. Every way
-that works, and the version that it was tried with, has to be in docs/running.md.
+installed. In others the application calls mgloop.install() as the server imports it. Either that
+decides the loop, or the server has chosen another one; install() warns if that one is already
+running. Over another loop than mgloop's only the controls are run. Every way that works, and the
+version that it was tried with, has to be in docs/running.md.
 
     selecting_program.py [PACKAGE ...]
 """

@@ -14,9 +14,11 @@ it, not a later one.
 import asyncio
 import gc
 import os
+import shutil
 import signal
 import ssl
 import tempfile
+from pathlib import Path
 
 import certificates
 import pytest
@@ -40,6 +42,33 @@ def pytest_configure(config):
     # What is raised in __del__ or in a thread is lost otherwise: pytest only warns.
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
+    if not hasattr(config, "workerinput"):
+        give_temporary_folder(config)
+
+
+# The suite has a temporary folder of its own, which has to be empty at the end. pytest's own folders,
+# which outlive it on purpose, are elsewhere. The workers of pytest-xdist inherit the environment.
+temporary_folder = pytest.StashKey[Path]()
+
+
+def give_temporary_folder(config):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = Path(tempfile.mkdtemp(prefix="mgloop-"))
+    config.stash[temporary_folder] = folder
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its workers
+def pytest_sessionfinish(session):
+    folder = session.config.stash.get(temporary_folder, None)
+    if folder is None:
+        return
+    left = sorted(path.name for path in folder.iterdir())
+    shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        print(f"\nThe tests left files in the temporary folder: {', '.join(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_addoption(parser):

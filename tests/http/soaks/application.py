@@ -4,13 +4,12 @@
 import asyncio
 import hashlib
 import os
-import tempfile
 
 PID = b"%d" % os.getpid()
 BIG = bytes(range(256)) * 4096
-FILE = tempfile.NamedTemporaryFile(prefix="mgloop-soak-")  # noqa: SIM115 - until the process ends
-FILE.write(BIG * 4)
-FILE.flush()
+# Without a name in a folder, because a worker that is killed could not delete it.
+FILE = os.memfd_create("mgloop-soak")
+os.write(FILE, BIG * 4)
 
 
 class DeliberateError(Exception):
@@ -78,7 +77,7 @@ async def on_stream(receive, send):
 
 async def on_file(receive, send):
     await start(send, (b"content-length", b"%d" % (len(BIG) * 4)))
-    await send({"type": "http.response.pathsend", "path": FILE.name})
+    await send({"type": "http.response.pathsend", "path": f"/proc/self/fd/{FILE}"})
 
 
 async def on_wait(receive, send):

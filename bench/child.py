@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The process in which a loop is measured: ``child.py JSON``.
 
-Run as a script under ``python -P``, with the folder that holds ``bench`` *appended* to the path:
-so ``import mgloop`` finds the installed package (or an editable one, whose finder goes first) and
-never the half of it that lies in the source tree. Talks to its parent by lines of JSON on stdout.
+The parent runs this file as a script under ``python -P`` and *appends* the folder that holds
+``bench`` to the path. ``import mgloop`` therefore finds the installed package (or an editable one,
+whose finder comes first) and never the unbuilt one in the source tree. The child reports to its
+parent with lines of JSON on stdout.
 """
 
 import contextlib
@@ -18,12 +19,12 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 
 def tell(**fields):
-    """One line of JSON to the parent."""
+    """Send one line of JSON to the parent."""
     print(json.dumps(fields), flush=True)
 
 
 def resolve(spec):
-    """The callable that ``module:factory`` names, or ``module:wrapper(module:factory)`` makes."""
+    """Return the callable of ``module:factory`` or ``module:wrapper(module:factory)``."""
     outer, wraps, inner = spec.partition("(")
     module, _, factory = outer.partition(":")
     found = importlib.import_module(module)
@@ -33,7 +34,7 @@ def resolve(spec):
 
 
 def version_of(spec):
-    """The version of the package that *spec* names, and of what it wraps."""
+    """Return the version of the package that *spec* names, and of the package that it wraps."""
     outer, wraps, inner = spec.partition("(")
     module = outer.partition(":")[0].partition(".")[0]
     version = getattr(sys.modules[module], "__version__", None)
@@ -50,7 +51,7 @@ def version_of(spec):
 
 
 def probe(config):
-    """Answer with the loop's version, or why there is none."""
+    """Report the loop's version, or the reason why the loop cannot be used."""
     try:
         loop = resolve(config["loop"])()
         loop.run_until_complete(_nothing())

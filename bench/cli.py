@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line: list, run, report, compare.
 
-Exit status: 0 all went well; 1 ``compare`` found a regression; 2 something was wrong with the input
-or the machine, or a subject failed (one sentence on stderr each, what was measured is kept); 130
-interrupted by Ctrl-C (what was measured is kept). A program that is not installed, such as wrk, is
-no failure: a sentence says what is left out for lack of it.
+Exit status: 0 if everything succeeded; 1 if ``compare`` found a regression; 2 if the input or the
+machine was unsuitable or a subject failed (each with one sentence on stderr); 130 if Ctrl-C
+interrupted the run. Measurements made before a failure or an interrupt are kept. A missing program,
+such as wrk, is not a failure: a sentence names the measurements that are skipped without it.
 """
 
 from __future__ import annotations
@@ -170,12 +170,12 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas."""
+    """Split a comma-separated list; drop empty parts."""
     return [part for part in text.split(",") if part]
 
 
 def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing, path) -> int:
-    """Plan, run, save, print: what is left once the input is known to be good."""
+    """Plan, run, save and print, after the input has been validated. Return the exit status."""
     cores = bench.cores
     core = args.quick or args.core
     candidates = registry.workloads()
@@ -189,7 +189,7 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
             seeds_plan = seeds.prepare(bench, alone, args.peers)
             candidates += seeds_plan.workloads
         except MissingToolError as exc:
-            candidates += seeds.workloads()  # their names are known all the same
+            candidates += seeds.workloads()  # their names must be known in any case
             skipped.append(str(exc))
     chosen = registry.select(candidates, wanted, only, core=core)
     if seeds_plan is None:
@@ -198,7 +198,7 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         chosen += seeds_plan.workloads
     chosen = [asgi.related(w, servers) if w.suite == "asgi" else w for w in chosen]
     served = [w for w in chosen if w.suite == "asgi"]
-    # Relative to mgloop alone, if it is there.
+    # Relative to mgloop alone, if it is among the subjects.
     singles = [s for s in subjects if s.control_of is None and s.takes_part("threads")]
     scaled = [w for w in chosen if w.server.get("many") and singles]
     items = runner.plan(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Comparing two results files of the same machine: has a loop become slower?
+"""Compare two results files of the same machine: has a loop become slower?
 
-What is compared is the loop's ratio to the reference *within* each file, so that a busier machine
-or a slower clock in one of the runs cancels. The band is what both controls together allow.
+The comparison uses the loop's ratio to the reference *within* each file, so that a busier machine
+or a slower clock in one of the runs cancels out. The noise of both controls sets the band.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .results import Results
 
 @dataclass(frozen=True)
 class Change:
-    """One workload in two files; ``change`` is B over A, below 1 is slower."""
+    """One workload in two files; ``change`` is B over A, and a value below 1 is slower."""
 
     workload: str
     before: float | None
@@ -30,7 +30,7 @@ class Change:
 
 
 def compare(before: Results, after: Results, loop: str) -> list[Change]:
-    """The changes of *loop* from *before* to *after*. BenchError if nothing can be compared."""
+    """Return the changes of *loop* between two files. BenchError if nothing can be compared."""
     names = [w["name"] for w in before.measured()]
     common = [w for w in after.measured() if w["name"] in names]
     for label, found in (("first", before), ("second", after)):
@@ -52,7 +52,7 @@ def _change(before: Results, after: Results, workload: dict, loop: str) -> Chang
     had, has = before.ratios(name, loop), after.ratios(name, loop)
     band = math.hypot(before.noise(name), after.noise(name))
     if not has:
-        # Broken now, sound before: worse than slow.
+        # The workload worked before and fails now, which is worse than slow.
         broken = bool(had)
         note = "no figure any more" if broken else "no figure in either"
         return Change(name, stats.median(had) if had else None, None, None, band, broken, note)
@@ -60,13 +60,13 @@ def _change(before: Results, after: Results, workload: dict, loop: str) -> Chang
         return Change(name, None, stats.median(has), None, band, False, "no figure before")
     old, new = stats.median(had), stats.median(has)
     change = new / old
-    # The median beyond the band is not enough: most rounds of B must be behind A's median.
+    # A median beyond the band is not enough: most rounds of B must be slower than A's median.
     behind = sum(r < old for r in has) >= 0.75 * len(has)
     return Change(name, old, new, change, band, change < 1 - band and behind)
 
 
 def table(changes: Sequence[Change]) -> str:
-    """The changes as text, worst first, with a last line that says the outcome."""
+    """Return the changes as text, worst first, with the outcome in the last line."""
     ordered = sorted(changes, key=lambda c: math.inf if c.change is None else c.change)
     lines = [f"{'workload':<34}{'A':>8}{'B':>8}{'B/A':>8}{'noise':>9}"]
     for c in ordered:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The workloads in which the loop under test is the client: aiohttp requests to a C server.
 
-Runs in a child process of its own; the peer is the C floor server in its http mode, so that the
-client is what is measured. Reports one line of JSON in the load generator's format, with its own
-CPU time as the server's.
+This module runs in its own child process. The peer is the C floor server in its http mode, so that
+the figures measure the client. The child prints one line of JSON in the load generator's format,
+and reports its own CPU time as the server's.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 
 async def drive(config, tell):
-    """Request for ``warmup + seconds``, on ``conns`` connections at once, and tell the result."""
+    """Send requests for ``warmup + seconds`` on ``conns`` connections and report the result."""
     import aiohttp
 
     url = f"http://127.0.0.1:{config['port']}/"
@@ -60,6 +60,6 @@ async def drive(config, tell):
 
 
 def main(config, factory, tell):
-    """Entry of the child process."""
+    """Run the child process."""
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(drive(config, tell))

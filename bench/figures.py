@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The few figures that README shows, from the results files in docs/benchmarks.
 
-    python -m bench.figures             prints what stands between README's marks
-    python -m bench.figures --write     puts it there
+    python -m bench.figures             prints the text between README's marks
+    python -m bench.figures --write     writes it into README
 
-A test compares the two, so that README has no other figures than those that were measured last.
+A test compares the two, so that README always shows the latest measurements.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ FOLDER = ROOT / "docs" / "benchmarks"
 README = ROOT / "README.md"
 MARKS = re.compile(r"(<!-- figures: begin.*?-->\n).*?(<!-- figures: end -->)", re.S)
 
-#: Of the loops, and how README calls them.
+#: The workloads of the loops, with README's names for them.
 LOOPS = {
     "echo/protocol-1k-c100": "echo over `Protocol`, 1 KiB x 100 connections",
     "echo/streams-1k-c100": "echo over streams, 1 KiB x 100",
     "tls/protocol-1k-c100": "echo over TLS, 1 KiB x 100",
     "http/aiohttp-c50": "an aiohttp server, JSON x 50",
 }
-#: Of the servers: `mgloop serve` beside uvicorn.
+#: The workload of the servers, which compares `mgloop serve` with uvicorn.
 SERVER = ("asgi/hello-c100", "an ASGI application x 100: `mgloop serve` to uvicorn on uvloop")
-#: Drawn by `bench report`, if it is there.
+#: The picture that `bench report` draws; README shows it if it exists.
 PICTURE = "summary.png"
 
 
 def ratio(found: Results, workload: str, subject: str) -> str:
-    """The median, bold if it is beyond the noise."""
+    """Return the median as text, in bold if it is beyond the noise."""
     ratios = found.ratios(workload, subject)
     if not ratios:
         raise BenchError(f"{workload} has no figure of {subject}")
@@ -48,22 +48,22 @@ def ratio(found: Results, workload: str, subject: str) -> str:
 
 
 def noise(found: Results, workload: str) -> str:
-    """Of the control, at that workload."""
+    """Return the control's noise at *workload* as text."""
     return f"±{found.noise(workload) * 100:.0f} %"
 
 
 def version(found: Results, subject: str) -> str:
-    """As it was measured."""
+    """Return the version of *subject* that was measured."""
     return next(s["version"] for s in found.subjects if s["name"] == subject)
 
 
 def python(found: Results) -> str:
-    """The version of the interpreter."""
+    """Return the version of the interpreter."""
     return found.machine["python"].partition(" ")[0]
 
 
 def text() -> str:
-    """What stands between the marks."""
+    """Return the text between README's marks."""
     loops, servers = (results.load(str(FOLDER / name)) for name in ("results.json", "asgi.json"))
     workload, title = SERVER
     uvicorn = re.search(r"uvicorn (\S+)", version(servers, "uvicorn"))[1]  # type: ignore[index]

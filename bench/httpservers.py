@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The HTTP and WebSocket servers that wrk and the C client load, on whichever loop they are given.
 
-Runs in a child process of its own. Frameworks are imported by the server that needs them, so that
-a missing one is told as such and costs the others nothing.
+This module runs in its own child process. Each server imports the framework that it needs, so that
+a missing framework is reported for that server only and does not affect the others.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\
 
 
 class RawHTTP(asyncio.Protocol):
-    """The least that answers a GET: finds the end of the head, looks at nothing."""
+    """The minimal answer to a GET: finds the end of the head and parses nothing."""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -33,7 +33,7 @@ class RawHTTP(asyncio.Protocol):
 
 
 def httptools_protocol():
-    """A protocol on the httptools parser with its usual callbacks."""
+    """Return a protocol that uses the httptools parser with its usual callbacks."""
     import httptools
 
     class ToolsHTTP(asyncio.Protocol):
@@ -61,7 +61,7 @@ def httptools_protocol():
 
 
 async def serve_protocol(protocol, config, tell):
-    """A protocol behind create_server."""
+    """Serve *protocol* with create_server."""
     loop = asyncio.get_running_loop()
     sock = listen(config)
     port = port_of(sock)
@@ -72,7 +72,7 @@ async def serve_protocol(protocol, config, tell):
 
 
 async def serve_aiohttp(config, tell):
-    """aiohttp's server with a JSON handler and one of a file, access log off."""
+    """Serve JSON and a file with aiohttp, without an access log."""
     from aiohttp import web
 
     async def hello(request):
@@ -109,7 +109,7 @@ async def plaintext(scope, receive, send):
 
 
 async def serve_uvicorn(config, tell):
-    """uvicorn with httptools, logs off, lifespan off."""
+    """Serve with uvicorn and httptools, without logs and lifespan."""
     import uvicorn
 
     sock = listen(config)
@@ -128,7 +128,7 @@ async def serve_uvicorn(config, tell):
 
 
 async def serve_websockets(config, tell):
-    """The websockets library, echoing, without compression."""
+    """Echo with the websockets library, without compression."""
     from websockets.asyncio.server import serve
 
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
@@ -145,7 +145,7 @@ async def serve_websockets(config, tell):
 
 
 async def serve(config, tell):
-    """Dispatch on the kind of server."""
+    """Start the kind of server that *config* names."""
     kind = config["kind"]
     if kind == "raw":
         await serve_protocol(RawHTTP, config, tell)
@@ -162,7 +162,7 @@ async def serve(config, tell):
 
 
 def main(config, factory, tell):
-    """Entry of the child process."""
+    """Run the child process."""
     if config.get("many"):
         many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:

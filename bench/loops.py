@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Naming event loops, and finding out which of them are installed.
+"""Name event loops, and find out which of them are installed.
 
-A loop is ``module:factory``, with short names for the usual ones; or what a wrapper makes of one,
-``module:wrapper(module:factory)``. An optional label in front and an optional interpreter behind,
-``label=module:factory@/path/to/python``, let two builds of one loop take turns in a run; with
-``?NAME=VALUE`` at the end it is one in another environment. Importing happens in a child process: a
-loop that crashes on import is a sentence, not the end of the run, and what the parent imports
-cannot colour the measurement.
+A loop is ``module:factory``, with short names for the usual ones, or a wrapped loop:
+``module:wrapper(module:factory)``. An optional label and an optional interpreter,
+``label=module:factory@/path/to/python``, let two builds of one loop take turns in a run. A
+``?NAME=VALUE`` at the end sets an environment variable. The import happens in a child process: a
+loop that crashes on import produces a sentence instead of ending the run, and the parent's own
+imports cannot influence the measurement.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 
 from .errors import BenchError
 
-# What `run` compares when it is not told; the order is the order of the columns.
+# The loops that `run` compares by default, in the order of the columns.
 DEFAULT_LOOPS = ("asyncio", "uvloop", "rloop", "zuvloop", "mgloop")
 
-# Short name -> spec. Whoever is not here is named in full.
+# Short name -> spec. A loop without a short name is given by its full spec.
 KNOWN = {
     "asyncio": "asyncio:SelectorEventLoop",
     "uvloop": "uvloop:new_event_loop",
@@ -40,13 +40,13 @@ KNOWN = {
     "aiofastnet/uvloop": "aiofastnet:loop_factory(uvloop:new_event_loop)",
     "aiofastnet/mgloop": "aiofastnet:loop_factory(mgloop:new_event_loop)",
 }
-# What its distribution says of the interpreters that it is for; told when it is not installed.
+# The interpreters that a loop's distribution supports; shown when the loop is not installed.
 FOR = {"zuvloop:new_event_loop": "CPython 3.14 and later"}
-# Those that a wrapped loop takes part in: its transports are others, all else is what it wraps.
+# The suites of a wrapped loop: it differs from the loop that it wraps in its transports only.
 TRANSPORT_SUITES = frozenset({"echo", "http", "tls", "scale"})
 
 CHILD = Path(__file__).with_name("child.py")
-# Ahead of the others when a run has to choose what everything is relative to.
+# The preferred references, in this order, when a run has to choose one.
 REFERENCES = ("uvloop", "asyncio")
 
 
@@ -54,7 +54,7 @@ REFERENCES = ("uvloop", "asyncio")
 class Loop:
     """One event loop to measure. ``control_of`` names the loop that this one merely repeats.
 
-    ``count`` of them serve together, each in a thread or a process of its own as ``shape`` says.
+    ``count`` loops serve together, each in its own thread or process, as ``shape`` says.
     """
 
     name: str
@@ -67,25 +67,25 @@ class Loop:
     shape: str = "threads"
 
     def takes_part(self, suite: str) -> bool:
-        """Whether it has anything of its own to show in *suite*."""
+        """Return whether the loop has results of its own in *suite*."""
         return "(" not in self.spec or suite in TRANSPORT_SUITES
 
     def command(self, config: dict) -> list[str]:
-        """The command line of a child that runs on this loop."""
+        """Return the command line of a child that runs on this loop."""
         together = {"loops": self.count, "shape": self.shape}
         command = child_command({**config, "loop": self.spec, "together": together}, self.python)
         return ["env", self.environment, *command] if self.environment else command
 
 
 def child_command(config: dict, python: str = sys.executable) -> list[str]:
-    """``bench/child.py`` with *config*, so that an installed package wins over the source tree."""
+    """Return the command for ``bench/child.py``, with installed packages before the source tree."""
     return [python, "-P", "-X", "utf8", str(CHILD), json.dumps(config)]
 
 
 def interpreter(name: str, purpose: str) -> str:
-    """The full path of the Python *name*, links kept: they are what makes a virtual environment.
+    """Return the full path of the Python *name*. BenchError if it does not exist.
 
-    BenchError if there is none.
+    Symbolic links are kept, because a virtual environment depends on them.
     """
     found = shutil.which(name)
     if found is None:
@@ -94,7 +94,7 @@ def interpreter(name: str, purpose: str) -> str:
 
 
 def parse(text: str) -> Loop:
-    """A loop from ``[label=](short name | module:factory)[@python][?NAME=VALUE]``.
+    """Return the loop for ``[label=](short name | module:factory)[@python][?NAME=VALUE]``.
 
     BenchError if it is unknown.
     """
@@ -116,7 +116,7 @@ def parse(text: str) -> Loop:
 
 
 def probe(loop: Loop) -> tuple[Loop | None, str]:
-    """The loop with its version if it can be imported and made; else None and the reason."""
+    """Return the loop with its version if it can be created; otherwise None and the reason."""
     try:
         done = subprocess.run(
             loop.command({"role": "probe"}), capture_output=True, text=True, timeout=60
@@ -135,10 +135,10 @@ def probe(loop: Loop) -> tuple[Loop | None, str]:
 
 
 def available(names: Sequence[str]) -> tuple[list[Loop], dict[str, str]]:
-    """Those of *names* that are installed, and why the others are not.
+    """Return the loops of *names* that are installed, and the reasons why the others are missing.
 
-    A loop that is nobody's short name and cannot be imported is a mistake, hence a BenchError; a
-    known one that is not installed is only left out.
+    A loop without a short name that cannot be imported is a mistake and raises BenchError. A loop
+    with a short name that is not installed is only left out.
     """
     found, missing = [], {}
     for name in names:
@@ -161,7 +161,7 @@ def available(names: Sequence[str]) -> tuple[list[Loop], dict[str, str]]:
 
 
 def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
-    """The loop that ratios are relative to: *wanted*, or uvloop, or asyncio, or the first."""
+    """Return the loop that ratios are relative to: *wanted*, or uvloop, asyncio, or the first."""
     for name in (wanted,) if wanted else (*REFERENCES, found[0].name):
         for loop in found:
             if loop.name == name:
@@ -173,9 +173,10 @@ def choose_reference(found: Sequence[Loop], wanted: str | None = None) -> Loop:
 
 
 def control(reference: Any, twin: str | None = None) -> Any:
-    """The reference, a loop or server, a second time under another name: what differs is noise.
+    """Return the reference (a loop or server) under a second name: any difference is noise.
 
-    Or the loop *twin*, which is known to do the same. BenchError if there is no such loop here.
+    With *twin*, use that loop instead, which is known to do the same. BenchError if the loop is
+    not installed.
     """
     if twin is None:
         return replace(reference, name=f"{reference.name}#2", control_of=reference.name)
@@ -184,7 +185,7 @@ def control(reference: Any, twin: str | None = None) -> Any:
 
 
 def together(alone: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """Each of the loops (or servers) alone, then *counts* of it in threads and in processes."""
+    """Return each loop (or server) alone, then *counts* of it in threads and in processes."""
     return [
         one
         for loop in alone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a results file says of the machine and of the software that was measured."""
+"""Describe the machine and the measured software for a results file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("aiohttp", "httptools", "uvicorn", "websockets")
 
 
 def _first(path: str, key: str) -> str:
-    """The value of the first line of *path* that starts with *key*, or an empty string."""
+    """Return the value of the first line of *path* that starts with *key*, or an empty string."""
     try:
         with open(path) as file:
             for line in file:
@@ -38,7 +38,7 @@ def _output(*command: str) -> str:
 
 
 def commit() -> str:
-    """The commit of the source tree, with ``+`` when files differ from it; empty outside git."""
+    """Return the source tree's commit, with ``+`` when files differ from it; empty outside git."""
     revision = _output("git", "rev-parse", "--short=12", "HEAD")
     if revision and _output("git", "status", "--porcelain", "--untracked-files=no"):
         revision += "+"
@@ -46,7 +46,7 @@ def commit() -> str:
 
 
 def describe() -> dict:
-    """Processor, kernel, compiler, Python, package versions, commit and load of this machine."""
+    """Return processor, kernel, compiler, Python, package versions, commit and load."""
     versions = {}
     for name in PACKAGES:
         try:

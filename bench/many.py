@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One server in several loops behind one port: each loop in a thread, or in a process, of its own.
+"""One server in several loops on one port: each loop in its own thread or its own process.
 
-Every loop has a listening socket (SO_REUSEPORT), and the kernel shares the connections out. Each
-has a core to itself, if there are as many; the client is on one of them.
+Every loop has a listening socket (SO_REUSEPORT), and the kernel distributes the connections. Each
+loop has a core to itself if there are enough; the client runs on one of them.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ import traceback
 
 @contextlib.contextmanager
 def reserved(port):
-    """A port (any free one for 0) that others of this user can bind too, and nobody else gets.
+    """Reserve a port (any free one for 0) that only other sockets of this user can bind as well.
 
-    Nothing is accepted through this socket: it does not listen.
+    The socket that reserves it does not listen, so it accepts no connection.
     """
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -28,14 +28,14 @@ def reserved(port):
 
 
 def pin(number, count):
-    """Keep the *number*-th of *count* threads, the one that calls, on a core of its own."""
+    """Pin the calling thread, the *number*-th of *count*, to a core of its own."""
     cores = sorted(os.sched_getaffinity(0))
     if count <= len(cores):
         os.sched_setaffinity(0, {cores[number]})
 
 
 def in_threads(run, count):
-    """Have ``run(ready)`` serve in *count* threads; returns when all have called ``ready()``."""
+    """Call ``run(ready)`` in *count* threads; return when all have called ``ready()``."""
     listening = threading.Semaphore(0)
 
     def main(number):
@@ -53,7 +53,7 @@ def in_threads(run, count):
 
 
 def in_processes(run, count):
-    """The same in *count* processes, of this process's session: they end as it is ended."""
+    """Call ``run(ready)`` in *count* processes of this session, which end together with it."""
     reading, writing = os.pipe()
     for number in range(count):
         if os.fork() == 0:
@@ -76,7 +76,7 @@ SHAPES = {"threads": in_threads, "processes": in_processes}
 
 
 def main(serve, config, factory, tell):
-    """Have ``serve(config, tell)`` serve in as many loops as *config* says; does not return."""
+    """Run the coroutine function *serve* in as many loops as *config* says; never return."""
     with reserved(config.get("port", 0)) as port:
 
         def run(ready):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Carrying out one measurement: start a server, load it, turn what came back into a sample.
+"""Carry out one measurement: start a server, load it, and turn the result into a sample.
 
 A sample is a dict for the results file. Its ``value`` is in the unit of the workload's metric and
 is absent unless ``status`` is ``ok``: a server that answers wrongly has errors, not a speed.
@@ -28,11 +28,11 @@ from .loops import Loop
 from .processes import Child, Cores
 from .registry import Workload
 
-# More errors than this share of the operations, and the row shows errors instead of a figure.
+# Above this share of failed operations the row shows errors instead of a figure.
 ERROR_SHARE = 0.001
 # The client was the bottleneck when it was busier than this while the server was less busy.
 CLIENT_BUSY, SERVER_BUSY = 0.95, 0.90
-# Patience beyond the time that a measurement is meant to take, seconds.
+# Seconds that a measurement may take in addition to its planned time.
 GRACE = 30.0
 WRK_SCRIPT = Path(__file__).with_name("wrk.lua")
 WRK_MISSING = (
@@ -43,7 +43,7 @@ WRK_MISSING = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for; goes into the results file. Times in seconds."""
+    """The options of a run, as stored in the results file. Times are in seconds."""
 
     quick: bool = False
     rounds: int = 3
@@ -71,7 +71,7 @@ QUICK = Settings(
 
 
 class Bench:
-    """What all measurements of a run share: settings, cores, built programs, a temporary folder."""
+    """The resources that a run's measurements share: settings, cores, programs, a folder."""
 
     def __init__(self, settings: Settings, cores: Cores):
         self.settings = settings
@@ -93,25 +93,25 @@ class Bench:
         return self._programs
 
     def file(self, name: str, data: bytes) -> str:
-        """The path of a file in the temporary folder that holds *data*."""
+        """Return the path of a file in the temporary folder that holds *data*."""
         path = self.folder / name
         if not path.exists():
             path.write_bytes(data)
         return str(path)
 
     def unique(self, stem: str) -> str:
-        """A path in the temporary folder that no one has used."""
+        """Return an unused path in the temporary folder."""
         self._serial += 1
         return str(self.folder / f"{stem}{self._serial}")
 
 
 def pattern(size: int) -> bytes:
-    """*size* bytes that repeat nowhere, the same in every run."""
+    """Return *size* bytes without repetition, the same in every run."""
     return random.Random(size).randbytes(size)
 
 
 def _websocket(size: int) -> tuple[bytes, bytes, bytes]:
-    """Upgrade request, a client's binary frame (masked with zeros) and the server's echo of it."""
+    """Return the upgrade request, a binary frame (masked with zeros) and the server's echo."""
     payload = pattern(size)
     length = bytes([126]) + size.to_bytes(2, "big")
     hello = (
@@ -123,7 +123,7 @@ def _websocket(size: int) -> tuple[bytes, bytes, bytes]:
 
 
 def _messages(client: dict) -> tuple[bytes, bytes, bytes]:
-    """Hello (may be empty), request and reply that a workload's *client* part describes."""
+    """Return the hello (may be empty), request and reply that the *client* part describes."""
     if client.get("websocket"):
         return _websocket(client["size"])
     request = pattern(client["size"])
@@ -133,7 +133,7 @@ def _messages(client: dict) -> tuple[bytes, bytes, bytes]:
 
 
 class Target:
-    """A started server and how to reach it."""
+    """A running server and its address."""
 
     def __init__(self, child: Child, client: list[str], fds: Sequence[int] = ()):
         self.child = child
@@ -188,7 +188,7 @@ def _start_server(bench: Bench, workload: Workload, subject: Loop) -> Target:
 
 
 def _cores(bench: Bench, workload: Workload, subject: Loop) -> frozenset[int]:
-    """Where the subject runs: several loops want all cores, and share the client's with it."""
+    """Return the subject's cores: several loops use all cores, including the client's."""
     several = workload.suite == "threads" or subject.count > 1
     return bench.cores.all if several else bench.cores.server
 
@@ -212,7 +212,7 @@ def _floor_command(bench: Bench, workload: Workload, config: dict) -> list[str]:
 
 
 def _json_line(child: Child, timeout: float, prefix: str = "{") -> dict:
-    """The last line of *child*'s output that starts with *prefix*, as JSON."""
+    """Return the last line of *child*'s output that starts with *prefix*, parsed as JSON."""
     found = None
     for line in processes.lines(child, timeout):
         if line.startswith(prefix):
@@ -224,7 +224,7 @@ def _json_line(child: Child, timeout: float, prefix: str = "{") -> dict:
 
 
 def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
-    """A sample from the load generator's *raw* result."""
+    """Return a sample from the load generator's *raw* result."""
     ops, seconds = raw["ops"], raw["seconds"]
     errors = {name: count for name, count in raw["errors"].items() if count}
     cpu = raw["server_main_cpu_s"] if workload.server.get("burner") else raw["server_cpu_s"]
@@ -259,7 +259,7 @@ def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
 def measure_load(
     bench: Bench, workload: Workload, subject: Loop, windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """A server under the C client (or, for TLS without OpenSSL's headers, the one in Python)."""
+    """Load a server with the C client (for TLS without OpenSSL's headers, the Python client)."""
     settings, client = bench.settings, workload.client
     hello, request, reply = _messages(client)
     in_python = client["kind"] == "tls" and not bench.programs.tls
@@ -310,7 +310,7 @@ def measure_load(
 
 
 def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
-    """One run of the load generator."""
+    """Run the load generator once; return its result."""
     pids = _pids_of(target.child)
     watch = neighbours.Watch(bench.cores.all, pids)
     try:
@@ -330,13 +330,13 @@ def _load(bench: Bench, command: Sequence[str], target: Target) -> dict:
 
 
 def _pids_of(child: Child) -> list[int]:
-    """The processes of a server, the one that was started first."""
+    """Return the pids of a server's processes, beginning with the child itself."""
     others = [pid for pid in processes.session_pids(child.pid) if pid != child.pid]
     return [child.pid, *others]
 
 
 def _idle_sample(raw: dict, idle: int) -> dict:
-    """What one idle connection cost in resident memory."""
+    """Return a sample of the resident memory per idle connection."""
     grown = raw["rss_idle_kib"] - raw["rss_before_kib"]
     refused = raw["errors"].get("refused", 0)
     return {
@@ -350,7 +350,7 @@ def _idle_sample(raw: dict, idle: int) -> dict:
 
 
 def wrk_path() -> str:
-    """Where wrk is. MissingToolError that says how to install it."""
+    """Return the path of wrk. MissingToolError, which explains how to install it, if missing."""
     found = shutil.which("wrk")
     if found is None:
         raise MissingToolError(WRK_MISSING)
@@ -358,9 +358,9 @@ def wrk_path() -> str:
 
 
 def fetch(port: int, *, tls: bool = False, path: str = "/", body: bytes | None = None) -> bytes:
-    """One request by the standard library; the body. RunError unless it is answered with 200.
+    """Send one request with the standard library; return the response's body.
 
-    *body* is posted as JSON.
+    *body* is posted as JSON. RunError unless the status is 200.
     """
     context = None
     if tls:
@@ -387,7 +387,7 @@ def fetch(port: int, *, tls: bool = False, path: str = "/", body: bytes | None =
 
 
 def await_answer(child: Child, port: int, *, tls: bool = False, timeout: float = 20.0) -> None:
-    """Ask a server that cannot say that it listens until it answers."""
+    """Poll a server that cannot announce its port until it answers."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if not child.alive():
@@ -413,7 +413,7 @@ def run_wrk(
     headers: Sequence[str] = (),
     post: str | None = None,
 ) -> dict:
-    """wrk's result in the load generator's format, with the CPU time of *pids* meanwhile.
+    """Return wrk's result in the load generator's format, with the CPU time of *pids*.
 
     *post* is a JSON body to send by POST instead of a GET, or ``@`` and a file that holds it.
     """
@@ -451,7 +451,7 @@ def _children_cpu() -> float:
 def measure_wrk(
     bench: Bench, workload: Workload, subject: Loop, windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """A server under wrk, its answer checked before and after."""
+    """Load a server with wrk; check its answer before and after."""
     wrk_path()
     client = workload.client
     tls = workload.server["transport"] == "tls"
@@ -497,7 +497,7 @@ def measure_wrk(
 def measure_driver(
     bench: Bench, workload: Workload, subject: Loop, _windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """A client on the subject's loop, on the server's core, against the C server on the other."""
+    """Run a client on the subject's loop and the server's core, against the C server."""
     from .httpservers import BODY
 
     peer = Workload("http/peer", "", "load", floor={"kind": "tcp", "mode": "http"})
@@ -526,7 +526,7 @@ def measure_driver(
 def measure_micro(
     bench: Bench, workload: Workload, subject: Loop, windows: int
 ) -> Iterator[tuple[str, dict]]:
-    """One micro workload, in a child that measures once per line that it gets."""
+    """Run one micro workload in a child that measures once per line of its stdin."""
     config = {
         "role": "micro",
         "name": workload.name.partition("/")[2],
@@ -537,7 +537,7 @@ def measure_micro(
     with processes.running(child):
         processes.wait_ready(child)
         for _ in range(windows):
-            with contextlib.suppress(BrokenPipeError):  # that it has died is told below
+            with contextlib.suppress(BrokenPipeError):  # the code below reports a dead child
                 child.process.stdin.write(b"again\n")
                 child.process.stdin.flush()
             for line in processes.lines(child, GRACE + 60 * bench.settings.micro_scale):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Micro workloads: what one operation of the loop itself costs, without a network.
+"""Micro workloads: the cost of one operation of the loop itself, without a network.
 
-Runs in a child process per loop and workload. Each workload is a function that drives the loop for
-a fixed number of operations: the same number on every loop, so that queues have the same length.
-The parent has the loops take turns, window by window.
+This module runs in one child process per loop and workload. Each workload is a function that drives
+the loop for a fixed number of operations. The number is the same on every loop, so that queues have
+the same length. The parent alternates between the loops, window by window.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="m
     """Register a function ``run(loop, n)`` as the micro workload *name* of *ops* operations.
 
     ``clock="thread"`` counts the CPU time of the loop's thread only, ``"process"`` that of all
-    threads. A quick run does fewer operations, in multiples of *step* if there is one. ``many``:
-    also by several loops at once, *n* operations each.
+    threads. A quick run does fewer operations, in multiples of *step* if it is given. With
+    ``many``, several loops also run the workload concurrently, with *n* operations each.
     """
 
     def register(run):
@@ -50,11 +50,11 @@ def workload(name, ops, clock="thread", title="", metric="cpu", step=0, suite="m
 
 
 def nothing(*_args):
-    """The callback that costs as little as a Python function can."""
+    """Do nothing: the cheapest callback that is a Python function."""
 
 
 def run_queued(loop):
-    """Run what is queued, then come back."""
+    """Run the queued callbacks, then return."""
     loop.call_soon(loop.stop)
     loop.run_forever()
 
@@ -132,7 +132,7 @@ CHAINS = 64
     suite="threads",
 )
 def threadsafe_loops(loop, n):
-    """Each call that arrives in one loop posts the next of its chain into the other."""
+    """Run chains of calls in which each call in one loop submits the next to the other loop."""
     loops = [loop, type(loop)()]
     ended = 0
 
@@ -159,7 +159,7 @@ def threadsafe_loops(loop, n):
 
 
 class Ball(asyncio.Protocol):
-    """Sends back what comes, until *left* has been counted down to nothing."""
+    """Sends back the data that it receives until *left* has been counted down to 0."""
 
     def __init__(self, loop, left):
         self.loop = loop
@@ -184,7 +184,7 @@ class Ball(asyncio.Protocol):
     many=True,
 )
 def own_echo(loop, n):
-    """No client takes part: each loop needs a core, and nothing else."""
+    """Echo within one loop, without an external client, so that each loop needs only one core."""
     left = [n]
 
     async def connect():
@@ -274,7 +274,7 @@ def create_task(loop, n):
 
 @workload("future-pingpong", 50_000, title="future ping-pong between two tasks")
 def future_pingpong(loop, n):
-    """Two tasks wake each other in turn; an operation is one wake-up."""
+    """Let two tasks wake each other in turn; an operation is one wake-up."""
     gates = [loop.create_future(), loop.create_future()]
     gates[0].set_result(None)
 
@@ -360,14 +360,14 @@ def subprocess(loop, n):
 
     asyncio.set_event_loop(loop)
     try:
-        # Python < 3.12's default watcher is a thread per child and needs no attaching.
+        # The default watcher of Python < 3.12 is one thread per child and needs no attached loop.
         loop.run_until_complete(go())
     finally:
         asyncio.set_event_loop(None)
 
 
 def measure(loop, spec, n):
-    """*n* operations: their number, and CPU and wall microseconds per operation."""
+    """Run *n* operations; return their number, and CPU and wall microseconds per operation."""
     clock = time.thread_time if spec["clock"] == "thread" else time.process_time
     wall = time.perf_counter()
     cpu = clock()
@@ -379,13 +379,13 @@ def measure(loop, spec, n):
 
 
 def operations(spec, scale):
-    """How many to do at this scale."""
+    """Return the number of operations at this scale."""
     n = max(int(spec["ops"] * scale), min(spec["ops"], 20))
     return max(n // spec["step"], 1) * spec["step"] if spec["step"] else n
 
 
 def sample(loop, spec, n):
-    """What the parent gets to know of *n* operations."""
+    """Run *n* operations; return the fields of the report to the parent."""
     found = measure(loop, spec, n)
     late = found.pop("late_us", ())
     if late:
@@ -398,8 +398,9 @@ def sample(loop, spec, n):
 
 @contextlib.contextmanager
 def in_this_process(spec, factory, count):
-    """A function that carries out *spec*, n times, by *count* loops at once: several have a thread
-    and, if possible, a core each, which they keep.
+    """Return a function that runs *spec* with n operations on each of *count* loops, concurrently.
+
+    Several loops have a thread each and, if possible, a core each, which they keep.
     """
     loops = [factory() for _ in range(count)]
     with contextlib.ExitStack() as ended:
@@ -427,7 +428,7 @@ def in_this_process(spec, factory, count):
 
 @contextlib.contextmanager
 def in_processes(spec, factory, count):
-    """The same by *count* processes of one loop each: what such cores do that share no memory."""
+    """Return the same for *count* processes of one loop each, which share no memory."""
 
     def serve(number, pipe):
         pin(number, count)
@@ -452,7 +453,7 @@ def in_processes(spec, factory, count):
             "rss_kib": sum(one["rss_kib"] for one in found),
         }
 
-    # While there is no loop here, which a child would have, too.
+    # Fork before this process has a loop, because a child would inherit it.
     context = multiprocessing.get_context("fork")
     pipes, children = [], []
     for number in range(count):
@@ -474,7 +475,7 @@ SHAPES = {"threads": in_this_process, "processes": in_processes}
 
 
 def main(config, factory, tell):
-    """Entry of the child process: one result per line of stdin, always on the same loops."""
+    """Run the child process: print one result per line of stdin, always from the same loops."""
     spec = WORKLOADS[config["name"]]
     n = operations(spec, config["scale"])
     together = config["together"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Building the C load generator and the C floor server on demand, and a certificate for TLS.
+"""Build the C load generator and the C floor server on demand, and create a certificate for TLS.
 
-What is built goes to the user's cache folder under the hash of its sources, so an edit rebuilds
-and a clean tree stays clean. OpenSSL's headers are optional: without them the TLS workloads fall
-back to a client in Python, and every such row says so.
+The programs are stored in the user's cache folder under the hash of their sources, so an edit
+causes a rebuild and the source tree stays clean. OpenSSL's headers are optional: without them the
+TLS workloads fall back to a client in Python, and every such row says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).with_name("native")
 
 
 def cache_folder() -> Path:
-    """Where built programs are kept."""
+    """Return the folder that holds the built programs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "mgloop-bench"
 
@@ -34,7 +34,7 @@ def _digest() -> str:
 
 
 def compiler() -> str:
-    """The C compiler. MissingToolError if there is none."""
+    """Return the command of the C compiler. MissingToolError if no compiler is installed."""
     named = os.environ.get("CC")
     for name in (named,) if named else ("cc", "gcc", "clang"):
         if found := shutil.which(name.split()[0]):
@@ -55,7 +55,7 @@ class Programs:
 
 
 def _compile(source: str, target: Path, *flags: str) -> str:
-    """Empty if *source* was compiled to *target*, else the compiler's last complaint."""
+    """Compile *source* to *target*; return the compiler's last error, or "" on success."""
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as partial:
         pass
     done = subprocess.run(
@@ -73,7 +73,7 @@ def _compile(source: str, target: Path, *flags: str) -> str:
 
 
 def programs() -> Programs:
-    """Build what is not built yet. BenchError if the compiler fails, or is missing."""
+    """Build the programs that are not cached. BenchError if the compiler fails or is missing."""
     folder = cache_folder() / _digest()
     folder.mkdir(parents=True, exist_ok=True)
     client, floor, plain = folder / "client", folder / "floor", folder / "client-plain"
@@ -89,7 +89,7 @@ def programs() -> Programs:
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Paths of a new self-signed P-256 certificate and its key. Needs the openssl program."""
+    """Return the paths of a self-signed P-256 certificate and its key, made by openssl."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     if not cert.exists():
         if shutil.which("openssl") is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What else ran on the cores while a window was measured, and how often its client slept.
+"""Detect other programs on the cores during a window, and count how often its client slept.
 
-A neighbour takes CPU time that is not counted as the server's, and yet makes it dearer: caches are
-cold, the load comes in smaller batches, and who is to be woken is not there. The kernel counts a
-core's time in ticks: good to about a twentieth of a window of 0.25 s.
+Another program takes CPU time that is not counted as the server's, yet it makes the server slower:
+caches are cold, the load arrives in smaller batches, and a woken process has to wait for its core.
+The kernel counts a core's time in ticks, which is accurate to about a twentieth of a 0.25 s window.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from . import processes
 
 # A window is disturbed when others had more than this share of one core.
 DISTURBED = 0.2
-# Fields of a line of /proc/stat: user, nice, system, and what the host took.
+# Fields of a line of /proc/stat: user, nice, system and steal (time taken by the host).
 _BUSY = (1, 2, 3, 8)
 
 
 def disturbed(sample: dict) -> bool:
-    """Whether *sample* comes from a window in which somebody else had a core for long."""
+    """Return whether other programs used too much of a core during the window of *sample*."""
     return sample.get("others", 0.0) > DISTURBED
 
 
 def busy_seconds(cores: Iterable[int], text: str) -> float:
-    """Time that *cores* were at work or taken away, from the *text* of /proc/stat."""
+    """Return the seconds that *cores* were busy or stolen, from the *text* of /proc/stat."""
     wanted = {f"cpu{core}" for core in cores}
     ticks = sum(
         int(fields[place])
@@ -40,7 +40,10 @@ def busy_seconds(cores: Iterable[int], text: str) -> float:
 
 
 class Watch:
-    """From its making to :meth:`found`; the client must be a child that begins and ends between."""
+    """Covers the time from its creation to :meth:`found`.
+
+    The client must be a child process that starts and ends within that time.
+    """
 
     def __init__(self, cores: Iterable[int], servers: Sequence[int]):
         self._cores = tuple(cores)
@@ -50,14 +53,14 @@ class Watch:
         self._before = self._read()
 
     def _read(self) -> tuple[float, float]:
-        """Seconds: of the cores, and of those that belong to the measurement."""
+        """Return the busy seconds of the cores, and those of the measurement's own processes."""
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = time.process_time() + children.ru_utime + children.ru_stime
         own += processes.cpu_seconds(self._servers)
         return busy_seconds(self._cores, Path("/proc/stat").read_text()), own
 
     def found(self, ops: int) -> dict[str, float]:
-        """For the sample: cores that others had, and how often the client slept per operation."""
+        """Return the cores used by other programs and the client's sleeps per operation."""
         (cores, own), seconds = self._read(), time.monotonic() - self._at
         others = (cores - self._before[0] - (own - self._before[1])) / seconds
         children = resource.getrusage(resource.RUSAGE_CHILDREN)

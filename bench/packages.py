@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Finding an interpreter that has the packages a system needs: this one, or one of ``--peers``.
+"""Find an interpreter that has the packages a system needs: this one, or one of ``--peers``.
 
-Nothing is imported to find out: a package that crashes on import must not end the run.
+The search imports no package, because a package that crashes on import must not end the run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .loops import interpreter
 
 
 def interpreters(peers: Sequence[str]) -> list[str]:
-    """This interpreter and those that ``--peers`` names. BenchError if one is not there."""
+    """Return this interpreter and those of ``--peers``. BenchError if one does not exist."""
     return [sys.executable, *(interpreter(python, "--peers") for python in peers)]
 
 
 @functools.cache
 def importable(python: str, modules: tuple[str, ...]) -> dict[str, str]:
-    """Module -> version, of those of *modules* that *python* has."""
+    """Return module -> version for the *modules* that *python* has."""
     code = (
         "import importlib.util, importlib.metadata as m, json, sys\n"
         "dist = m.packages_distributions()\nfound = {}\n"
@@ -42,7 +42,10 @@ def importable(python: str, modules: tuple[str, ...]) -> dict[str, str]:
 
 
 def choose(needs: Sequence[str], pythons: Sequence[str]) -> tuple[str | None, str, str]:
-    """The first of *pythons* that has all *needs*, and their versions; or None, "" and why not."""
+    """Return the first of *pythons* that has all *needs*, the versions of these packages, and "".
+
+    Without such a Python return None, "" and a reason that names the missing packages.
+    """
     lacking = {}
     for python in dict.fromkeys(pythons):
         found = importable(python, tuple(needs))

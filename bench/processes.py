@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Starting, pinning, watching and ending the processes of a benchmark.
+"""Start, pin, watch and end the processes of a benchmark.
 
-Owns every child that a run starts. Each is pinned to its core before it runs a single instruction
-of its own, gets its own session (so that Ctrl-C reaches only the parent, which then ends its
-children in order) and is killed by the kernel should the parent die. Single-threaded on purpose:
-``preexec_fn`` is safe only so.
+This module owns every child that a run starts. A child is pinned to its core before it runs a
+single instruction of its own. It gets its own session, so that Ctrl-C reaches only the parent,
+which then ends its children in order. The kernel kills the child if the parent dies. The module is
+single-threaded on purpose, because ``preexec_fn`` is safe only without threads.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Cores:
-    """Where server and client run: sets of CPU numbers. Equal sets mean that they share."""
+    """The cores of server and client, as sets of CPU numbers. Equal sets mean that they share."""
 
     server: frozenset[int]
     client: frozenset[int]
 
     @property
     def all(self) -> frozenset[int]:
-        """Both together: for servers of several processes."""
+        """Return both sets together, for servers of several processes."""
         return self.server | self.client
 
     @property
     def shared(self) -> bool:
-        """True when server and client compete for one core, which spoils throughput."""
+        """Return whether server and client compete for a core, which distorts throughput."""
         return bool(self.server & self.client)
 
 
 def _siblings(cpu: int) -> set[int]:
-    """CPU numbers that are hyper-threads of the same core as *cpu*, itself included."""
+    """Return the CPU numbers of the hyper-threads of *cpu*'s core, including *cpu* itself."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
         text = path.read_text().strip()
@@ -64,7 +64,7 @@ def _siblings(cpu: int) -> set[int]:
 
 
 def choose_cores(server: int | None = None, client: int | None = None) -> Cores:
-    """One core for the server, another for the client, on different physical cores if possible."""
+    """Choose one core for server and client each, on different physical cores if possible."""
     usable = sorted(os.sched_getaffinity(0))
     first = usable[0] if server is None else server
     if client is None:
@@ -83,7 +83,7 @@ def _prepare(cores: frozenset[int]) -> None:
 
 @dataclass
 class Child:
-    """A process that a benchmark started, and the file that took its stderr."""
+    """A process that a benchmark started, and the file that receives its stderr."""
 
     name: str
     process: subprocess.Popen
@@ -96,7 +96,7 @@ class Child:
         return self.process.pid
 
     def complaint(self) -> str:
-        """The last line that the child wrote to stderr, or how it ended."""
+        """Return the last line that the child wrote to stderr, or how it ended."""
         self.stderr.flush()
         self.stderr.seek(0)
         lines = self.stderr.read().decode(errors="replace").strip().splitlines()
@@ -108,7 +108,7 @@ class Child:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Kill the child's whole session and reap it. Harmless if it has ended already."""
+        """Kill the child's whole session and reap it. Do nothing if it has already ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -153,14 +153,14 @@ def spawn(
 
 
 def lines(child: Child, timeout: float) -> Iterator[str]:
-    """Lines that *child* prints until it closes stdout. RunError when that takes *timeout* s."""
+    """Yield the lines of *child* until it closes stdout. RunError if that takes *timeout* s."""
     fd = child.process.stdout.fileno()
     os.set_blocking(fd, False)
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         while True:
-            # One line at a time: the rest must survive a caller who wants no more than the first.
+            # Take one line at a time: the caller may stop here, and the rest must not be lost.
             while b"\n" in child.unread:
                 line, _, child.unread = child.unread.partition(b"\n")
                 yield line.decode(errors="replace")
@@ -176,7 +176,7 @@ def lines(child: Child, timeout: float) -> Iterator[str]:
 
 
 def wait_ready(child: Child, timeout: float = 20.0) -> dict:
-    """The first JSON line of a server: its port and pid. UnsupportedError or RunError otherwise."""
+    """Return a server's first JSON line: its port and pid. UnsupportedError or RunError if none."""
     for line in lines(child, timeout):
         if not line.startswith("{"):
             continue
@@ -192,7 +192,7 @@ def wait_ready(child: Child, timeout: float = 20.0) -> dict:
 
 @contextlib.contextmanager
 def running(child: Child) -> Iterator[Child]:
-    """Ends *child* when the block ends, however it ends."""
+    """Stop *child* when the block ends, normally or by an exception."""
     try:
         yield child
     finally:
@@ -200,14 +200,14 @@ def running(child: Child) -> Iterator[Child]:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on at this moment."""
+    """Return a port on loopback that is free at this moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
 def session_pids(leader: int) -> list[int]:
-    """The processes of *leader*'s session: a server and its workers."""
+    """Return the processes of *leader*'s session: a server and its workers."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -223,10 +223,10 @@ def session_pids(leader: int) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Time on a CPU of *pids*, threads that have ended included, exact to the scheduler's tick.
+    """Return the CPU seconds of *pids*, including ended threads, exact to the scheduler's tick.
 
-    Reads the processes' CPU clocks. The clock's number is Linux's encoding of (process, scheduler
-    time), as clock_getcpuclockid(3) computes it, which Python does not offer.
+    The function reads the processes' CPU clocks. A clock's number is Linux's encoding of (process,
+    scheduler time), as clock_getcpuclockid(3) computes it. Python does not offer that function.
     """
     total = 0
     for pid in pids:
@@ -236,7 +236,7 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def rss_kib(pids: Sequence[int]) -> int:
-    """Resident size of *pids* together, KiB."""
+    """Return the total resident size of *pids* in KiB."""
     total = 0
     page = os.sysconf("SC_PAGE_SIZE") // 1024
     for pid in pids:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The TLS load generator in Python, for machines without OpenSSL's headers.
 
-Takes the options of ``native/client.c`` that TLS needs and prints the same JSON. One thread over
-non-blocking TLS sockets. It is slower than the servers it measures, so such rows are client-bound
-and marked; their server CPU time per operation is still good.
+It accepts those options of ``native/client.c`` that TLS needs and prints the same JSON. It uses one
+thread and non-blocking TLS sockets. It is slower than the servers that it measures, so such rows
+are client-bound and marked; their server CPU time per operation is still valid.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Connection:
         self.open()
 
     def open(self):
-        """Connect anew; the handshake is driven by :meth:`pump`."""
+        """Connect, also after a lost connection; :meth:`pump` performs the handshake."""
         raw = socket.create_connection(("127.0.0.1", self.client.args.port))
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setblocking(False)
@@ -50,7 +50,7 @@ class Connection:
         self.sock.close()
 
     def pump(self):
-        """As far as it goes without blocking. False when the connection is lost."""
+        """Make progress without blocking. Return False when the connection is lost."""
         events = selectors.EVENT_READ
         try:
             if not self.shaken:
@@ -75,7 +75,7 @@ class Connection:
         return True
 
     def finish(self):
-        """A whole reply is there: count it and start again."""
+        """Count a complete reply and send the next request."""
         client = self.client
         if self.got != client.reply:
             client.errors["mismatched"] += 1
@@ -114,7 +114,7 @@ class Client:
                 self.errors["refused"] += 1
 
     def run(self, seconds):
-        """Drive everything for *seconds*; sooner if nothing is left or nothing moves."""
+        """Drive all connections for *seconds*; stop earlier if none is left or none progresses."""
         ends = time.perf_counter() + seconds
         moved = time.perf_counter()
         while (now := time.perf_counter()) < ends and self.connections:
@@ -129,7 +129,7 @@ class Client:
                     self.connections.discard(key.data)
 
     def measure(self):
-        """The result as the C client prints it."""
+        """Return the result in the C client's format."""
         pid = [int(part) for part in self.args.pid.split(",")]
         self.run(self.args.warmup)
         # Handshakes and first replies belong to the warm-up, however short that was meant to be.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every workload by name: what its server is, what loads it, which figure decides.
+"""Every workload by name: its server, its load generator and the figure that decides.
 
-Data only; :mod:`bench.measure` carries it out. A workload's name is ``suite/what``, and ``core``
-ones are those of a quick run and of the regression guard.
+This module holds data only; :mod:`bench.measure` runs the workloads. A workload's name is
+``suite/what``. The ``core`` workloads are those of a quick run and of the regression guard.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from . import micro
 from .errors import BenchError
 
 SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "asgi", "seeds")
-# What the servers of the suite asgi are relative to.
+# The reference of the servers of the suite asgi.
 ASGI_REFERENCE = "uvicorn"
 
-# What each metric is called, its unit, and whether less of it is better.
+# Each metric's title, its unit, and whether less is better.
 METRICS = {
     "cpu": ("server CPU time per operation", "us", True),
     "rate": ("operations per second", "1/s", False),
@@ -33,7 +33,7 @@ class Workload:
 
     ``kind`` is the way to measure it: ``micro``, ``load`` (the C client), ``wrk``, ``driver`` (the
     loop is the client) or ``system`` (a whole server of the seeds). ``server`` goes to the child,
-    ``client`` to the load generator, ``floor`` to the C server, None if C has no part in it.
+    ``client`` to the load generator, ``floor`` to the C server (None for a workload without it).
     ``reference`` overrides the run's reference where that one cannot do the workload.
     """
 
@@ -53,7 +53,7 @@ class Workload:
         return self.name.partition("/")[0]
 
     def describe(self) -> dict:
-        """What the results file says of it."""
+        """Return the workload's description for the results file."""
         return {
             "name": self.name,
             "suite": self.suite,
@@ -283,7 +283,7 @@ def _tls() -> list[Workload]:
 
 
 def _threads() -> list[Workload]:
-    """What it costs a loop that there are others, in threads of one process or in processes.
+    """Return the workloads that measure several loops, in threads of one process or in processes.
 
     The subjects are those of loops.together().
     """
@@ -357,7 +357,7 @@ def _scale() -> list[Workload]:
     return found
 
 
-# What a browser sends besides Host, and wrk does not.
+# Headers that a browser sends in addition to Host, and that wrk does not send.
 BROWSER = (
     "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
     "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
@@ -370,7 +370,10 @@ BROWSER = (
 
 
 def _asgi() -> list[Workload]:
-    """ASGI servers, whole processes, by wrk; the WebSockets by the C client."""
+    """Return the workloads of ASGI servers (whole processes), loaded by wrk or the C client.
+
+    The C client loads the WebSocket servers.
+    """
     greeting = b"Hello, World!"
     body = b'{"values": [' + b", ".join(b"%d" % n for n in range(1000, 1168)) + b"]}"
 
@@ -422,12 +425,12 @@ def _size(size: int) -> str:
 
 
 def workloads() -> list[Workload]:
-    """All of them but the seeds', in the order of the table."""
+    """Return all workloads except those of the seeds, in the order of the table."""
     return _micro() + _echo() + _http() + _tls() + _scale() + _threads() + _asgi()
 
 
 def suites(text: str) -> list[str]:
-    """The suites that ``--suite`` names. BenchError if there is no such."""
+    """Return the suites that ``--suite`` names. BenchError if a suite does not exist."""
     if text == "all":
         return list(SUITES)
     wanted = [part for part in text.split(",") if part]
@@ -438,7 +441,7 @@ def suites(text: str) -> list[str]:
 
 
 def asked_for(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    """Those of *names* that ``--only`` asks for: by name, else by a glob, else by any part."""
+    """Return the *names* that ``--only`` selects: by name, else by a glob, else by a substring."""
     found: set[str] = set()
     for pattern in patterns:
         exact = {n for n in names if pattern in (n, n.partition("/")[2])}
@@ -450,14 +453,14 @@ def asked_for(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
 def select(
     candidates: Sequence[Workload], wanted: Sequence[str], only: Sequence[str], *, core: bool
 ) -> list[Workload]:
-    """The workloads of the suites *wanted* that match *only*; else the core ones, if *core*."""
+    """Return the workloads of the suites *wanted* that match *only* or, without it, are *core*."""
     chosen = [w for w in candidates if w.suite in wanted]
     if only:
         wanted_names = asked_for([w.name for w in chosen], only)
         chosen = [w for w in chosen if w.name in wanted_names]
         if not chosen:
             raise BenchError(f"no workload matches {', '.join(only)}: see `python -m bench list`")
-        # What only falls out of another workload brings that one along, and the other way round.
+        # Two workloads that share one measurement are selected together.
         names = {w.name for w in chosen}
         also = {w.also for w in chosen}
         chosen += [w for w in candidates if w not in chosen and (w.also in names or w.name in also)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tables from a results file: Markdown for docs and terminals, HTML with the pictures inside.
 
-Every figure is a median over rounds with its extremes. Next to a ratio stands ``+`` or ``-`` only
-when it is beyond the noise of this run's control; ``*`` marks a cell in which the client was the
+Every figure is a median over rounds with its extremes. A ratio is followed by ``+`` or ``-`` only
+if it is beyond the noise of this run's control. ``*`` marks a cell in which the client was the
 bottleneck in most rounds, so that its throughput is the client's (its CPU time is not).
 """
 
@@ -21,7 +21,7 @@ from .stats import Summary
 
 
 class Shown(NamedTuple):
-    """A picture in a report: the suite under whose heading it stands (or none), and its address."""
+    """A picture in a report: the suite whose section shows it (or ""), its title, its address."""
 
     suite: str
     title: str
@@ -32,14 +32,14 @@ MARKS = {"faster": " +", "slower": " -", "same": "", "unclear": ""}
 
 
 def figure(value: float) -> str:
-    """A number with three significant digits and no exponent."""
+    """Return a number with three significant digits and without an exponent."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def _status_text(samples: Sequence[dict]) -> str:
-    """What a cell says that has no figure."""
+    """Return the text of a cell without a figure."""
     statuses = {s["status"] for s in samples}
     for status in ("errors", "failed", "unsupported"):
         if status in statuses:
@@ -49,7 +49,7 @@ def _status_text(samples: Sequence[dict]) -> str:
 
 
 def cell(results: Results, workload: dict, subject: str) -> str:
-    """Median value (low-high) and ratio (low-high) of one subject at one workload."""
+    """Return the median value (low-high) and ratio (low-high) of a subject at a workload."""
     values = results.values(workload["name"], subject)
     samples = results.of(workload["name"], subject)
     summary = Summary.of(values.values())
@@ -87,7 +87,7 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main_table(results: Results, suite: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the suite's table of deciding figures."""
+    """Return the header and rows of the suite's table of deciding figures."""
     workloads = [w for w in results.measured() if w["suite"] == suite]
     columns = _columns(results, workloads)
     rows = []
@@ -103,7 +103,7 @@ def main_table(results: Results, suite: str) -> tuple[list[str], list[list[str]]
 
 
 def _noise_text(results: Results, workload: dict) -> str:
-    """The noise of a row; nothing is known about it without a control."""
+    """Return the noise of a row as text; without a control it is unknown."""
     if results.control_at(workload["name"]) is None:
         return "-"
     return f"±{results.noise(workload['name']) * 100:.0f} %"
@@ -126,7 +126,7 @@ def _median_of(samples: Sequence[dict], *path: str) -> float | None:
 
 
 def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str]]]:
-    """Throughput, latency, errors, memory of every cell of the suite."""
+    """Return throughput, latency, errors and memory of every cell of the suite."""
     rows = []
     for w in (w for w in results.measured() if w["suite"] == suite):
         for subject in results.subjects_of(w["name"]):
@@ -168,7 +168,7 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
         "client-bound rounds",
         "disturbed",
     ]
-    # What no run before these knew, and a quiet one has no use for.
+    # Older results lack these columns, and a quiet run leaves them empty.
     extra = ("client sleeps/op", "disturbed")
     told = [any(row[n] not in ("", "-") for row in rows) for n in range(len(header))]
     said = [name not in extra or any_ for name, any_ in zip(header, told, strict=True)]
@@ -176,7 +176,7 @@ def detail_table(results: Results, suite: str) -> tuple[list[str], list[list[str
 
 
 def notes(results: Results) -> list[str]:
-    """What must be said beside the tables: what is missing, failed, cannot, or is no win."""
+    """Return the notes below the tables: missing, skipped, failed, unsupported, and not faster."""
     found = [f"{name} is left out: {reason}" for name, reason in results.missing.items()]
     found += [f"skipped: {sentence}" for sentence in results.skipped]
     found += [f"failed: {sentence}" for sentence in results.failures]
@@ -192,7 +192,7 @@ def notes(results: Results) -> list[str]:
 
 
 def control_summary(results: Results) -> list[str]:
-    """What the control says: the medians within 5 %, and the workloads that are not."""
+    """Summarise the controls: how many medians are within 5 %, and which workloads are not."""
     controls = results.controls()
     lines = [line for name, of in controls.items() for line in _control_lines(results, name, of)]
     if others := sum(map(disturbed, results.samples)):
@@ -226,7 +226,7 @@ def _control_lines(results: Results, name: str, reference: str) -> list[str]:
 
 
 def not_ahead(results: Results, subject: str = "mgloop") -> list[str]:
-    """Workloads at which *subject* is not faster than the reference beyond the noise."""
+    """Return the workloads at which *subject* is not faster than the reference beyond the noise."""
     lines = []
     for w in results.measured():
         if w["suite"] == "seeds" or subject not in results.subjects_of(w["name"]):
@@ -286,7 +286,7 @@ LEGEND = (
 
 
 def markdown(results: Results, pictures: Sequence[Shown] = ()) -> str:
-    """The whole report as Markdown; *pictures* by paths relative to where it will lie."""
+    """Return the report as Markdown; *pictures* have paths relative to the report's folder."""
     loops_measured = any(w["suite"] != "seeds" for w in results.measured())
     parts = ["# Results", "\n\n".join(_setting_lines(results))]
     if loops_measured:
@@ -323,7 +323,7 @@ def markdown(results: Results, pictures: Sequence[Shown] = ()) -> str:
 
 
 def terminal(results: Results) -> str:
-    """A table for eighty-odd columns: one line per workload, medians and ratios only."""
+    """Return a table of 80-odd columns: one line per workload, medians and ratios only."""
     lines = [*_setting_lines(results), *control_summary(results), ""]
     for suite in SUITES:
         workloads = [w for w in results.measured() if w["suite"] == suite]
@@ -365,7 +365,7 @@ def _short(results: Results, workload: dict, subject: str) -> str:
 
 
 def document(results: Results, pictures: Sequence[Shown] = ()) -> str:
-    """The report as one HTML page; *pictures* by data URLs or relative paths."""
+    """Return the report as one HTML page; *pictures* have data URLs or relative paths."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Event loop benchmarks</title>",
         "<style>body{font:15px sans-serif;margin:2em;max-width:110em}table{border-collapse:"
@@ -403,7 +403,7 @@ def _image(picture: Shown) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escape, and turn the bold marks of the Markdown cells into tags."""
+    """Escape *text*, and turn the bold marks of the Markdown cells into tags."""
     pieces = html.escape(text).split("**")
     return "".join(f"<b>{p}</b>" if i % 2 else p for i, p in enumerate(pieces))
 

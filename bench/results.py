@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The results file: what a run writes, and what report and compare read.
+"""The results file: a run writes it, report and compare read it.
 
-JSON with a format name and a version. Written whole to a neighbour and renamed, after every few
-samples, so that a run that is interrupted (or killed) keeps what it measured.
+The file is JSON with a format name and a version. After every few samples the whole file is written
+under a temporary name and renamed, so that an interrupted (or killed) run keeps its measurements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclass
 class Results:
-    """Everything that a run found out."""
+    """All results of a run."""
 
     machine: dict
     settings: dict
@@ -42,12 +42,12 @@ class Results:
     )
 
     def to_json(self) -> dict:
-        """As it is in the file."""
+        """Return the results in the file's format."""
         return {"format": FORMAT, "version": VERSION, **vars(self)}
 
     @classmethod
     def from_json(cls, data: object, where: str = "the file") -> Results:
-        """The inverse. BenchError for anything that this version does not understand."""
+        """Return the results in *data*. BenchError if this version does not understand it."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise BenchError(f"{where} is not a results file of this benchmark")
         if data.get("version") != VERSION:
@@ -62,14 +62,14 @@ class Results:
             raise BenchError(f"{where} is damaged: {exc}") from exc
 
     def text(self) -> str:
-        """The file's content: a line per sample, so that it stays short and comparable."""
+        """Return the file's content, one line per sample, which is short and easy to compare."""
         data = {key: value for key, value in self.to_json().items() if key != "samples"}
         head = json.dumps(data, indent=1).rstrip("}").rstrip()
         lines = ",\n".join("  " + json.dumps(_rounded(sample)) for sample in self.samples)
         return f'{head},\n "samples": [\n{lines}\n ]\n}}\n'
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to *path*, atomically. BenchError if that is impossible."""
+        """Write to *path* atomically. BenchError if that is impossible."""
         target = Path(path)
         partial = target.with_name(target.name + ".part")
         try:
@@ -79,18 +79,18 @@ class Results:
         except OSError as exc:
             raise BenchError(f"cannot write {path}: {exc.strerror}") from exc
 
-    # What report and compare ask.
+    # Queries of report and compare.
 
     def workload(self, name: str) -> dict:
-        """The description of the workload *name*."""
+        """Return the description of the workload *name*."""
         return next(w for w in self.workloads if w["name"] == name)
 
     def reference_of(self, workload: dict) -> str:
-        """What this workload's ratios are relative to."""
+        """Return the reference of this workload's ratios."""
         return workload.get("reference") or self.reference
 
     def values(self, workload: str, subject: str) -> dict[int, float]:
-        """Round -> value, of the samples that are good; the disturbed only where few are not."""
+        """Return round -> value of good samples; disturbed ones only if too few others exist."""
         good = self._good(workload, subject)
         return {number: good[number]["value"] for number in _calm(good)}
 
@@ -105,16 +105,19 @@ class Results:
         }
 
     def of(self, workload: str, subject: str) -> list[dict]:
-        """The samples of one cell of the table."""
+        """Return the samples of one cell of the table."""
         return [s for s in self.samples if s["workload"] == workload and s["subject"] == subject]
 
     def subjects_of(self, workload: str) -> list[str]:
-        """Those that were tried at *workload*, in the order of the table's columns."""
+        """Return the subjects tried at *workload*, in the order of the table's columns."""
         seen = {s["subject"] for s in self.samples if s["workload"] == workload}
         return [s["name"] for s in self.subjects if s["name"] in seen]
 
     def ratios(self, workload: str, subject: str) -> list[float]:
-        """Paired ratios to the workload's reference, more is better; of undisturbed pairs if so."""
+        """Return paired ratios to the workload's reference; more is better.
+
+        Disturbed pairs count only if too few others exist.
+        """
         described = self.workload(workload)
         reference = self._good(workload, self.reference_of(described))
         own = self._good(workload, subject)
@@ -126,16 +129,16 @@ class Results:
         )
 
     def controls(self) -> dict[str, str]:
-        """The subjects that repeat a reference, and which: loops and servers have one each."""
+        """Return control -> the reference that it repeats; loops and servers have one each."""
         return {s["name"]: s["control_of"] for s in self.subjects if s.get("control_of")}
 
     def control_at(self, workload: str) -> str | None:
-        """The control that took part in *workload*, if there was one."""
+        """Return the control that took part in *workload*, or None."""
         controls = self.controls()
         return next((name for name in self.subjects_of(workload) if name in controls), None)
 
     def noise(self, workload: str) -> float:
-        """The band within which a ratio of *workload* means nothing."""
+        """Return the band within which a ratio of *workload* means nothing."""
         name = self.control_at(workload)
         if name is None:
             return stats.NOISE_FLOOR
@@ -148,20 +151,20 @@ class Results:
         return stats.noise(self.ratios(workload, name), spreads)
 
     def measured(self) -> Iterable[dict]:
-        """The workloads that have at least one sample."""
+        """Return the workloads that have at least one sample."""
         seen = {s["workload"] for s in self.samples}
         return [w for w in self.workloads if w["name"] in seen]
 
 
 def _calm(*cells: dict[int, dict]) -> list[int]:
-    """The rounds that all *cells* have, without the disturbed ones if enough others remain."""
+    """Return the rounds that all *cells* have, without disturbed ones if enough others remain."""
     common = sorted(set.intersection(*map(set, cells)))
     calm = [number for number in common if not any(disturbed(cell[number]) for cell in cells)]
     return calm if len(calm) >= stats.MIN_ROUNDS else common
 
 
 def _rounded(value: object) -> object:
-    """Numbers to six digits, which is more than any measurement has."""
+    """Round numbers to six digits, which is more than the precision of any measurement."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

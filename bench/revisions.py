@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The regression guard: ``python -m bench.revisions BASE`` (``make bench-compare BASE=<rev>``).
 
-Builds mgloop into virtual environments in a temporary folder, from the revision BASE and from the
-working tree as it lies there, and measures the core workloads on both in turn: paired, in one run.
-The control is BASE built once more with its code moved a little: of two builds of the same sources
-one may be faster for where its code happens to lie. What looks slower is measured once more. Exit
-status 1 if a workload is slower beyond the noise both times, 2 if a revision does not exist or does
-not build. Git is only read (``archive``, ``ls-files``).
+The guard builds mgloop from the revision BASE and from the working tree into virtual environments
+in a temporary folder, and measures the core workloads on both in turn: paired, in one run. The
+control is a second build of BASE whose code is shifted by a few bytes, because the addresses of the
+code can make one of two builds of the same sources faster. A workload that looks slower is measured
+a second time. Exit status: 1 if a workload is slower beyond the noise both times, 2 if a revision
+does not exist or does not build. Git is only read (``archive``, ``ls-files``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .machine import ROOT
 from .results import Results
 
 BASE, HEAD, MOVED = "base", "head", "base-moved"
-# So many bytes that do nothing, at the beginning of each function.
+# Insert this many bytes of no-operation code at the beginning of each function.
 MOVE = "-fpatchable-function-entry=12"
-# The working tree again, with what docs/observing.md describes switched on.
+# The working tree a second time, with the observing features of docs/observing.md enabled.
 OBSERVED = {"timing": "MGLOOP_TIMING=1", "watchdog": "MGLOOP_WATCHDOG=0.1"}
 
 
 def _run(command: Sequence[str], problem: str, **options) -> bytes:
-    """Output of *command*. BenchError if it fails: *problem* and the last line it said."""
+    """Return the output of *command*. BenchError with *problem* and its last line if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, **options)
     except OSError as exc:
@@ -47,7 +47,7 @@ def _run(command: Sequence[str], problem: str, **options) -> bytes:
 
 
 def export(revision: str, folder: Path) -> str:
-    """Unpack *revision* of the repository into *folder*; its full name. BenchError if unknown."""
+    """Unpack *revision* into *folder*; return its full name. BenchError if it is unknown."""
     name = _run(
         ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
         f"git knows no revision {revision!r}",
@@ -74,7 +74,7 @@ def copy_tree(folder: Path) -> None:
 
 
 def _environment(flags: str) -> dict[str, str]:
-    """For a build: the tools of the running interpreter, and what was fetched already."""
+    """Return the environment of a build: this interpreter's tools, and the fetched sources."""
     env = dict(os.environ)
     env["CFLAGS"] = f"{env.get('CFLAGS', '')} {flags}".strip()
     env["PATH"] = sysconfig.get_path("scripts") + os.pathsep + env.get("PATH", "")
@@ -84,13 +84,13 @@ def _environment(flags: str) -> dict[str, str]:
 
 
 def build(source: Path, folder: Path, flags: str = "") -> str:
-    """A virtual environment in *folder* with mgloop built from *source*; its interpreter.
+    """Build mgloop from *source* in a virtual environment in *folder*; return its interpreter.
 
-    *flags* are for the C compiler, beside those of CFLAGS.
+    *flags* are passed to the C compiler in addition to CFLAGS.
 
-    It sees the packages of the running interpreter too (aiohttp and the rest, at equal versions),
-    behind its own: a path file does that without the path files that lie there, so an editable
-    mgloop does not come along.
+    The environment also sees the packages of the running interpreter (aiohttp and others, at equal
+    versions), after its own packages. A path file adds them. The path files in that folder are not
+    read, so an editable mgloop is not included.
     """
     _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], "no virtual environment")
     python = folder / "bin" / "python"
@@ -121,7 +121,7 @@ def build(source: Path, folder: Path, flags: str = "") -> str:
 
 
 def regressions(found: Results) -> dict[str, str]:
-    """For each workload at which HEAD is slower than BASE beyond the noise, a sentence."""
+    """Return a sentence for each workload at which HEAD is slower than BASE beyond the noise."""
     sentences = {}
     for w in found.measured():
         ratios = found.ratios(w["name"], HEAD)
@@ -172,7 +172,7 @@ def _compare(args: argparse.Namespace) -> int:
         control = f"{MOVED}=mgloop@{moved}"
         status, worse = _measure(args, loops, control, args.only, args.json)
         if worse:
-            # Among forty workloads one or two look slower by chance: what is real is so twice.
+            # Of forty workloads one or two look slower by chance: a real slowdown shows twice.
             print("measuring again what looks slower", file=sys.stderr)
             again = str(Path(args.json).with_suffix(".again.json"))
             status, confirmed = _measure(args, loops, control, ",".join(worse), again)
@@ -187,7 +187,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _measure(
     args: argparse.Namespace, loops: str, control: str, only: str, path: str
 ) -> tuple[int, dict[str, str]]:
-    """One run of both builds: its exit status and the regressions that it shows."""
+    """Measure both builds in one run; return its exit status and the regressions."""
     Path(path).unlink(missing_ok=True)
     status = cli.main(
         ["run", "--core", "--no-floor", "--loops", loops, "--reference", BASE, "--control", control,
@@ -198,7 +198,7 @@ def _measure(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Run the command line; return the exit status."""
     args = _parser().parse_args(argv)
     try:
         return _compare(args)

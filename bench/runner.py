@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The order of measurements, progress, and what happens when one of them goes wrong.
+"""The order of measurements, their progress, and the handling of failed measurements.
 
-Rounds are the outermost loop: every round measures every workload, in several short windows. The
-subjects' servers stay up meanwhile and the subjects take turns, window by window, in alternating
-direction (A B C, C B A, ...). So ratios are formed between neighbours in time, a fraction of a
-second apart: on a shared machine, speed changes from one second to the next. Each workload's
-samples are spread over the whole run, with servers started anew in each round, and Ctrl-C after
-two rounds leaves two rounds of everything.
+Rounds are the outermost loop: every round measures every workload, in several short windows. During
+a round the subjects' servers stay up and the subjects take turns, window by window, in alternating
+direction (A B C, C B A, ...). The two values of a ratio are thus measured a fraction of a second
+apart, because on a shared machine speed changes from one second to the next. Each workload's
+samples are spread over the whole run. Servers are restarted in each round, and Ctrl-C after two
+rounds leaves two rounds of everything.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .registry import METRICS, Workload
 from .results import Results
 
 FLOOR = Loop("floor", "", "", version="C, epoll")
-# As many at most, per round, of those that take a second or more.
+# The maximum number of windows per round for workloads whose windows take a second or more.
 DEAR_WINDOWS = 3
 
 
 @dataclass
 class Item:
-    """A workload (or several that one process does) and whom to measure at it.
+    """A workload (or several that one process runs) and the subjects to measure at it.
 
-    ``run(subject)`` yields (workload name, sample) pairs. With ``lasting``, one per window: what it
-    has started stays until the last. Otherwise it is called for each window, and all that it yields
-    belongs to that. ``seconds`` is a guess of a window's duration.
+    ``run(subject)`` yields (workload name, sample) pairs. With ``lasting``, it yields one pair per
+    window, and its processes run until the last window. Otherwise it is called once per window, and
+    all its pairs belong to that window. ``seconds`` is an estimate of a window's duration.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Item:
 
 
 class Progress:
-    """The line on stderr: what is measured now, and how long the rest will take."""
+    """The progress line on stderr: the current measurement and the estimated time left."""
 
     def __init__(self, items: Sequence[Item], rounds: int, out=sys.stderr):
         self.total = sum(len(item.subjects) * item.windows for item in items) * rounds
@@ -61,13 +61,13 @@ class Progress:
         self.begun = time.monotonic()
 
     def step(self, text: str, seconds: float) -> None:
-        """One measurement ended, which was guessed to take *seconds*."""
+        """Count a finished measurement whose estimated duration was *seconds*."""
         self.done += 1
         self.guessed_done += seconds
         self.say(text)
 
     def left(self) -> float:
-        """Seconds until the end, if the guess stays as wrong as it was so far."""
+        """Return the seconds until the end, corrected by the error of the estimates so far."""
         spent = time.monotonic() - self.begun
         if self.guessed_done <= 0:
             return self.guess
@@ -82,7 +82,7 @@ class Progress:
         self.out.flush()
 
     def end(self) -> None:
-        """Leave the line."""
+        """Clear the line."""
         if self.tty:
             self.out.write("\r\x1b[K")
             self.out.flush()
@@ -95,7 +95,7 @@ def _minutes(seconds: float) -> str:
 def plan(
     bench: Bench, workloads: Sequence[Workload], subjects: Sequence[Loop], *, floor: bool
 ) -> list[Item]:
-    """The items for the loop suites: micro workloads together, the others one by one."""
+    """Return the items of the loop suites: micro workloads together, the others one by one."""
     settings = bench.settings
     items = []
     for workload in workloads:
@@ -129,7 +129,7 @@ def plan(
 
 
 class Runner:
-    """Carries out a plan and fills in the results; see :meth:`run`."""
+    """Runs a plan and stores the results; see :meth:`run`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Runner:
         self.skipped: set[str] = set()
 
     def run(self) -> None:
-        """All rounds. Ctrl-C ends them early, with what there is kept and marked."""
+        """Run all rounds. Ctrl-C ends them early; the results are kept and marked."""
         previous = signal.signal(signal.SIGINT, self._interrupt)
         try:
             self._run()
@@ -155,8 +155,8 @@ class Runner:
             signal.signal(signal.SIGINT, previous)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
-        # Raised where it cannot be (while a generator is being collected), the exception is lost:
-        # the flag is looked at between measurements.
+        # The exception is lost if it is raised while a generator is being collected. The runner
+        # therefore also checks the flag between measurements.
         self.results.interrupted = True
         raise KeyboardInterrupt
 
@@ -177,13 +177,13 @@ class Runner:
             self.save()
 
     def _out_of_time(self, begun: float, rounds_done: int) -> bool:
-        """Whether another round like those behind would pass the time limit."""
+        """Return whether another round, as long as the previous ones, would exceed the limit."""
         limit = self.settings.time_limit
         spent = time.monotonic() - begun
         return limit is not None and spent + spent / rounds_done > limit
 
     def _turn(self, item: Item, number: int, progress: Progress) -> None:
-        """All windows of a round. A window's number counts through all rounds."""
+        """Run all windows of a round. Window numbers continue through all rounds."""
         with contextlib.ExitStack() as started:
             runs = {}
             for window in range(number * item.windows, (number + 1) * item.windows):
@@ -238,7 +238,7 @@ class Runner:
         return shown if len(item.workloads) == 1 else f"{len(item.workloads)} workloads"
 
     def _record_rest(self, item: Item, subject: Loop, number: int, status: str, note: str) -> None:
-        """*status* for those workloads of *item* that have nothing in this round yet."""
+        """Record *status* for those workloads of *item* without a sample in this round."""
         done = {
             s["workload"]
             for s in self.results.samples

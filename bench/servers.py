@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The servers that answer the C load generator, on whichever loop they are given.
 
-Runs in a child process of its own, on one loop (several: many.py), in one thread (but for the GIL
-burner). The code is what a competent user of asyncio would write: no loop gets a shortcut. Each
-server ends by being killed; there is nothing to clean up.
+This module runs in its own child process, on one loop (several: many.py), in one thread (except for
+the GIL burner). The code is written as a competent user of asyncio would write it: no loop gets a
+shortcut. Each server ends by being killed; it needs no cleanup.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CHUNK = 65536
 
 
 class Echo(asyncio.Protocol):
-    """What comes in goes out, object for object."""
+    """Sends back each received bytes object unchanged."""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -31,7 +31,7 @@ class Echo(asyncio.Protocol):
 
 
 class BufferedEcho(asyncio.BufferedProtocol):
-    """The same with a buffer of the protocol's own; 256 KiB as in aiohttp's and uvloop's tests."""
+    """Echoes with a buffer of its own; 256 KiB as in aiohttp's and uvloop's tests."""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -42,12 +42,12 @@ class BufferedEcho(asyncio.BufferedProtocol):
         return self.buffer
 
     def buffer_updated(self, nbytes):
-        # The copy is what any correct user must do: write() may keep what it is given.
+        # Every correct program has to copy here, because write() may keep its argument.
         self.transport.write(bytes(self.view[:nbytes]))
 
 
 class Reply(asyncio.Protocol):
-    """Each request of a known size is answered by ``writelines`` of several pieces."""
+    """Answers each request of a known size with ``writelines`` of several pieces."""
 
     def __init__(self, request_size, pieces):
         self.request_size = request_size
@@ -65,7 +65,7 @@ class Reply(asyncio.Protocol):
 
 
 class Sink(asyncio.Protocol):
-    """Counts what comes in; at end of file says how many bytes it was."""
+    """Counts the received bytes; at end of file sends their number."""
 
     def __init__(self):
         self.total = 0
@@ -82,7 +82,7 @@ class Sink(asyncio.Protocol):
 
 
 class Source(asyncio.Protocol):
-    """After the first byte sends for as long as the transport takes it."""
+    """Sends without end after the first byte, and pauses when the transport asks for it."""
 
     def __init__(self, chunk):
         self.chunk = chunk
@@ -105,7 +105,7 @@ class Source(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.pour)
 
     def pour(self):
-        # Bounded per turn: a transport that never pauses must not keep the loop from its others.
+        # Bounded per call: a transport that never pauses must not block the loop's other work.
         for _ in range(16):
             if self.paused or self.transport.is_closing():
                 return
@@ -124,7 +124,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 async def stream_echo(reader, writer):
-    """The streams API: read what there is, write it, drain."""
+    """Echo with the streams API: read, write, drain."""
     try:
         while data := await reader.read(CHUNK):
             writer.write(data)
@@ -136,7 +136,7 @@ async def stream_echo(reader, writer):
 
 
 async def sock_echo(loop, client):
-    """The sock_* calls on a plain non-blocking socket."""
+    """Echo with the sock_* calls on a plain non-blocking socket."""
     with client:
         try:
             while data := await loop.sock_recv(client, 256 * 1024):
@@ -146,7 +146,7 @@ async def sock_echo(loop, client):
 
 
 async def sock_serve(loop, listener):
-    """Accept for ever, one task per connection."""
+    """Accept connections forever, with one task per connection."""
     tasks = set()
     while True:
         client, _ = await loop.sock_accept(listener)
@@ -159,7 +159,7 @@ async def sock_serve(loop, listener):
 
 
 def listen(config):
-    """A listening (or, for UDP, bound) socket where *config* says."""
+    """Return a listening (or, for UDP, bound) socket at the address of *config*."""
     transport = config["transport"]
     if transport == "unix":
         sock = socket.socket(socket.AF_UNIX)
@@ -179,7 +179,7 @@ def listen(config):
 
 
 def tls_context(config):
-    """The server's context, or None without TLS."""
+    """Return the server's TLS context, or None without TLS."""
     if config["transport"] != "tls":
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -188,24 +188,24 @@ def tls_context(config):
 
 
 def burn():
-    """Pure Python without an end: the thread that wants the GIL all the time."""
+    """Run pure Python forever, in a thread that always competes for the GIL."""
     number = 0
     while True:
         number = (number * 3 + 1) & 0xFFFF
 
 
 def port_of(sock):
-    """The port to announce. Asked before a loop gets the socket: rloop detaches it."""
+    """Return the port to announce. Call it before a loop gets the socket: rloop detaches it."""
     return sock.getsockname()[1] if sock.family == socket.AF_INET else 0
 
 
 def announce(port, tell):
-    """Tell the parent that the server listens."""
+    """Report to the parent that the server listens."""
     tell(port=port, pid=os.getpid())
 
 
 def protocol_factory(config):
-    """The protocol class (or closure) for this kind of server."""
+    """Return the protocol class (or closure) for this kind of server."""
     kind = config["kind"]
     if kind == "reply":
         pieces = [b"w" * config["piece"]] * config["pieces"]
@@ -232,7 +232,7 @@ async def serve_pipe(loop, config, tell):
 
 
 async def send_files(loop, config, reader, writer):
-    """Each byte received is answered by the whole file, by the loop's own sendfile."""
+    """Answer each received byte with the whole file, using the loop's own sendfile."""
     with open(config["file"], "rb") as file:
         while await reader.read(1):
             file.seek(0)
@@ -240,7 +240,7 @@ async def send_files(loop, config, reader, writer):
 
 
 async def require_sendfile(loop, config):
-    """Raises NotImplementedError now, not under load, when the loop has no sendfile."""
+    """Raise NotImplementedError now, not under load, if the loop does not support sendfile."""
     listener = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
@@ -255,14 +255,14 @@ async def require_sendfile(loop, config):
 
 
 def stream_handler(loop, config):
-    """The coroutine function behind start_server for this kind of server."""
+    """Return the start_server callback for this kind of server."""
     if config["kind"] == "sendfile":
         return functools.partial(send_files, loop, config)
     return stream_echo
 
 
 async def start(loop, config, sock):
-    """Start serving on *sock*; what it returns must be kept for as long as it should serve."""
+    """Start serving on *sock*. The caller must keep the result for as long as it should serve."""
     transport = config["transport"]
     if transport == "udp":
         return await loop.create_datagram_endpoint(Datagrams, sock=sock)
@@ -280,7 +280,7 @@ async def start(loop, config, sock):
 
 
 async def serve(config, tell):
-    """Start the server that *config* describes and stay."""
+    """Start the server that *config* describes and serve forever."""
     loop = asyncio.get_running_loop()
     kind, transport = config["kind"], config["transport"]
     if transport == "pipe":
@@ -303,7 +303,7 @@ async def serve(config, tell):
 
 
 def main(config, factory, tell):
-    """Entry of the child process."""
+    """Run the child process."""
     if config.get("many"):
         many.main(serve, config, factory, tell)
     with asyncio.Runner(loop_factory=factory) as runner:

@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# No difference below this is called one, however quiet the control was.
+# Smaller differences are never reported, however quiet the control was.
 NOISE_FLOOR = 0.02
-# Nor is anything called better or worse after fewer rounds than these.
+# The minimum number of rounds for a verdict of better or worse.
 MIN_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median with the extremes, and how many rounds are behind it."""
+    """A median with the extremes and the number of rounds."""
 
     median: float
     low: float
@@ -28,7 +28,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Summary | None:
-        """The summary of *values*; None when there are none."""
+        """Return the summary of *values*; None if *values* is empty."""
         ordered = sorted(values)
         if not ordered:
             return None
@@ -36,7 +36,7 @@ class Summary:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle of *values*; the mean of the middle two for an even number. ValueError if none."""
+    """Return the median of *values*: the mean of the middle two if even. ValueError if empty."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("median of no values")
@@ -47,7 +47,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest-rank percentile of *values* (0 < percent <= 100). ValueError if none."""
+    """Return the nearest-rank percentile of *values* (0 < percent <= 100). ValueError if empty."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("percentile of no values")
@@ -58,10 +58,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def paired_ratios(
     reference: Mapping[int, float], subject: Mapping[int, float], *, lower_is_better: bool
 ) -> list[float]:
-    """Ratios of the rounds that both have, more is better. Values that are not positive have none.
+    """Return the ratios of the rounds that both have; more is better.
 
-    *reference* and *subject* map a round's number to its value. Pairing within the round cancels
-    what drifts from round to round: clock speed, neighbours, temperature.
+    *reference* and *subject* map a round's number to its value; rounds with a value that is not
+    positive are skipped. Pairing within the round cancels drift from round to round, such as that
+    of clock speed, temperature and other load.
     """
     ratios = []
     for number in sorted(reference.keys() & subject.keys()):
@@ -72,9 +73,10 @@ def paired_ratios(
 
 
 def spread(ratios: Sequence[float]) -> float:
-    """How far ratios of equals stray from 1: the noise that a control shows.
+    """Return how far the ratios of equal subjects deviate from 1: the noise of a control.
 
-    The median deviation of the rounds from 1 or the deviation of their median, whichever is more.
+    The result is the median deviation of the rounds from 1 or the deviation of their median,
+    whichever is larger.
     """
     if not ratios:
         return 0.0
@@ -83,21 +85,21 @@ def spread(ratios: Sequence[float]) -> float:
 
 
 def noise(own: Sequence[float], suite: Iterable[float] = ()) -> float:
-    """The band within which a median ratio means nothing.
+    """Return the band within which a median ratio means nothing.
 
     *own* are the control's ratios in this workload, *suite* the spreads of the controls of every
-    workload of the suite: with few rounds one quiet control by luck must not make a win of
-    nothing, so the suite's median spread is a lower bound, and NOISE_FLOOR another.
+    workload of the suite. With few rounds a control may be quiet by luck, which must not turn noise
+    into a win. The suite's median spread is therefore one lower bound, and NOISE_FLOOR another.
     """
     others = list(suite)
     return max(NOISE_FLOOR, spread(own), median(others) if others else 0.0)
 
 
 def verdict(ratios: Sequence[float], band: float) -> str:
-    """``faster``, ``slower``, ``same`` or ``unclear`` (fewer than MIN_ROUNDS ratios).
+    """Return ``faster``, ``slower``, ``same`` or ``unclear`` (fewer than MIN_ROUNDS ratios).
 
     Faster or slower needs the median outside the band *and* at least three quarters of the rounds
-    on that side of 1: one wild round cannot decide.
+    on that side of 1, so that a single outlier cannot decide.
     """
     if len(ratios) < MIN_ROUNDS:
         return "unclear"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An aiohttp application with a fault: the handler of /login holds up its loop.
+"""An aiohttp application with a bug: the handler of /login blocks the event loop.
 
-docs/observing.md walks through finding it, with
+docs/observing.md shows how to find it, with
 
     MGLOOP_MONITOR=/tmp/app.sock MGLOOP_TIMING=1 MGLOOP_WATCHDOG=0.1 \\
         python examples/aiohttp_blocking.py
 
-With --in-thread it is mended.
+With --in-thread the bug is fixed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ OPTIONS.add_argument("--in-thread", action="store_true", help="check passwords i
 
 
 def check(password: str) -> str:
-    """What is stored of a password: made slow on purpose, so that it is not guessed."""
+    """Return the hash of a password. It is slow on purpose, which makes guessing expensive."""
     salt, memory = b"a salt of each user's", 128 * 1024 * 1024
     return hashlib.scrypt(password.encode(), salt=salt, n=2**16, r=8, p=1, maxmem=memory).hex()
 

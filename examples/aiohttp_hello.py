@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """An ordinary aiohttp application, served on mgloop.
 
-Nothing in the application knows which event loop runs it: the only line that does is the one that
-starts it, at the end of main().  ``--loop`` picks another loop, to compare.
+The application does not depend on the event loop: only the line that starts it, at the end of
+main(), names one.  ``--loop`` selects another loop for comparison.
 
     python examples/aiohttp_hello.py
     curl http://127.0.0.1:8080/
@@ -11,11 +11,11 @@ Routes:
 
     GET  /                  {"message": "Hello, World!"}
     POST /upload            counts and hashes the body: {"size": ..., "sha256": ...}
-    GET  /download?size=N   N bytes, the values 0 to 255 over and over (1 MiB unless told)
+    GET  /download?size=N   N bytes, the values 0 to 255 repeated (default: 1 MiB)
     GET  /ws                a WebSocket that echoes text and binary messages
 
-Ctrl-C or SIGTERM stops it: it accepts no more, lets the requests in hand finish, tells WebSockets
-that it is going away, and exits with status 0.
+Ctrl-C or SIGTERM stops it: it stops accepting connections, finishes the current requests, closes
+WebSockets with the code for "going away", and exits with status 0.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
 CHUNK = bytes(range(256)) * 256
-GRACE = 60.0  # seconds that requests in hand get when the server stops
+GRACE = 60.0  # seconds for current requests to finish when the server stops
 
 WEBSOCKETS: web.AppKey[weakref.WeakSet[web.WebSocketResponse]] = web.AppKey("websockets")
 RECEIVING: web.AppKey[set[asyncio.Future[None]]] = web.AppKey("receiving")
@@ -71,9 +71,9 @@ async def download(request: web.Request) -> web.StreamResponse:
     while left > len(CHUNK):
         await response.write(CHUNK)
         left -= len(CHUNK)
-    # When the server stops, nobody waits for what a transport has left to send. So a request in
-    # hand is done when the kernel has it all: where there is no buffer, write_eof() waits for that,
-    # if it is given something to write.
+    # A server that stops does not wait for a transport's unsent data. A request is therefore
+    # complete only when the kernel has all of the response. With a high-water mark of 0,
+    # write_eof() waits for that, provided that it has data to write.
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
     await response.write_eof(CHUNK[:left])
@@ -106,7 +106,7 @@ def create_app() -> web.Application:
 
 @contextlib.contextmanager
 def receiving(app: web.Application) -> Iterator[None]:
-    """Mark a handler, while the block lasts, as one that waits for its client to send."""
+    """Mark a handler, for the duration of the block, as one that waits for its client's data."""
     done = asyncio.get_running_loop().create_future()
     app[RECEIVING].add(done)
     try:
@@ -117,10 +117,10 @@ def receiving(app: web.Application) -> Iterator[None]:
 
 
 async def finish_receiving(app: web.Application) -> None:
-    """Wait for the handlers that still have something to receive.
+    """Wait for the handlers that still have data to receive.
 
-    aiohttp's own shutdown, which comes after this, lets answers finish, but drops what clients
-    send from the moment that it begins.
+    aiohttp's own shutdown, which follows this one, lets responses finish, but drops all data that
+    clients send after its start.
     """
     websockets = app[WEBSOCKETS]
     for ws in list(websockets):

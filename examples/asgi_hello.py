@@ -7,7 +7,7 @@
 Routes:
 
     GET  /                  {"message": "Hello, World!"}
-    POST /echo              the request's body, as it comes
+    POST /echo              the request's body, sent back as it arrives
     GET  /clock             the time every second, as server-sent events
     GET  /ws                a WebSocket that echoes text and binary messages
 """
@@ -72,7 +72,7 @@ async def clock(scope: Message, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.body", "body": event, "more_body": True})
             await asyncio.sleep(1)
     except OSError:
-        pass  # the client has gone
+        pass  # the client has disconnected
 
 
 async def not_found(scope: Message, receive: Receive, send: Send) -> None:

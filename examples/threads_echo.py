@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One echo server in several loops: a thread each, or a process each.
+"""One echo server in several loops, each in its own thread or its own process.
 
     python examples/threads_echo.py --threads 2
     python examples/threads_echo.py --processes 2
     printf hello | nc -q1 127.0.0.1 8007
 
-Each loop has a listening socket of its own for the one address (SO_REUSEPORT), and the kernel
-shares out the connections; the loops share nothing else. Threads run side by side on a Python
-without the GIL only. docs/threads.md says which to choose.
+Each loop has its own listening socket for the same address (SO_REUSEPORT), and the kernel
+distributes the connections; the loops share nothing else. Threads run in parallel only on a Python
+without the GIL. docs/threads.md explains which to choose.
 
-Ctrl-C or SIGTERM reaches the main thread; it tells every loop to stop accepting, each ends its
-connections, and the program exits with status 0.
+The main thread receives Ctrl-C or SIGTERM and asks every loop to stop accepting. Each loop closes
+its connections, and the program exits with status 0.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import mgloop
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it gets."""
+    """Sends back the data that it receives."""
 
     def __init__(self, connections: set[asyncio.Transport]) -> None:
         self.connections = connections
@@ -46,14 +46,14 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(host: str, port: int, started: Callable[[Callable[[], None]], None]) -> None:
-    """Serve until told to stop. Calls started(stop) once it listens; stop() may be called from any
-    thread."""
+    """Serve until stop() is called. Call started(stop) once the server listens; stop() may be
+    called from any thread."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     connections: set[asyncio.Transport] = set()
 
     def stop() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        with contextlib.suppress(RuntimeError):  # the loop has already ended
             loop.call_soon_threadsafe(over.set)
 
     server = await loop.create_server(lambda: Echo(connections), host, port, reuse_port=True)
@@ -71,12 +71,12 @@ ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
 def wait_for_signal() -> None:
-    """Return when Ctrl-C or SIGTERM comes; both are blocked in every thread."""
+    """Return when Ctrl-C or SIGTERM arrives; both are blocked in every thread."""
     signal.sigwait(ENDING)
 
 
 def in_threads(host: str, port: int, count: int) -> int:
-    """Run `count` loops in threads of this process; the exit status."""
+    """Run `count` loops in threads of this process; return the exit status."""
     stops: list[Callable[[], None]] = []
     failures: list[BaseException] = []
     listening = threading.Semaphore(0)
@@ -91,7 +91,7 @@ def in_threads(host: str, port: int, count: int) -> int:
         except BaseException as exc:
             failures.append(exc)
             listening.release()
-            os.kill(os.getpid(), signal.SIGTERM)  # the others have to end as well
+            os.kill(os.getpid(), signal.SIGTERM)  # end the other threads as well
 
     threads = [threading.Thread(target=run, name=f"loop {i}") for i in range(count)]
     for thread in threads:
@@ -111,7 +111,7 @@ def in_threads(host: str, port: int, count: int) -> int:
 
 
 def child(host: str, port: int, listening: "multiprocessing.synchronize.Semaphore") -> None:
-    """A process with one loop, in its main thread."""
+    """Run one loop in the main thread of this process."""
 
     def started(stop: Callable[[], None]) -> None:
         for number in ENDING:
@@ -123,13 +123,13 @@ def child(host: str, port: int, listening: "multiprocessing.synchronize.Semaphor
 
 
 def in_processes(host: str, port: int, count: int) -> int:
-    """Run `count` loops in processes of their own; the exit status."""
+    """Run `count` loops in separate processes; return the exit status."""
     context = multiprocessing.get_context("spawn")
     listening = context.Semaphore(0)
     processes = [context.Process(target=child, args=(host, port, listening)) for _ in range(count)]
     for process in processes:
         process.start()
-    # multiprocessing has unblocked them when it started its resource tracker.
+    # multiprocessing unblocked the signals when it started its resource tracker.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     for _ in processes:
         listening.acquire()
@@ -165,7 +165,8 @@ def main() -> int:
     how.add_argument("--processes", type=int, metavar="N")
     args = parser.parse_args()
     port = args.port or free_port(args.host)
-    # Before there are threads and children, which inherit it: none but the main thread is told.
+    # Block the signals before threads and children start, because they inherit the mask. Only the
+    # main thread then receives the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     if args.processes:
         return in_processes(args.host, port, args.processes)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""meson-python, for source trees that may not be written to as well: pyproject.toml's back-end.
+"""pyproject.toml's build back-end: meson-python that also supports read-only source trees.
 
-meson-python builds a wheel in a temporary folder inside the source tree, and where it may not make
-one (somebody else's checkout, a read-only mount) `pip install .` ended in its traceback. There it
-is told to build in a temporary folder elsewhere. All else is meson-python's own.
+meson-python builds a wheel in a temporary folder inside the source tree. Where it cannot create one
+(another user's checkout, a read-only mount), `pip install .` fails with a traceback. This back-end
+then passes it a temporary folder elsewhere. Everything else is meson-python's own.
 """
 
 import os
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """meson-python's, in a build folder of its own where the source tree is read-only."""
+    """Call meson-python's build_wheel(); use a temporary build folder if the tree is read-only."""
     settings = dict(config_settings or {})
     if os.access(os.curdir, os.W_OK) or settings.keys() & {"build-dir", "builddir"}:
         return mesonpy.build_wheel(wheel_directory, settings, metadata_directory)

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reject Cython code that can crash the interpreter, above all when no memory is left.
 
-An exception has no traceback if Python could not allocate one. Cython (seen up to 3.3.1) expects
-one in two places, and dereferences a null pointer if it is missing:
+An exception lacks a traceback if Python could not allocate one. Cython (seen up to 3.3.1) expects
+a traceback in two places, and dereferences a null pointer if it is missing:
 
 - A statement that leaves an ``except`` clause releases the traceback without a check. ``return``
   does so in every version, ``break`` and ``continue`` in 3.1. A ``yield`` is rejected as well, as
   it suspends the clause.
 - A ``with`` statement whose body raises packs the traceback into the arguments of ``__exit__()``.
-  ``with nogil`` and the like, and ``with cython.critical_section(...)``, call no such method.
+  ``with nogil``, ``with gil`` and ``with cython.critical_section(...)`` call no such method.
 
-It also rejects coroutines, generators and generator expressions. In CPython 3.11 and later their
-current exception is None after a Python function has handled one, and Cython's code takes None for
-an exception: it reads the memory beyond it. A list comprehension or a Python module serves instead.
+It also rejects coroutines, generators and generator expressions. In CPython 3.11 and later, their
+current exception becomes None when a Python function handles an exception. Cython's code treats
+None as an exception and reads the memory beyond it. Use a list comprehension or a Python module.
 
 ``raise``, the end of an ``except`` clause, and any ``finally`` clause are safe. So is an ``except``
-clause that sets a variable for an ``if`` behind the ``try`` statement.
+clause that sets a variable for an ``if`` after the ``try`` statement.
 
 Usage: ``python tools/check_except.py FOLDER_OR_FILE ...``. The exit status is 1 if it finds any.
 """

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""README's two commands on a fresh machine: what `make fresh` does.
+"""Run README's two commands on a fresh machine (`make fresh`).
 
     python3 tools/fresh.py                     as an ordinary user
     python3 tools/fresh.py --as root           as root; --as both: one after the other
     python3 tools/fresh.py --pytest '-m "not slow"'
 
-debootstrap makes a tree of the machine's own Debian release with nothing but its base system and
-the packages that README tells one to install. It is kept in the user's cache folder, and mounted
-read-only, with empty home and temporary folders, in a mount and process namespace of its own that
-leaves nothing mounted and nobody running. A copy of the working tree, without what git ignores,
-goes there; `make serve` has to answer a request and to end by Ctrl-C, `make test` to pass.
+debootstrap makes a tree of the machine's own Debian release, which contains only the base system
+and the packages that README lists. The tree is kept in the user's cache folder. It is mounted
+read-only, with empty home and temporary folders, in a separate mount and process namespace, so that
+no mount and no process remains. A copy of the working tree, without the files that git ignores, is
+placed there. `make serve` must answer a request and end on Ctrl-C, and `make test` must pass.
 
-Of the machine the tree has the network and pip's configuration. Where all that is not to be had,
-one sentence says why, and the exit status is 0.
+The tree uses the machine's network and pip's configuration. If the machine lacks a requirement, one
+sentence says why, and the exit status is 0.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mglo
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 ORDINARY = "fresh"
 HOMES = {ORDINARY: f"home/{ORDINARY}", "root": "root"}
-#: Of a machine, not of its packages: how names are resolved, where pip looks, whom it trusts.
+#: Configuration of the machine rather than of its packages: name resolution, pip, certificates.
 CONFIGURATION = (
     "/etc/hosts",
     "/etc/resolv.conf",
@@ -43,29 +43,29 @@ CONFIGURATION = (
     "/etc/ssl/certs/ca-certificates.crt",
 )
 PASSED_ON = re.compile(r"PIP_\w+|https?_proxy|no_proxy|SSL_CERT_FILE", re.IGNORECASE)
-#: Seconds for a server that has answered to end, and for everything before it listens.
+#: Time limits in seconds: for a server to end, and for everything before it listens.
 TO_END, TO_LISTEN = 30, 900
 
 
 class SkippedError(Exception):
-    """Why there is no fresh machine to be had here, as the end of a sentence."""
+    """The reason why this machine cannot provide a fresh one, as the end of a sentence."""
 
 
 def packages():
-    """Those that README names."""
+    """Return the packages that README lists."""
     return re.search(r"^apt install (.+)$", (ROOT / "README.md").read_text(), re.M)[1].split()
 
 
 def output(*command):
-    """What `command` prints; empty if it fails."""
+    """Return the output of `command`; empty if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode else done.stdout
 
 
 def release():
-    """(Code name, mirror, components) of this machine's own Debian, as apt has them.
+    """Return (code name, mirror, components) of this machine's Debian from apt's configuration.
 
-    Raises SkippedError where no tree can be made.
+    Raises SkippedError if no tree can be made.
     """
     if os.geteuid() != 0:
         raise SkippedError("it needs root")
@@ -92,15 +92,15 @@ NAMESPACE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-p
 
 
 def make_tree(codename, mirror, components, wanted, name, *options):
-    """The folder `name` with the Debian tree that has the packages `wanted`; made unless it is
-    there. The options are debootstrap's."""
+    """Return the folder `name` with a Debian tree that has the packages `wanted`. Make it if it
+    does not exist. The options are debootstrap's."""
     tree = CACHE / name
     stamp = tree / "etc" / "mgloop-fresh"
     if stamp.exists() and stamp.read_text().split() == wanted:
         return tree
     began = time.monotonic()
     print(f"making a tree of Debian {codename}: its base and {' '.join(wanted)}", flush=True)
-    # Of a release that is newer than it is, debootstrap knows that it is made like sid.
+    # A release that is newer than debootstrap is made with the script of sid.
     script = [] if (SCRIPTS / codename).exists() else [SCRIPTS / "sid"]
     CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
     shutil.rmtree(tree, ignore_errors=True)
@@ -124,9 +124,9 @@ def make_tree(codename, mirror, components, wanted, name, *options):
 
 
 def configure(tree):
-    """Give the tree the machine's configuration, and return the environment that goes with it."""
+    """Copy the machine's configuration to the tree; return the environment that belongs to it."""
     passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    # What they name comes along: a certificate, a folder of wheels.
+    # Include the files and folders that the variables name: a certificate, a folder of wheels.
     named = [part for value in passed.values() for part in value.split() if part.startswith("/")]
     for name in {*CONFIGURATION, *named}:
         source, target = Path(name), tree / name[1:]
@@ -142,7 +142,7 @@ def configure(tree):
 
 
 def copy_working_tree(target, but=()):
-    """A clean clone with the changes that are not committed yet; `but` names what to leave out."""
+    """Copy the working tree with its uncommitted changes, without the folders named in `but`."""
     git = ("git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT))
     for name in output(*git, "ls-files", "-co", "--exclude-standard", "-z").split("\0"):
         if name and (ROOT / name).is_file() and Path(name).parts[0] not in but:
@@ -150,7 +150,7 @@ def copy_working_tree(target, but=()):
             shutil.copy(ROOT / name, target / name)
 
 
-# Mounts what a machine has besides its files, and runs the rest of its arguments as `user`.
+# Mounts the file systems of a machine, and runs the remaining arguments as a command of `user`.
 ENTER = """
 set -eu
 tree=$1 scratch=$2 user=$3
@@ -165,7 +165,7 @@ chroot --userspec="$user" "$tree" /usr/bin/env -i "$@"
 
 
 def run(tree, user, passed, fill, *command):
-    """`command` in `tree` as `user`, in a folder that `fill` has put its files into; the status."""
+    """Run `command` in `tree` as `user`, in a folder filled by `fill`; return the exit status."""
     with tempfile.TemporaryDirectory(prefix="mgloop-fresh-") as name:
         scratch = Path(name)
         for folder in ("tmp", "var/tmp"):

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = ROOT / "tools" / "prose_allowed.txt"
 
-#: What is wrong -> the pattern.
+#: A description of the construction -> its pattern.
 CONSTRUCTIONS = {
     "who or whoever for a part of a program": r"\bwho(?:ever)?\b",
     "a clause with 'what' in place of a noun": r"\bwhat (?:is|are|was|were|has|have|had|comes|came"

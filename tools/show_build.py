@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run a build, and show of its output only how far ninja is: what `make` says for a minute.
+"""Run a build and show only ninja's progress.
 
     python tools/show_build.py pip install --verbose ...
 
-pip is silent while a package is built, or tells everything. On a terminal ninja's steps take turns
-on one line, elsewhere each is a line. All the output follows if the build fails; the exit status is
-the command's.
+While pip builds a package, it prints either nothing or everything. This script shows only ninja's
+steps: on a terminal they replace each other on one line, elsewhere each step is a line. If the
+build fails, the script prints all of its output. The exit status is the command's.
 """
 
 import re

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A wheel on a machine that has Python and no compiler: what `make try-wheel` does.
+"""Test a wheel on a machine that has Python but no compiler (`make try-wheel`).
 
     python3 tools/trywheel.py dist/mgloop-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl
     python3 tools/trywheel.py --release forky dist/mgloop-0.1.0-cp314-cp314-....whl
     python3 tools/trywheel.py --pytest 'tests/loop -k timers' WHEEL
     python3 tools/trywheel.py --no-tests WHEEL
 
-debootstrap makes a tree of a Debian release (the machine's own if none is named) with nothing but
-its base system, python3 and python3-venv. There the wheel is installed with aiohttp, an application
-of which answers a request, and the time of all that is told. Then the tests run, from a copy of the
-working tree that has no mgloop in it, except those that are about the sources.
+debootstrap makes a tree of a Debian release (by default the machine's own) that contains only the
+base system, python3 and python3-venv. The script installs the wheel and aiohttp there, lets an
+aiohttp application answer a request, and prints the time taken. Then it runs the tests, except
+those about the sources, from a copy of the working tree without mgloop's own sources.
 
 A wheel for another processor gets a tree of that processor, if the machine can run its programs.
-As with `make fresh`, whose mounts and namespaces these are, the tree is kept in the user's cache
-folder, and where one is not to be had a sentence says why, and the exit status is 0.
+The script uses the mounts and namespaces of `make fresh`: the tree is kept in the user's cache
+folder, and if it cannot be made, a sentence says why, and the exit status is 0.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PACKAGES = ["python3", "python3-venv"]
 COMPILERS = ("cc", "gcc", "clang", "c99", "tcc", "zig")
 #: What Debian calls the processors that wheels are for.
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
-#: The sources of mgloop: what runs here must be the wheel's.
+#: The sources of mgloop, which are removed because the tests must use the wheel's code.
 SOURCES = ("mgloop", "thirdparty", "meson.build")
 #: The tests that read these.
 ABOUT_SOURCES = ("tools", "docs/test_commands.py", "docs/test_links.py")
@@ -102,7 +102,7 @@ def fill(wheel):
 
 
 def test_requirements():
-    """What the tests need: pip learnt to read it after the oldest release here."""
+    """Return the tests' requirements. The oldest release's pip cannot read dependency groups."""
     groups = tomllib.loads(Path("pyproject.toml").read_text())["dependency-groups"]
 
     def named(group):
@@ -117,7 +117,7 @@ def inside(pytest_args):
     folder = Path("try")
     if there := [name for name in COMPILERS if shutil.which(name)]:
         raise SystemExit(f"trywheel: this tree has a compiler: {there}")
-    # glibc's, which tells its version that way.
+    # Only glibc reports its version this way.
     (libc,) = re.findall(r"glibc (.+)", os.confstr("CS_GNU_LIBC_VERSION"))
     python = platform.python_version()
     print(f"Python {python}, glibc {libc}, {platform.machine()}, no compiler", flush=True)

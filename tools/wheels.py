@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Wheels that pip installs without a compiler, for every Python at hand: what `make wheels` does.
+"""Build wheels, which pip installs without a compiler, for every installed Python (`make wheels`).
 
     python tools/wheels.py                          all platforms, for the Pythons on PATH
     python tools/wheels.py --platform manylinux_2_28_x86_64 --python /usr/bin/python3.12
     python tools/wheels.py --list                   what would be built
     python tools/wheels.py --sdist-only             the source distribution of the last commit
 
-The source distribution is made first, unless --sdist names one, and all wheels from it, by the C
-compiler of the package `ziglang`, which has the headers of each C library: of glibc in the version
-asked for, and of musl. A platform of another processor needs neither its Python nor an emulator:
-the interpreter that builds is told to take itself for that one's. auditwheel has to find each wheel
-to be what its name says.
+The script first makes the source distribution, unless --sdist names one, and then builds all wheels
+from it. It uses the C compiler of the package `ziglang`, which contains the headers of each C
+library: of glibc in the requested version, and of musl. A platform of another processor needs
+neither its Python nor an emulator: the building interpreter is configured to report that platform.
+auditwheel must confirm the platform in each wheel's name.
 
 Two builds of a commit give the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH, and
-every Python builds with the versions of the tools that this one has.
-Runs in an environment with the dependency group `wheels`.
+every Python builds with the versions of the tools that this Python has.
+The script needs an environment with the dependency group `wheels`.
 """
 
 import argparse
@@ -50,8 +50,8 @@ print(json.dumps([
 
 @dataclass(frozen=True)
 class Platform:
-    """name: as wheels have it. triplet: as in the names of Python's extension modules. zig: what
-    its compiler is asked for."""
+    """A platform. name: as in wheels. triplet: as in the names of Python's extension modules.
+    zig: the compiler's target."""
 
     name: str
     triplet: str
@@ -93,8 +93,8 @@ endian = 'little'
 
 
 def run(*command, **options):
-    """What the command has written to its standard output. What one that fails has said is the
-    error's message."""
+    """Run a command and return its standard output. If it fails, raise an error whose message is
+    the command's output."""
     done = subprocess.run(
         [str(part) for part in command], text=True, check=False, capture_output=True, **options
     )
@@ -141,8 +141,8 @@ def make_sdist(outdir):
 
 
 def normalised(sdist, date):
-    """The same archive, without what it has of the machine: when the libraries' files were fetched
-    there, and what its umask, git's and Python's tarfile make of a mode."""
+    """Return the same archive without traces of the machine: the times at which the libraries'
+    files were fetched, and the modes that depend on umask, git and Python's tarfile."""
     path = sdist.with_name(f"{sdist.name}.normalised")
     with (
         tarfile.open(sdist) as old,
@@ -223,7 +223,7 @@ class Builder:
 
     @functools.cached_property
     def variables(self):
-        """What the Python knows of how it was built."""
+        """Return the configuration variables of the Python's own build."""
         return json.loads(
             run(self.bin / "python", "-c",
                 "import importlib, json, sysconfig;"
@@ -232,8 +232,10 @@ class Builder:
         )  # fmt: skip
 
     def headers(self, platform, folder):
-        """`folder`, with what Python.h wants and zig has no reason to look for: Debian has a
-        pyconfig.h for each processor, beside the C library's headers."""
+        """Return `folder` with the headers that Python.h includes and that zig does not search for.
+
+        Debian has a pyconfig.h for each processor, next to the C library's headers.
+        """
         variables = self.variables
         include = Path(variables["INCLUDEPY"])
         own = include.parent / variables["MULTIARCH"] / include.name / "pyconfig.h"
@@ -244,7 +246,7 @@ class Builder:
         return folder
 
     def environment(self, platform, folder):
-        """With what makes the Python take itself for one of `platform`."""
+        """Return environment variables that let the Python report `platform` as its own."""
         variables = self.variables
         own = variables["MULTIARCH"]
         told = {

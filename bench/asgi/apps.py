@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The plain ASGI application of the suite, imported by every server: one handler per path.
 
-No framework, so that the server is what is measured; what a handler does beyond the protocol (JSON
-is encoded for each request) is what any application would do.
+It uses no framework, so that the figures measure the server. Beyond the protocol, a handler does
+only the work of any application, such as encoding JSON for each request.
 """
 
 import json

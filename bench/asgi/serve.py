@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Starts an ASGI server in a child process by the server's own command line.
+"""Start an ASGI server in a child process by the server's own command line.
 
-Each with one process that serves, one thread, uvloop where it can have it, and the access log only
-where that is measured; all else is as the server comes. None can say when it listens: the parent
-asks until it is answered (``listening: false``).
+Each server has one serving process and one thread. It uses uvloop if it supports it, and writes an
+access log only where that is measured; all other options have their defaults. No server can report
+when it listens, so the parent polls until it gets an answer (``listening: false``).
 """
 
 import contextlib
@@ -72,18 +72,19 @@ COMMANDS = {
 
 
 def main(config, _factory, tell):
-    """Entry of the child process."""
+    """Run the child process."""
     for name in config.get("needs", ()):
         if importlib.util.find_spec(name) is None:
             raise ImportError(name=name)
-    # An address in use is found here, where it can be told, and not by asking somebody else's port.
+    # Detect an address in use here, where it can be reported. Otherwise the parent would poll the
+    # server of another program.
     with contextlib.closing(listen(config)) as sock:
         port = port_of(sock)
     command = COMMANDS[config["server"]](config, port)
     command += [*config["options"], APPS[config["app"]]]
     os.environ["BENCH_FILE"] = config.get("file", "")
     tell(port=port, pid=os.getpid(), listening=False)
-    # Nobody reads what a server prints; a log is written to where that costs least, by all alike.
+    # A server's output is not read. Every server writes its log to the cheapest destination.
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     if config["access_log"]:

@@ -20,10 +20,10 @@ SHAPES = {"threads": "--threads", "processes": "--workers"}
 
 @dataclass(frozen=True)
 class Server:
-    """One way to serve. ``module`` is what ``python -m`` runs, ``needs`` what must be installed.
+    """One way to serve. ``python -m`` runs ``module``; ``needs`` lists the required packages.
 
-    ``count`` loops, in threads or processes by ``shape``: more than one take part where they are
-    named.
+    The server has ``count`` loops, in threads or processes as ``shape`` says. A server with more
+    than one loop takes part only where it is named.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Server:
 
     @property
     def spec(self) -> str:
-        """What the results file says of how it is started."""
+        """Return the description of the server's command for the results file."""
         command = " ".join(("python -m", self.module, *self.options))
         return f"{command}, {self.loop}" if self.loop else command
 
@@ -86,10 +86,10 @@ def every() -> list[Server]:
 def available(
     names: Sequence[str], peers: Sequence[str], *, control: bool
 ) -> tuple[list[Server], dict[str, str]]:
-    """Those of *names* that an interpreter of this run has, and why not the others.
+    """Return the servers of *names* that this run can start, and the reasons for the others.
 
-    Without names: all that are known. With *control*, the reference is there a second time
-    behind itself. BenchError if none is left.
+    Without names, all known servers are candidates. With *control*, the list contains the
+    reference a second time, after itself. BenchError if no server remains.
     """
     candidates = every() if names else KNOWN
     for name in names:

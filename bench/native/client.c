@@ -234,8 +234,8 @@ static int matches(size_t at, const char *data, size_t len) {
   return 1;
 }
 
-/* A bulk transfer that never blocks must let the main loop look at its clock: true every 50 ms,
- * with the descriptor re-armed so that its edge comes again. */
+/* A bulk transfer that never blocks must let the main loop check its clock: return true every
+ * 50 ms, and re-arm the descriptor so that epoll reports its edge again. */
 static int yields(struct conn *c) {
   if (last_progress - c->started < 50000000) return 0;
   c->started = last_progress;

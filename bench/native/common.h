@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * What the load generator and the floor server share: reading a file into memory, the clock, the
- * CPU time and the resident size of another process, and a histogram of latencies.
+ * Functions shared by the load generator and the floor server: reading a file into memory, the
+ * clock, the CPU time and the resident size of another process, and a histogram of latencies.
  *
  * Everything is static and single-threaded; nothing here is freed, because both programs live for
  * one measurement.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The floor: the least that any server on epoll must do for a workload, with no Python in it.
+ * The floor: the minimal work of any server on epoll for a workload, without Python.
  *
  * One thread, level-triggered epoll, one shared buffer, recv() then send(). Its CPU time per
- * operation is what the system calls cost; a loop's distance from it is what the loop and Python
- * add. In http mode it answers every request head with the same bytes, and then it is the peer of
- * the HTTP client benchmarks, which must not be bound by their server.
+ * operation is the cost of the system calls; a loop's difference from it is the cost of the loop
+ * and Python. In http mode it answers every request head with the same bytes. It is then the peer
+ * of the HTTP client benchmarks, which must not be bound by their server.
  *
  *   floor --kind tcp|unix|udp|pipe --mode echo|reply|sink|source|http
  *         [--path UNIX_PATH] [--fds READ,WRITE] [--reply FILE] [--request-size N]
@@ -203,7 +203,7 @@ int main(int argc, char **argv) {
   if (strcmp(how, "sink") == 0) mode = SINK;
   if (strcmp(how, "source") == 0) mode = SOURCE;
   if (strcmp(how, "http") == 0) mode = HTTP;
-  signal(SIGPIPE, SIG_IGN);   /* a pipe has no MSG_NOSIGNAL */
+  signal(SIGPIPE, SIG_IGN);   /* pipes do not support MSG_NOSIGNAL */
   raise_fd_limit();
   epfd = epoll_create1(EPOLL_CLOEXEC);
   int lfd = -1;

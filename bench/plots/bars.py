@@ -2,8 +2,8 @@
 """Horizontal bars: ratios to the reference, workload by workload, and the first seed.
 
 A bar is a median, its whisker goes from the smallest to the largest of the windows, and the grey
-band round 1 is the control's noise: a bar that ends inside it shows nothing. What is longer than
-the axis ends in an arrow, with its figure beside it.
+band around 1 is the control's noise: a bar that ends inside the band shows no difference. A bar
+that is longer than the axis ends in an arrow, with its figure next to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = {
         ("other", (), "other transports, one way, sendfile"),
     ),
 }
-# What the picture of the README shows, with shorter names; four of them are enough for it.
+# The workloads in README's picture, with shorter names. It is drawn if four of them have results.
 SUMMARY = {
     "echo/protocol-1k-c100": "echo by Protocol\n1 KiB x 100 connections",
     "echo/streams-1k-c100": "echo by streams\n1 KiB x 100",
@@ -43,9 +43,9 @@ SUMMARY = {
     "scale/active50-idle10000": "50 active connections\namong 10,000 idle ones",
 }
 SUMMARY_ENOUGH = 4
-# Inches: of a bar, at least and at most; between two rows; what is not rows.
+# Inches: minimum and maximum height of a bar, gap between rows, height of everything else.
 THIN, THICK, GAP, REST = 0.068, 0.15, 0.09, 1.5
-# A label of more characters than these is broken in two where a row is so high, inches.
+# A label longer than LONG characters is split in two if its row is higher than ROOM inches.
 LONG, ROOM = 36, 0.3
 TITLES = {
     "micro": "micro: what the loop does by itself",
@@ -60,7 +60,7 @@ TITLES = {
 
 @dataclass
 class Row:
-    """A workload's label, its noise, and of each subject a summary, or why there is none."""
+    """A workload's label, its noise, and for each subject a summary or why it is missing."""
 
     label: str
     band: float
@@ -135,7 +135,7 @@ def _part(
 
 
 def _cell(results: Results, workload: dict, subject: str) -> Summary | str | None:
-    """The ratios of *subject*, or ``cannot``; None for the reference and for what was not tried."""
+    """Return the ratios of *subject* or ``cannot``; None for the reference or untried subjects."""
     if subject == results.reference_of(workload):
         return None
     if ratios := results.ratios(workload["name"], subject):
@@ -218,7 +218,7 @@ def _wrapped(label: str) -> str:
 def _bar(
     axes: Axes, y: float, height: float, points: float, found: Summary, end: float, colour: str
 ) -> None:
-    """A bar *points* high, its whisker, and the marks of what is cut off at *end*."""
+    """Draw a bar *points* high, its whisker, and the marks of parts that are cut off at *end*."""
     axes.barh(y, min(found.median, end), height * 0.94, color=colour, linewidth=0)
     cap = height * 0.25
     pieces = [([found.low, min(found.high, end)], [y, y])] if found.low < end else []
@@ -248,7 +248,7 @@ def _bar(
 
 
 def _inside(axes: Axes, y: float, points: float, text: str, colour: str) -> None:
-    """A figure at the foot of a bar, in what can be read on its colour."""
+    """Draw a figure at the foot of a bar, in dark or white ink, whichever is readable."""
     light = sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) > 400
     axes.annotate(
         text,

@@ -29,9 +29,9 @@ DPI = 110
 # Colours in a file: a picture has a dozen, which are kept as they are, and the shades of edges.
 PALETTE = 128
 INK, PALE = "#222222", "#777777"
-# What is called otherwise in a picture than in the tables.
+# Names that differ between pictures and tables.
 NAMES = {"floor": "floor (a server in C)"}
-# Above the axes: the title's line, what is said below it, and each line of the legend.
+# Inches above the axes: the title's line, the subtitle's line, and each line of the legend.
 TITLE, SUBTITLE, LEGEND = 0.36, 0.22, 0.24
 # Bars longer than this many times the next are cut off, if no more than this share of all are, ...
 FAR, FEW = 5, 0.25
@@ -43,7 +43,7 @@ LITTLE = 1.25
 
 @dataclass
 class Picture:
-    """One picture: the stem of its file's name, the suite it belongs to, and what it shows."""
+    """One picture: the stem of its file's name, the suite it belongs to, and its contents."""
 
     name: str
     suite: str
@@ -107,15 +107,15 @@ def _legend(figure: Figure, handles: Sequence, top: float) -> int:
 
 
 def axis_end(lengths: Iterable[float], whiskers: Iterable[float]) -> float:
-    """Where an axis ends that begins at 0: some way beyond the longest bar (or the highest point).
+    """Return the end of an axis that begins at 0: beyond the longest bar (or the highest point).
 
-    A bar many times as long as all that are shorter is cut off, and a whisker that reaches further
-    than the axis. Both are marked by who draws them.
+    A bar many times as long as all shorter ones is cut off, as is a whisker that extends beyond the
+    axis. The caller marks both.
     """
     ordered = sorted(lengths)
     longest = max([*ordered, *whiskers])
     whole = len(ordered) - 1
-    # One that sticks out, or a few; where many do, they are what the picture is about.
+    # Cut off one outlier or a few; many long bars are the subject of the picture.
     for place in range(len(ordered) - 1, int(len(ordered) * (1 - FEW)), -1):
         if ordered[place] > FAR * ordered[place - 1]:
             whole = place - 1

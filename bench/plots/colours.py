@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which colour a system has: the same in every picture, and never that of another beside it.
+"""The colours of the systems: the same in every picture, and distinct within each picture.
 
-The table is made for eyes that lack one kind of cone as well as for those that do not: of two
-systems that may meet in a picture, the colours are at least :data:`APART` from each other in all
-four kinds of sight. Systems that run on the same loop have the loop's hue, dark or light, and the
-warm colours are mgloop's. A system that the table does not know gets a shade of what it is a
-variant of, or what is furthest from the rest.
+The table also suits readers whose eyes lack one kind of cone: if two systems can appear in one
+picture, their colours are at least :data:`APART` from each other in all four kinds of sight.
+Systems that run on the same loop have the loop's hue, dark or light, and the warm colours are
+mgloop's. A system that is not in the table gets a shade of the system that it is a variant of, or
+else the colour that is furthest from the others.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _XYZ = (
     (0.0177, 0.1095, 0.8728),
 )
 
-# What a system may get that nobody has thought of: all hues, dark, middle and light.
+# Colours for systems that are not in the table: all hues, dark, middle and light.
 _FREE = tuple(
     "#" + "".join(f"{round(part * 255):02x}" for part in colorsys.hls_to_rgb(hue / 18, light, 0.75))
     for light in (0.35, 0.55, 0.75)
@@ -120,7 +120,7 @@ def _linear(channel: int) -> float:
 
 @functools.cache
 def _seen(colour: str) -> tuple[tuple[float, float, float], ...]:
-    """*colour* in CIE Lab, as each of the four kinds of sight has it."""
+    """Return *colour* in CIE Lab, as perceived by each of the four kinds of sight."""
     light = [_linear(channel) for channel in _channels(colour)]
     found = []
     for sight in _SIGHTS:
@@ -134,8 +134,7 @@ def _seen(colour: str) -> tuple[tuple[float, float, float], ...]:
 
 
 def distance(one: str, other: str) -> float:
-    """How far two colours (``#rrggbb``) are from each other in CIE Lab, for the eye that is worst
-    at telling them apart."""
+    """Return the distance of two colours (``#rrggbb``) in CIE Lab: the minimum over all sights."""
     return min(
         sum((a - b) ** 2 for a, b in zip(left, right, strict=True)) ** 0.5
         for left, right in zip(_seen(one), _seen(other), strict=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Lines: how a figure changes with idle connections, workers, processes or the handler's work.
 
-The places on the x axis are equally far apart, whatever their numbers, and the systems stand beside
-each other at each, so that no whisker hides another.
+The positions on the x axis are equally far apart, whatever their values. At each position the
+systems are drawn next to each other, so that no whisker hides another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vPX*<>hd"
-# Of the space between two places: what the systems at one of them take up.
+# The share of the space between two positions that the systems at one position take up.
 SPREAD = 0.3
 WHISKERS = "median; whiskers: the smallest and the largest of the windows"
 

@@ -7,7 +7,7 @@ from bench.seeds import payload
 
 
 async def app(scope, receive, send):
-    """One ASGI call."""
+    """Handle one ASGI call."""
     if scope["type"] != "http":
         raise RuntimeError(f"no {scope['type']} here")
     if scope["path"] == "/echo":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What every system of the seeds answers, so that they all do the same work."""
+"""The answers of all systems of the seeds, so that every system does the same work."""
 
 HELLO = {"message": "Hello, World!"}
 NESTED = {
@@ -15,7 +15,7 @@ WORDS = ("aeiou", "bcdfghjklmnpqrstvwxyz", "0123456789", "/-_.~")
 
 
 def classify(path: str) -> str:
-    """How many characters of *path* each of WORDS claims, as text."""
+    """Return the number of characters of *path* in each of WORDS, as text."""
     counts = [0, 0, 0, 0]
     for character in path:
         for index, word in enumerate(WORDS):
@@ -26,5 +26,5 @@ def classify(path: str) -> str:
 
 
 def path_of(length: int) -> str:
-    """A path of *length* characters, the slash included, with characters of every class."""
+    """Return a path of *length* characters, including the slash, with characters of every class."""
     return "/" + ("a1b-e2c_o3" * 10)[: length - 1]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which systems take part in which seed, and how each of them is started and loaded.
 
-Decides beforehand who can: a system whose packages no interpreter has, or whose program is missing,
-is left out with its reason. wrk's parameters are the published ones; only the duration shrinks in a
-quick run.
+The plan is made before the run: a system whose packages no interpreter has, or whose program is
+missing, is left out with a reason. wrk's parameters are the published ones; only the duration is
+shorter in a quick run.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GO_SOURCE = Path(__file__).with_name("classify.go")
 WORKERS = (1, 2, 4)
 LENGTHS = (1, 11, 101)
-# Servers with a command of their own.
+# Servers that have their own command.
 SERVERS = {"granian": ("granian", "--interface", "asgi"), "mgloop": ("mgloop", "serve")}
-# Threads and connections of wrk, as published.
+# wrk's threads and connections, as published.
 WRK = {1: (4, 100), 2: (12, 400), 3: (4, 64), 4: (1, 40)}
 
 
@@ -43,7 +43,7 @@ WRK = {1: (4, 100), 2: (12, 400), 3: (4, 64), 4: (1, 40)}
 class System:
     """A whole server. ``app`` is one of serve.py's, or granian, mgloop (mgloop serve), or go.
 
-    ``needs`` are the modules that its interpreter must have; ``spread`` puts it on all cores.
+    ``needs`` are the modules that its interpreter must have; ``spread`` runs it on all cores.
     """
 
     name: str
@@ -55,13 +55,13 @@ class System:
     spread: bool = False
     python: str = sys.executable
     version: str = ""
-    # What the results file asks of a subject.
+    # Attributes of a subject that the results file needs.
     spec: str = ""
     control_of: str | None = None
 
 
 def workloads(cpus: int | None = None) -> list[Workload]:
-    """The rows of all seeds; the third has one per number of processes."""
+    """Return the rows of all seeds; the third has one row per number of processes."""
     cpus = cpus or os.cpu_count() or 1
 
     def row(name, title, **options):
@@ -97,13 +97,13 @@ def workloads(cpus: int | None = None) -> list[Workload]:
 
 
 def _served(name: str, module: str, needs: tuple[str, ...] = ()) -> System:
-    """An ASGI application under `mgloop serve`."""
+    """Return the system of an ASGI application under `mgloop serve`."""
     target = f"bench.seeds.{module}:app"
     return System(f"{name}/mgloop serve", "mgloop", ("mgloop", *needs), target=target)
 
 
 def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
-    """All systems of each seed, whether they can run here or not."""
+    """Return all systems of each seed, including those that cannot run here."""
     ours = [loop for loop in loops if loop.name == "mgloop"] or list(loops[-1:])
     first = [System("cymongoose", "cymongoose", ("cymongoose",))]
     first += [System(f"aiohttp/{x.name}", "aiohttp", ("aiohttp",), x) for x in loops]
@@ -165,7 +165,7 @@ def _go() -> str | None:
 
 
 def _go_program() -> str:
-    """The built Go server. BenchError if it does not build."""
+    """Return the path of the built Go server. BenchError if it does not build."""
     digest = hashlib.sha256(GO_SOURCE.read_bytes()).hexdigest()[:16]
     target = native.cache_folder() / digest / "classify-go"
     if not target.exists():
@@ -182,7 +182,7 @@ def _go_program() -> str:
 
 
 def _usable(system: System, pythons: Sequence[str]) -> tuple[System | None, str]:
-    """The system with its interpreter and version, or None and why it cannot run here."""
+    """Return the system with its interpreter and version, or None and why it cannot run here."""
     if system.app == "go":
         if _go() is None:
             return None, "no Go compiler on this machine (go)"
@@ -202,7 +202,7 @@ def _with(system: System, **changes) -> System:
 
 @dataclass
 class Plan:
-    """The seeds that can run here: their workloads, systems, and what is left out."""
+    """The seeds that can run here: their workloads, their systems, and the systems left out."""
 
     bench: Bench
     workloads: list[Workload]
@@ -211,11 +211,11 @@ class Plan:
 
     @property
     def subjects(self) -> list[System]:
-        """Every system once."""
+        """Return every system once."""
         return list({s.name: s for group in self.systems.values() for s in group}.values())
 
     def items(self, chosen: Sequence[Workload]) -> list[Item]:
-        """One item per server start: a seed, or a seed at a number of processes."""
+        """Return one item per server start: a seed, or a seed with a number of processes."""
         groups: dict[str, list[Workload]] = {}
         for workload in chosen:
             seed, what, *rest = workload.name.partition("/")[2].split("-")
@@ -277,7 +277,7 @@ class Plan:
 
 
 def _request(row: Workload) -> tuple[str, str | None]:
-    """Path and body (None: GET) of a row."""
+    """Return the path and body (None: GET) of a row."""
     what = row.name.partition("/")[2].split("-")
     if what[1] == "echo":
         return "/echo", payload.ECHO
@@ -289,7 +289,7 @@ def _request(row: Workload) -> tuple[str, str | None]:
 
 
 def _check(system: System, port: int, path: str, post: str | None) -> None:
-    """RunError unless one request is answered as it must be."""
+    """Send one request. RunError unless the answer is correct."""
     answer = measure.fetch(port, path=path, body=None if post is None else post.encode())
     if system.app in ("classify", "go"):
         right = answer.decode() == payload.classify(path)
@@ -328,7 +328,7 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
         if waits:
             child.ready = {"port": port}
             measure.await_answer(child, port)
-            time.sleep(1.0)  # its workers follow
+            time.sleep(1.0)  # its workers start later
         else:
             processes.wait_ready(child)
     except BaseException as exc:
@@ -340,7 +340,7 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
 
 
 def prepare(bench: Bench, loops: Sequence[Loop], peers: Sequence[str]) -> Plan:
-    """The plan for this machine. BenchError for an interpreter that is missing, or without wrk."""
+    """Return the plan for this machine. BenchError if an interpreter or wrk is missing."""
     measure.wrk_path()
     pythons = packages.interpreters(peers)
     missing: dict[str, str] = {}
@@ -358,7 +358,7 @@ def prepare(bench: Bench, loops: Sequence[Loop], peers: Sequence[str]) -> Plan:
         group = usable[int(row.name.partition("/")[2][0])]
         if not group:
             continue
-        # A reference that is not here is replaced by the first that is, rather than no ratio.
+        # The first available system replaces a missing reference, so that there are ratios.
         if row.reference not in {s.name for s in group}:
             row = Workload(**{**vars(row), "reference": group[0].name})
         rows.append(row)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The servers of the seeds that are started from Python, one function each.
 
-Runs in a child process, which forks its workers before there is any loop or thread; each worker has
-a listening socket of its own on the common port (SO_REUSEPORT). Systems that fork or spawn workers
-by themselves are left to it. Ends by being killed together with its session.
+This module runs in a child process, which forks its workers before it has any loop or thread. Each
+worker has its own listening socket on the common port (SO_REUSEPORT). Systems with their own worker
+processes start them themselves. The child ends by being killed together with its session.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CLOSING = (
 
 
 def bound(port):
-    """A TCP socket that shares *port* (0: any) with others that ask to."""
+    """Return a TCP socket that shares *port* (0: any) with other SO_REUSEPORT sockets."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -31,7 +31,7 @@ def bound(port):
     return sock
 
 
-# Each of these serves on a socket until it is killed; `ready()` says that it listens.
+# Each of these serves on a socket until it is killed; it calls `ready()` once it listens.
 
 
 async def aiohttp_server(sock, ready):
@@ -122,7 +122,7 @@ async def _protocol_server(protocol, sock, ready):
 
 
 async def single_server(sock, ready):
-    """One connection at a time: accept, read, answer, close, and only then the next."""
+    """Serve one connection at a time: accept, read, answer and close before the next accept."""
     loop = asyncio.get_running_loop()
     sock.listen(4096)
     sock.setblocking(False)
@@ -140,7 +140,7 @@ async def single_server(sock, ready):
 
 
 def blocking_server(sock, ready):
-    """The same without any loop, by blocking calls."""
+    """Serve one connection at a time with blocking calls, without a loop."""
     sock.listen(4096)
     ready()
     while True:
@@ -154,7 +154,7 @@ def blocking_server(sock, ready):
 
 
 def flask_server(port, tell):
-    """Flask's own server, a thread per connection, as in the publication."""
+    """Run Flask's own server with a thread per connection, as in the publication."""
     import flask
     import werkzeug.serving
 
@@ -172,7 +172,7 @@ def flask_server(port, tell):
 
 
 def cymongoose_server(port, tell):
-    """Mongoose's own HTTP server; the handler is Python."""
+    """Run Mongoose's own HTTP server with a handler in Python."""
     from cymongoose import MG_EV_HTTP_MSG, Manager
 
     def handler(connection, event, data):
@@ -186,7 +186,7 @@ def cymongoose_server(port, tell):
 
 
 def robyn_server(port, workers):
-    """Robyn, which starts its own processes."""
+    """Run Robyn, which starts its own processes."""
     sys.argv = [
         "bench",
         "--processes",
@@ -217,7 +217,7 @@ def robyn_server(port, workers):
 
 
 def cello_server(port, workers):
-    """Cello, which starts its own processes."""
+    """Run Cello, which starts its own processes."""
     sys.argv = ["bench"]
     from cello import App
 
@@ -248,7 +248,7 @@ ON_LOOP = {
 
 
 def work(app, factory, port, ready):
-    """One worker process."""
+    """Run one worker process."""
     sock = bound(port)
     if app == "blocking":
         blocking_server(sock, ready)
@@ -258,8 +258,8 @@ def work(app, factory, port, ready):
 
 
 def fork_workers(config, factory, tell):
-    """Fork the workers, wait until all listen, announce the port, wait for ever."""
-    placeholder = bound(config["port"])  # bound, not listening: it only keeps the port
+    """Fork the workers, wait until all listen, announce the port, wait forever."""
+    placeholder = bound(config["port"])  # bound but not listening: it only reserves the port
     port = placeholder.getsockname()[1]
     heard, say = os.pipe()
     for _ in range(config["workers"]):
@@ -278,7 +278,7 @@ def fork_workers(config, factory, tell):
 
 
 def main(config, factory, tell):
-    """Entry of the child process."""
+    """Run the child process."""
     app, port = config["app"], config["port"]
     if app == "flask":
         flask_server(port, tell)

@@ -79,7 +79,7 @@ HEADER = [
 
 
 def markdown(results: Results) -> str:
-    """All seeds that were measured, a table per workload."""
+    """Return the tables of all measured seeds, one per workload."""
     parts = []
     told = set()
     for workload in results.measured():

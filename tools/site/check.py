@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whether a site stands alone: `python tools/site/check.py build/site` names what its pages, styles
-and pictures would fetch from elsewhere, and fails if there is anything. Links to follow are none of
-its business.
+"""Check that a site needs no other site: `python tools/site/check.py build/site`.
+
+The command lists the resources that the site's pages, styles and pictures would fetch from
+elsewhere, and fails if it finds any. It ignores links that a reader follows.
 """
 
 import re
@@ -16,14 +17,14 @@ _FETCHED = {
     ("audio", "src"), ("track", "src"), ("embed", "src"), ("object", "data"), ("input", "src"),
     ("image", "href"), ("image", "xlink:href"), ("use", "href"), ("use", "xlink:href"),
 }  # fmt: skip
-#: Links for machines that nobody fetches to show the page.
+#: Links for machines, which a browser does not fetch to show the page.
 _NOT_FETCHED = {"canonical", "next", "prev", "alternate", "license", "author"}
 _ELSEWHERE = re.compile(r"\s*(?:https?:)?//", re.IGNORECASE)
 _STYLE = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s;]+)""", re.IGNORECASE)
 
 
 class _Page(HTMLParser):
-    """Collects what is fetched; `scripts` of a theme that fetch more if a page has such a thing."""
+    """Collects the addresses that a page fetches, and elements for which the theme fetches more."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +46,7 @@ class _Page(HTMLParser):
 
 
 def external(folder):
-    """(file, what it would fetch) of everything in `folder`."""
+    """Return the pairs (file, address that it would fetch) of all files in `folder`."""
     found = []
     for path in sorted(Path(folder).rglob("*")):
         if path.suffix in (".html", ".svg"):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""For the reference: docstrings and annotations of the sources, as mkdocstrings is to show them.
+"""Prepare docstrings and annotations of the sources for mkdocstrings, which shows the reference.
 
-Griffe reads the sources for it, and calls this for each thing that it has read.
+Griffe reads the sources for mkdocstrings and calls this extension for each object that it has read.
 
-A field's description is what its annotation says of it: mgloop.stats writes
-`count: Annotated[int, "how often"]`, which at run time is where the metrics' descriptions come
-from. Here the text becomes the docstring, and the first argument the type. An option of the server,
+A field's annotation contains its description: mgloop.stats writes
+`count: Annotated[int, "how often"]`, from which the metrics take their descriptions at run time.
+Here the text becomes the docstring, and the first argument the type. An option of the server,
 `workers: int = _option(1, "Processes", "processes", ...)` in mgloop.http.config, has its default
-and its description there.
+and its description in the call.
 
-Docstrings are sentences in which calls (`stop()`) and parameters ("debug: ...") have no mark-up,
-for help() shows them as they are. As Markdown both become code.
+Calls (`stop()`) and parameters ("debug: ...") are written without mark-up in docstrings, because
+help() shows docstrings unchanged. In the Markdown both become code.
 """
 
 import ast

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What MkDocs does beside its own when it makes the site: `hooks` in mkdocs.yml.
+"""The project's own hooks for MkDocs: `hooks` in mkdocs.yml.
 
-docs/ is read in the repository as well as on the site, and its links lead to other files of the
-repository: examples, READMEs, CONTRIBUTING. The site has to stand alone, so each file that is
-linked to becomes a page of its own below repository/. A link that reads as the name of a page's
-file, which is what helps in the repository, reads as the page's title here. The figures of README
-are put into the landing page, from the only place where they stand.
+docs/ is read in the repository as well as on the site, and it links to other files of the
+repository: examples, READMEs, CONTRIBUTING. The site must not depend on the repository, so each
+linked file becomes a page below repository/. A link whose text is a file name, which is helpful in
+the repository, gets the page's title as its text on the site. The landing page includes the
+figures of README, which are written down only there.
 """
 
 import posixpath
@@ -31,8 +31,8 @@ _LANGUAGES = {".py": "python", ".json": "json", ".service": "ini", ".socket": "i
 
 
 def links(markdown):
-    """The matches of links to files; what stands in code is none."""
-    # As long as it was, so that places stay true.
+    """Return the matches of links to files; ignore links in code."""
+    # Replace code by spaces of the same length, so that the positions remain valid.
     prose = _CODE.sub(lambda code: " " * len(code[0]), markdown)
     return [match for match in _LINK.finditer(prose) if not match["target"].startswith("/")]
 
@@ -59,7 +59,7 @@ def target_of(path, match):
 
 
 def title_of(path, files):
-    """What the nav, or else its heading, calls a page of docs/; None for any other file."""
+    """Return the title of a page of docs/ in the nav, or else its heading; None for other files."""
     if not path.startswith("docs/") or not path.endswith(".md"):
         return None
     file = files.get_file_from_path(place_on_site(path))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Throw-away certificates for the TLS tests: trustme's.
+"""Temporary certificates for the TLS tests, made by trustme.
 
-trustme needs `cryptography`, which has no wheels for a free-threaded Python. There the openssl
-command makes them, with as much of trustme's interface as the tests use. The tests are skipped
-where there is neither.
+trustme needs `cryptography`, which lacks wheels for a free-threaded Python. There the openssl
+command makes the certificates, with the part of trustme's interface that the tests use. Without
+trustme and openssl the tests are skipped.
 """
 
 import shutil
@@ -23,7 +23,7 @@ SKIPPED = "TLS tests need trustme, or the openssl command"
 
 
 def authority():
-    """A certificate authority: ``trustme.CA()``, or what stands in for it."""
+    """Return a certificate authority: ``trustme.CA()`` or its replacement."""
     return trustme.CA() if trustme is not None else Authority()
 
 

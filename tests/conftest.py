@@ -39,15 +39,16 @@ def pytest_configure(config):
         "markers",
         "without_debug: loops are not in debug mode, not even in Python's development mode",
     )
-    # What is raised in __del__ or in a thread is lost otherwise: pytest only warns.
+    # Otherwise exceptions in __del__ or in a thread are lost, because pytest only warns.
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
     if not hasattr(config, "workerinput"):
         give_temporary_folder(config)
 
 
-# The suite has a temporary folder of its own, which has to be empty at the end. pytest's own folders,
-# which outlive it on purpose, are elsewhere. The workers of pytest-xdist inherit the environment.
+# The suite has its own temporary folder, which must be empty at the end. pytest's own folders are
+# elsewhere, because they outlive the run on purpose. The workers of pytest-xdist inherit the
+# environment.
 temporary_folder = pytest.StashKey[Path]()
 
 
@@ -135,7 +136,7 @@ def reported():
 
 @pytest.fixture
 def loop_factory(request, loop_kind):
-    """A function that makes a loop of the kind under test; the test closes what it makes."""
+    """Return a function that makes a loop of the kind under test; the test closes the loop."""
     before = support.open_fds()
     made = []
 
@@ -237,7 +238,7 @@ def client_ssl_context(certificate_authority):
 
 @pytest.fixture(autouse=True)
 def no_current_loop():
-    """Leave no current event loop or policy behind, whatever the test installed."""
+    """Remove the current event loop and policy that the test may have installed."""
     yield
     support.reset_current_loop()
     assert asyncio._get_running_loop() is None

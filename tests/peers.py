@@ -73,9 +73,9 @@ def skip_if_failing_callbacks_leak(loop_kind):
 
 
 def skip_if_pipes_keep_reading(loop_kind):
-    """Skip asyncio's half where its reading pipes have no is_reading().
+    """Skip asyncio's half if its reading pipes lack is_reading().
 
-    They get their reader only after connection_made() then, whatever that has asked for.
+    These pipes add their reader after connection_made(), even if that has paused reading.
     """
     if "is_reading" not in vars(asyncio.unix_events._UnixReadPipeTransport):
         skip_on_asyncio(loop_kind, "a pipe is read though it was paused when it was made")
@@ -186,7 +186,7 @@ class BufferedRecorder(_Events, asyncio.BufferedProtocol):
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it receives, and counts the connections of its class's instances."""
+    """Sends back the data that it receives, and counts the connections of all instances."""
 
     def connection_made(self, transport):
         self.transport = transport

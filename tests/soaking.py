@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What soaks have in common: scenarios at random by many workers at once, and memory that stays.
+"""The common part of soak tests: many concurrent workers run random scenarios; memory is stable.
 
-tests/programs/soak.py is one of a loop in its own process, tests/http/soaks one of servers in
-others.
+tests/programs/soak.py tests a loop in its own process, tests/http/soaks tests servers in other
+processes.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Mix:
                 group.create_task(self.work(deadline, first))
 
     async def soak(self, seconds):
-        """The memory after the warm-up; what is in use now is for the caller to look at."""
+        """Run scenarios for `seconds`; return the memory in use after the warm-up."""
         await self.round(seconds * WARM_UP)
         before = self.memory()
         await self.round(seconds * (1 - WARM_UP))
@@ -76,5 +76,5 @@ class Mix:
         return before
 
     def never_run(self):
-        """The names of scenarios for which there was no time."""
+        """Return the names of scenarios that never ran."""
         return [name for name, count in self.counts.items() if not count]

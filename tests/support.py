@@ -69,9 +69,9 @@ needs_popen_that_cleans_up = pytest.mark.skipif(
 
 
 def _communicate_is_silent():
-    """Does Process.communicate() keep a broken pipe of the child's input to itself?
+    """Return whether Process.communicate() hides a broken pipe of the child's input.
 
-    asyncio's protocol for the child's end of life has a future for that pipe, which nobody asks.
+    asyncio's protocol for the child has a future for that pipe, which is never awaited.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -116,7 +116,7 @@ async def wait_until(predicate, timeout=PATIENCE):
 
 
 def reset_current_loop():
-    """Back to the default policy with no current loop, without its deprecation warnings."""
+    """Restore the default policy without a current loop; suppress the deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         asyncio.set_event_loop(None)
@@ -128,17 +128,17 @@ def reset_current_loop():
 
 
 def open_fds():
-    """The process's open descriptors: a dict of number to what it refers to."""
+    """Return the process's open descriptors: a dict of number to the file that it refers to."""
     fds = {}
     for name in os.listdir("/proc/self/fd"):
-        # The descriptor of the listing itself is gone by now.
+        # The descriptor of the listing itself has been closed by now.
         with contextlib.suppress(FileNotFoundError):
             fds[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return fds
 
 
 def fds_opened_since(before):
-    """What is open now and was not in `before`, once garbage has been collected."""
+    """Return the descriptors that are not in `before`, after collecting garbage."""
     now = open_fds()
     if len(now) > len(before):
         gc.collect()
@@ -153,7 +153,7 @@ def fds_opened_since(before):
 
 @contextlib.contextmanager
 def nonblocking_socketpair(family=socket.AF_UNIX, kind=socket.SOCK_STREAM):
-    """Two connected, non-blocking sockets; closed at the end unless the test did it."""
+    """Yield two connected, non-blocking sockets; close them at the end."""
     left, right = socket.socketpair(family, kind)
     with left, right:
         left.setblocking(False)
@@ -163,7 +163,7 @@ def nonblocking_socketpair(family=socket.AF_UNIX, kind=socket.SOCK_STREAM):
 
 @contextlib.contextmanager
 def nonblocking_tcp_pair(host="127.0.0.1"):
-    """Two connected, non-blocking TCP sockets: the connecting end and the accepted end."""
+    """Yield two connected, non-blocking TCP sockets: the connecting end and the accepted end."""
     with listening_socket(host) as listener:
         listener.setblocking(True)
         client = socket.create_connection(listener.getsockname()[:2])
@@ -175,7 +175,7 @@ def nonblocking_tcp_pair(host="127.0.0.1"):
 
 
 def listening_socket(host="127.0.0.1", backlog=128):
-    """A non-blocking TCP socket that listens on a free port of `host`."""
+    """Return a non-blocking TCP socket that listens on a free port of `host`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -190,7 +190,7 @@ def listening_socket(host="127.0.0.1", backlog=128):
 
 @contextlib.contextmanager
 def refused_address(host="127.0.0.1"):
-    """A TCP address where nobody listens, and nobody can while the context lasts."""
+    """Yield a TCP address on which no socket listens, nor can listen while the context lasts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.bind((host, 0))
@@ -198,7 +198,7 @@ def refused_address(host="127.0.0.1"):
 
 
 def fill(sock):
-    """Write to non-blocking `sock` until it would block; the number of bytes written."""
+    """Write to non-blocking `sock` until it would block; return the number of bytes written."""
     total = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -207,7 +207,7 @@ def fill(sock):
 
 
 def drain(sock):
-    """Read from non-blocking `sock` until it would block or ends; the bytes read."""
+    """Read from non-blocking `sock` until it would block or ends; return the bytes read."""
     chunks = []
     with contextlib.suppress(BlockingIOError):
         while chunk := sock.recv(65536):
@@ -216,7 +216,7 @@ def drain(sock):
 
 
 def recv_exactly(sock, count):
-    """Read `count` bytes from a blocking socket; fewer only if it ends."""
+    """Read `count` bytes from a blocking socket, or fewer if the stream ends."""
     chunks = []
     while count and (chunk := sock.recv(min(count, 65536))):
         chunks.append(chunk)
@@ -232,14 +232,14 @@ def reset(sock):
 
 @functools.lru_cache(maxsize=8)
 def pattern(size):
-    """`size` bytes in which a lost, repeated or swapped block shows."""
+    """Return `size` bytes in which a lost, repeated or swapped block is detectable."""
     block = array.array("I", range(min(size, BIG) // 4 + 1)).tobytes()
     return (block * (size // len(block) + 1))[:size]
 
 
 @contextlib.contextmanager
 def in_thread(function, *args):
-    """Run ``function(*args)`` in a thread beside the block; re-raise what it raised."""
+    """Run ``function(*args)`` in a thread while the block runs; re-raise its exception."""
     failures = []
 
     def body():

@@ -9,13 +9,12 @@ import asyncio
 import gzip
 import json
 
-#: What happened to requests that nobody is there any more to be told about, by name: GET
-#: /notes/NAME waits for it.
+#: Notes, by name, about requests whose clients have gone: GET /notes/NAME waits for a note.
 NOTES = {}
 
 
 def note(name):
-    """The future of a note."""
+    """Return the future of a note."""
     return NOTES.setdefault(name, asyncio.get_running_loop().create_future())
 
 
@@ -31,7 +30,7 @@ async def answer(send, body=b"", status=200, headers=()):
 
 
 async def pieces(receive):
-    """The body of the request as it comes; ConnectionError if it does not come whole."""
+    """Yield the request's body as it arrives; ConnectionError if it is incomplete."""
     more = True
     while more:
         message = await receive()
@@ -46,7 +45,7 @@ async def whole(receive):
 
 
 async def scope_of(scope, receive, send):
-    """What the server has made of the request."""
+    """Answer with the scope that the server made for the request."""
     told = {name: scope[name] for name in ("method", "path", "http_version", "scheme", "client")}
     told["raw_path"] = scope["raw_path"].decode()
     told["query_string"] = scope["query_string"].decode()
@@ -67,7 +66,7 @@ async def duplex(scope, receive, send):
 
 
 async def refuse(scope, receive, send):
-    """Answers without having looked at the body."""
+    """Answer without reading the body."""
     await answer(send, b"no", 413)
 
 
@@ -80,7 +79,7 @@ async def unpack(scope, receive, send):
 
 
 async def pack(scope, receive, send):
-    """Compressed for who accepts it."""
+    """Compress the response if the client accepts that."""
     body = b"compressible " * 10_000
     headers = [(b"vary", b"accept-encoding")]
     if b"gzip" in dict(scope["headers"]).get(b"accept-encoding", b""):

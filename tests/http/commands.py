@@ -83,7 +83,7 @@ def write_app(folder, source=APPLICATION, name="main.py"):
 
 
 class Command:
-    """`python OPTIONS -m MODULE ARGUMENTS` in `cwd`; a context manager, nothing runs behind it."""
+    """`python OPTIONS -m MODULE ARGUMENTS` in `cwd`; a context manager that ends its process."""
 
     def __init__(self, *arguments, cwd, env=None, module="mgloop", options=(), **popen):
         self.process = subprocess.Popen(
@@ -214,7 +214,7 @@ def pending(url, path):
 
 
 def wait_gone(pid):
-    """Wait until the process `pid`, nobody's child here, has ended."""
+    """Wait until the process `pid`, which is not a child of this process, has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

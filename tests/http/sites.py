@@ -7,7 +7,7 @@ import types
 
 from mgloop.http._site import Site
 
-#: mgloop.http.Config's defaults, as far as a Site looks at them; but no time-outs, for a machine
+#: mgloop.http.Config's defaults, as far as a Site uses them, but without timeouts because a machine
 #: may be slow.
 DEFAULTS = {
     "root_path": "",

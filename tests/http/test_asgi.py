@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What an application may do and what it gets: ASGI 3's `http`."""
+"""The interface between server and application: ASGI 3's `http`."""
 
 import asyncio
 import contextlib
@@ -133,7 +133,7 @@ async def test_headers_are_those_of_the_application(loop):
 
 @on_loop
 async def test_an_application_may_ask_for_an_upgrade(loop):
-    """Whoever sends Upgrade has to say that it is of this connection: RFC 9110, 7.8."""
+    """A sender of Upgrade must also send Connection: upgrade (RFC 9110, 7.8)."""
     headers = [(b"upgrade", b"TLS/1.0"), (b"connection", b"keep-alive, Upgrade")]
     app = app_of({**START, "status": 426, "headers": headers}, body(b"ok"))
     async with Serving(loop, app) as serving:
@@ -276,7 +276,7 @@ async def test_a_wrong_message_before_the_response_is_a_500(loop, case, caplog):
 
 
 class Text(str):
-    """Equal to a string, and no string to those who look at its type. `seen`: when it is hashed."""
+    """A string whose exact type is not str. `seen` is called when it is hashed."""
 
     def __new__(cls, text, seen=None):
         self = super().__new__(cls, text)
@@ -842,7 +842,7 @@ async def test_who_waits_for_continue_is_not_timed(loop):
 
 @on_loop
 async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop):
-    """What has been written of the response is the sign to send the body, or not to."""
+    """The start of the response lets the client decide whether to send the body."""
     ended = loop.create_future()
 
     async def app(scope, receive, send):
@@ -874,7 +874,7 @@ async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
 
 @on_loop
 async def test_a_head_that_is_held_when_the_request_is_refused_is_not_sent(loop):
-    """Sent by another task, it would leave after the refusal, and end the connection at once."""
+    """Sent by another task, it would follow the refusal and end the connection immediately."""
     answered = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -911,7 +911,7 @@ async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
 
 @on_loop
 async def test_a_body_that_the_application_leaves(loop):
-    """The connection goes on behind it."""
+    """The connection can be used for the next request."""
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:
         client = await serving.connect()
         for _ in range(3):
@@ -1127,7 +1127,7 @@ async def test_a_middleware_that_discards_pathsend_is_named_in_the_log(loop, cap
 @pytest.mark.parametrize("size", [1000, 100_000])
 @on_loop
 async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, size):
-    """What breaks the connection comes while the loop has no turn."""
+    """The reset arrives while the application does not yield to the loop."""
 
     async def app(scope, receive, send):
         await send(START)
@@ -1535,7 +1535,7 @@ async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
 
 @on_loop
 async def test_a_file_has_its_turn(loop, tmp_path):
-    """send() is called before, and awaited behind, what ends the response; or another is called."""
+    """Another message is sent before the task that sends the file runs, or while it runs."""
     path = tmp_path / "file"
     path.write_bytes(bytes(3_000_000))
     said = []
@@ -1966,7 +1966,7 @@ async def test_a_slow_application_is_not_timed(loop):
 
 @on_loop
 async def test_draining(loop):
-    """Idle connections close at once, the others after their response."""
+    """Idle connections close immediately, the others after their response."""
     go_on = asyncio.Event()
 
     async def app(scope, receive, send):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A browser as the client: headless Chromium, plainly and over TLS.
+"""A browser as the client: headless Chromium, over TCP and TLS.
 
-A browser does what no other client here does: it opens connections ahead of its requests, shares
-six of them among all that a page asks for, gives up a response half-way, and comes back to a stream
-of events by itself. The page does all of that and posts what it found; the application adds what it
-saw of it.
+A browser behaves unlike the other clients here: it opens connections ahead of its requests, shares
+six connections among all requests of a page, aborts a response half-way, and reconnects to a stream
+of events by itself. The page does all of that and posts its results; the application adds its own
+observations.
 
-Skipped where there is no Chromium.
+The tests are skipped if Chromium is not installed.
 """
 
 import contextlib
@@ -255,7 +255,7 @@ await fetch("/found", {method: "POST", body: JSON.stringify(found)});
 
 @contextlib.contextmanager
 def browsing(url, folder, *options):
-    """Chromium, with `url` open and a profile of its own; it talks to nobody but 127.0.0.1."""
+    """Run Chromium with `url` open and a separate profile; it connects to 127.0.0.1 only."""
     with open(folder / "browser.log", "wb") as log:
         process = subprocess.Popen(
             [

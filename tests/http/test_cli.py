@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command `mgloop`: what it says of mistakes, how it finds the application, what it logs."""
+"""The command `mgloop`: its error messages, how it finds the application, and its logs."""
 
 import json
 import logging

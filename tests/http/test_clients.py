@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The clients that people use, against `mgloop serve` as a process of its own: curl, the standard
-library's, aiohttp, httpx and websockets, over TCP, a UNIX socket, TLS and the PROXY protocol.
+"""Common clients against `mgloop serve` in a separate process: curl, the standard library's,
+aiohttp, httpx and websockets, over TCP, a UNIX socket, TLS and the PROXY protocol.
 
-clients_app.py is what is served. The clients that need a loop have both.
+The server runs clients_app.py. The clients that need a loop run on both loops.
 """
 
 import asyncio
@@ -594,7 +594,7 @@ async def session(server, path="echo", **options):
             yield connection
 
 
-#: What a client may ask for -> what is agreed upon, besides the size of the server's window.
+#: A client's offer -> the agreed parameters, besides the size of the server's window.
 OFFERS = {
     "nothing": ({}, ""),
     "client_no_context_takeover": (

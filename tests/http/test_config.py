@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The options: how values are read, in which order sources count, and what is said of mistakes."""
+"""The options: how values are parsed, the precedence of their sources, and the error messages."""
 
 import dataclasses
 import pickle
@@ -99,7 +99,7 @@ def test_values_are_read(name, value, expected):
         ({"workers": 2, "reload": True}, "reload and several workers exclude each other"),
         ({"ssl_keyfile": "a.key"}, "ssl_keyfile needs ssl_certfile"),
         ({"ssl_certfile": "a", "ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_ca_certs"),
-        # Who wants to see certificates is not to be served in the clear.
+        # A server that requires client certificates must not serve without TLS.
         ({"ssl_ca_certs": "a", "ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_certfile"),
         ({"loop": "uvloop"}, "loop: 'uvloop' is none of auto, mgloop, asyncio, nor pkg.mod:"),
         ({"app": None}, "name the application"),
@@ -181,7 +181,7 @@ def test_common_variables_count_less_than_our_own():
     config = load(environ=environ)
     assert (config.workers, config.forwarded_allow_ips) == (3, "10.0.0.1")
     assert load(environ=environ | {"MGLOOP_SERVE_WORKERS": "2"}).workers == 2
-    # Nothing, but for proxies, which are none then.
+    # Empty variables are ignored, except that an empty list of proxies trusts no proxy.
     config = load(environ={"WEB_CONCURRENCY": "", "FORWARDED_ALLOW_IPS": ""})
     assert (config.workers, config.forwarded_allow_ips) == (1, "")
 

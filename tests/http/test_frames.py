@@ -23,7 +23,7 @@ FLUSHED = b"\x00\x00\xff\xff"
 
 
 def rest(reader):
-    """All that is in what was fed: (kind, payload), or (kind, code, reason)."""
+    """Return all frames in the data that was fed: (kind, payload), or (kind, code, reason)."""
     found = []
     while (kind := reader.advance()) >= 0:
         if kind == CLOSE:
@@ -80,7 +80,7 @@ places = st.lists(st.integers(0, 1 << 20), max_size=6)
 
 @st.composite
 def conversations(draw):
-    """(bytes from a client, what is in them)."""
+    """Draw (bytes from a client, the messages in them)."""
     data, expected = b"", []
     mask = draw(st.binary(min_size=4, max_size=4))
     compressor = zlib.compressobj(wbits=-12)
@@ -201,7 +201,7 @@ texts = st.lists(
 
 
 def can_become_valid(data):
-    """Is there anything that makes UTF-8 of `data`, put behind it?"""
+    """Return whether `data` can be extended to valid UTF-8."""
     for count in range(4):
         for rest in itertools.product(b"\x80\x8f\x90\x9f\xa0\xbf", repeat=count):
             try:
@@ -352,7 +352,7 @@ def test_what_a_server_sends_is_understood(messages, bits, takeover):
 @pytest.mark.parametrize("takeover", [True, False])
 @pytest.mark.parametrize("bits", [9, 12])
 def test_what_does_not_shrink_is_sent_as_it_is(bits, takeover):
-    """A client may take no more than it has sent; and what comes next is understood again."""
+    """A message must not grow, because its receiver may limit sizes; later ones stay readable."""
     writer = FrameWriter(bits, takeover)
     decompressor = zlib.decompressobj(wbits=-bits)
     noise = os.urandom(1024 * 1024)
@@ -406,7 +406,7 @@ def test_control_frames():
             b"permessage-deflate; server_no_context_takeover; client_no_context_takeover; "
             b"server_max_window_bits=12",
         ),
-        # zlib has no window of 8 bits for sending: the next offer.
+        # zlib does not support a window of 8 bits for sending, so the next offer is used.
         (
             [b"permessage-deflate; server_max_window_bits=8", b"permessage-deflate"],
             b"permessage-deflate; server_max_window_bits=12",

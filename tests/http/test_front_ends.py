@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Behind real proxies: no bytes of a client's make proxy and server count requests differently.
+"""Real proxies: no client can make proxy and server count requests differently.
 
-The proxies keep their connections to the server and use them for several clients. Were the bytes
-that the one takes for a body a request to the other, a later client would be given its answer. So
-each case is followed by requests of other clients, which must get their own answers.
+The proxies keep their connections to the server and use them for several clients. If the server
+treated bytes as a request that the proxy treats as a body, a later client would get the wrong
+response. So each case is followed by requests of other clients, which must get their own responses.
 
-Skipped where a proxy is not installed.
+A test is skipped if its proxy is not installed.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ def post(*headers, body):
     return "\r\n".join(["POST /first HTTP/1.1", "Host: a", *headers, "", ""]) + body
 
 
-#: What one side may take for the end of a request, and the other not.
+#: Requests whose end proxy and server might locate differently.
 CASES = {
     "CL.TE": post(
         f"Content-Length: {len(ZERO + INNER)}", "Transfer-Encoding: chunked", body=ZERO + INNER
@@ -247,7 +247,7 @@ def exchange(port, data, patience):
 
 
 def ask(port, path):
-    """What the application tells a client that behaves."""
+    """Return the application's answer to a well-formed request."""
     request = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     answer = exchange(port, request, PATIENCE)
     assert answer.startswith(b"HTTP/1.1 200 "), answer
@@ -256,7 +256,7 @@ def ask(port, path):
 
 @pytest.fixture(scope="module", params=FRONTS)
 def front(request, tmp_path_factory):
-    """The port of a proxy, behind which is `mgloop serve`."""
+    """Return the port of a proxy that forwards to `mgloop serve`."""
     folder = tmp_path_factory.mktemp(request.param)
     write_app(folder, APPLICATION)
     arguments = ("serve", "main:app", "--port", 0, "--no-access-log", "--timeout-keep-alive", 60)

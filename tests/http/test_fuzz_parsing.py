@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Streams of requests, whole and broken, cut anywhere: the same is understood, and h11 agrees.
+"""Streams of valid and invalid requests, split anywhere: the result is the same and h11 agrees.
 
-Who reads a stream differently from the proxy in front can be made to take one request for two.  So
-what the server accepts must be what h11, written from the RFC with other eyes, reads there as well;
-where h11 refuses, the server may not accept, but for the differences that are listed below.
+A server that parses a stream differently from the proxy in front of it may take one request for
+two.  So h11, an independent implementation of the RFC, must read the same requests that the server
+accepts. The server must refuse whatever h11 refuses, except for the differences listed below.
 
-MGLOOP_FUZZ_EXAMPLES is how many streams (a million is a long run).
+MGLOOP_FUZZ_EXAMPLES sets the number of streams (a million is a long run).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "300"))
 
 
 class Memory(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records the written data."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class Memory(asyncio.Transport):
 
 
 class Understood:
-    """What the application was given of a stream."""
+    """The requests of a stream that the application received."""
 
     def __init__(self, loop):
         self.loop = loop
@@ -110,9 +110,9 @@ class Understood:
 
 
 def read_by_h11(data):
-    """(the requests that it reads, whether it refuses nothing behind them)
+    """Return (the requests that h11 reads, whether it accepts everything after them).
 
-    The empty line that RFC 9112 lets stand before a request is taken away: h11 refuses it.
+    RFC 9112 allows an empty line before a request; it is removed because h11 refuses it.
     """
     requests = []
     try:
@@ -196,7 +196,7 @@ def messages(draw):
 
 @st.composite
 def good_messages(draw):
-    """What the RFC allows, so that there is something behind it."""
+    """Draw valid messages, so that the stream contains a request after them."""
     method, target = draw(st.sampled_from([("GET", "/"), ("POST", "/p?q"), ("OPTIONS", "*")]))
     head = f"{method} {target} HTTP/1.1\r\nHost: h\r\n"
     body = draw(st.sampled_from(["", "hello", "x" * 300]))
@@ -260,7 +260,7 @@ def check(understood, data, cuts):
 
 
 def with_host_of(target, headers):
-    """Of a target that is a URL, which h11 leaves to whoever it is for."""
+    """Return the headers with the Host of a target that is a URL, which h11 does not evaluate."""
     url = re.match(rb"[^/*][^/]*//([^/?#]*)", target)
     if url is None:
         return headers
@@ -268,7 +268,7 @@ def with_host_of(target, headers):
 
 
 def framing_lowered(header):
-    """As h11 tells it."""
+    """Return the header as h11 reports it."""
     name, value = header
     return (name, value.lower()) if name == b"transfer-encoding" else header
 

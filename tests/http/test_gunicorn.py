@@ -93,7 +93,7 @@ def test_a_loop_that_is_stuck_is_replaced(folder):
 
 @contextlib.contextmanager
 def touched(path):
-    """Changed again and again: gunicorn takes what it sees first of a file for its beginning."""
+    """Touch a file repeatedly, because gunicorn takes the first mtime it sees as the original."""
     enough = threading.Event()
 
     def touch():
@@ -206,7 +206,7 @@ SAYS = """
     web_app.router.add_get("/", root)
 """
 
-#: What a uvicorn_worker that is not installed would do with what it has.
+#: A stand-in for uvicorn_worker, which is not installed: it makes the loop of CONFIG_KWARGS.
 STAND_IN = """
     from importlib import import_module
     from gunicorn.workers.gasgi import ASGIWorker

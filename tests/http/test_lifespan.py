@@ -16,7 +16,7 @@ def everything_is_logged(caplog):
 
 
 def answering(*answers, log=None):
-    """An application that sends `answers` to what it receives."""
+    """Return an application that sends one of `answers` for each message that it receives."""
 
     async def app(scope, receive, send):
         assert scope["type"] == "lifespan"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is a request and what is not, in one piece and byte by byte: RFC 9112, and more cautious."""
+"""Valid and invalid requests, whole and byte by byte: RFC 9112, and stricter."""
 
 import asyncio
 import time
@@ -424,7 +424,7 @@ async def test_who_pipelines_and_does_not_read(loop):
 
 @on_loop
 async def test_what_is_pipelined_is_bounded(loop):
-    """Who sends on and on while a request is answered fills the kernel's buffers, not ours."""
+    """A client that keeps sending during a response fills the kernel's buffers, not ours."""
     go_on = asyncio.Event()
 
     async def app(scope, receive, send):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whom a proxy's headers are believed of, and what they say."""
+"""Which peers are trusted as proxies, and how their headers are interpreted."""
 
 import time
 
@@ -79,11 +79,11 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
             (("1.1.1.1", 0), "https"),
         ),
         ("127.0.0.1, 10.0.0.0/8", [(FORWARDED, "by=a, for=10.1.1.1")], (("10.1.1.1", 0), "http")),
-        # What is malformed separates.
+        # A malformed element is a separator.
         ("127.0.0.1", [(FORWARDED, 'for="x;for=6.6.6.6;y, for=1.1.1.1')], (("1.1.1.1", 0), "http")),
         ("127.0.0.1", [(FORWARDED, 'x y="z"z for=1.1.1.1 ; a')], (("1.1.1.1", 0), "http")),
         ("127.0.0.1", [(FORWARDED, r'for="\[::3]\:7"')], (("::3", 7), "http")),
-        # A quote that the client left open, or a backslash, takes nothing of what the proxy adds.
+        # A client's unclosed quote or backslash must not swallow the proxy's own element.
         (
             "127.0.0.1",
             [(FORWARDED, 'for=6.6.6.6;x=", for=1.1.1.1;by=";a,b"')],

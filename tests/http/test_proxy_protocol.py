@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The PROXY protocol: what a header says, whom it is believed of, and what comes behind it."""
+"""The PROXY protocol: the contents of a header, the trusted peers, and the data after it."""
 
 import asyncio
 import contextlib
@@ -106,7 +106,7 @@ def test_anything_is_understood_refused_or_awaited(header, at, change):
 
 
 async def tell_ends(scope, receive, send):
-    """An application that says who it is talking to, and over what."""
+    """Answer with the client's address, the server's address and the scheme."""
     if scope["type"] != "http":
         return
     told = json.dumps([scope["client"], scope["server"], scope["scheme"]]).encode()
@@ -162,7 +162,7 @@ async def test_a_request_on_its_way_is_served_before_the_end(loop):
     await server.start()
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     await support.wait_until(lambda: server.site.connections)
-    server.retire()  # who comes now has some seconds
+    server.retire()  # open connections have some seconds for their next request
     closing = asyncio.create_task(server.close())
     await support.wait_until(lambda: server.site.draining)
     writer.write(header + request)
@@ -189,7 +189,7 @@ async def test_the_balancer_itself(loop):
 
 @on_loop
 async def test_a_client_is_no_trusted_proxy(loop):
-    """What it has written into X-Forwarded-For came through the balancer unseen."""
+    """Its X-Forwarded-For passed through the balancer unchecked, so it is not trusted."""
     request = REQUEST.replace(b"Host: a", b"Host: a\r\nX-Forwarded-For: 6.6.6.6")
     async with serving() as server:
         answer = await exchange(server, UNDERSTOOD["TCP4"][0] + request)
@@ -271,7 +271,7 @@ async def test_the_server_ends_before_the_header(loop):
 
 @pytest.fixture
 def issuer(tmp_path):
-    """Who has certified tmp_path's cert.pem and key.pem."""
+    """Return the authority that issued tmp_path's cert.pem and key.pem."""
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)
     found = certificates.authority()
@@ -295,7 +295,7 @@ async def test_tls_behind_the_header(loop, tmp_path, issuer, bytewise):
 
 @on_loop
 async def test_header_and_client_hello_in_one_piece(loop, tmp_path, issuer):
-    """TLS is given what came with the header."""
+    """TLS receives the data that came with the header."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = certificates.trusting(issuer).wrap_bio(incoming, outgoing, server_hostname="localhost")
     answer = b""

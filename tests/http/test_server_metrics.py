@@ -83,7 +83,7 @@ def test_other_paths_of_the_metrics_address(folder):
 
 
 def test_workers_are_told_apart_and_outlived(folder):
-    """Who has ended stays counted, however it went, and each is known by its place."""
+    """Ended workers remain in the totals, however they ended; each is identified by its slot."""
     with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
         metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
         command.wait_for("is ready")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The end of `mgloop serve`, one row of the time-line in docs/serve-deploying.md after the other:
-what hostile and silent peers, endless streams, forked children and repeated signals cost.
+"""The shutdown of `mgloop serve`, one row of the timeline in docs/serve-deploying.md after another:
+the effect of hostile and silent peers, endless streams, forked children and repeated signals.
 
-Each limit that is asserted is between the time of the time-line and what it was without it, so that
+Each asserted limit lies between the time in the timeline and the time without the feature, so that
 a loaded machine does not reach it.
 """
 
@@ -636,7 +636,7 @@ def test_the_health_check_fails_before_connections_are_refused(folder, options):
         get(url)
         command.send(signal.SIGTERM)  # means nothing
         get(url)
-        assert end(command, signal.SIGINT) < SOON  # a user who does not want to wait
+        assert end(command, signal.SIGINT) < SOON  # Ctrl-C skips the delay
 
 
 def test_the_drain_delay_ends(folder):

@@ -356,7 +356,7 @@ def test_socket_activation(tmp_path, workers):
             stderr=subprocess.DEVNULL,
         )
         try:
-            # It listens already: the connection waits until somebody accepts it.
+            # It already listens: the connection waits until a worker accepts it.
             url = "http://{}:{}".format(*sock.getsockname())
             pid = int(get(url))
             assert (pid == process.pid) == (workers == 1)

@@ -48,7 +48,7 @@ class Supervised(Command):
 
 
 def answering(url, wanted):
-    """Ask until each process in `wanted` has answered; nobody else may."""
+    """Send requests until each process in `wanted` has answered; no other process may answer."""
     missing = set(wanted)
     for _ in range(1000):
         pid = int(get(url))
@@ -84,7 +84,7 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
             command.wait_for("in the gate")
             # As Ctrl-C at a terminal, and an init system at the end of a service, send it.
             os.killpg(command.pid, number)
-            command.wait_for("the application has shut down")  # of the one that has no request
+            command.wait_for("the application has shut down")  # of the worker without a request
             assert command.process.poll() is None
             os.killpg(command.pid, signal.SIGINT)
             if number == signal.SIGTERM:

@@ -36,7 +36,7 @@ def logged(caplog):
 
 @pytest.fixture(autouse=True)
 def nothing_else_is_logged(caplog):
-    """What is not taken by logged() fails the test."""
+    """Fail the test if there are records that logged() did not consume."""
     with caplog.at_level(logging.WARNING, logger="mgloop.http"):
         yield
     records = [r for r in caplog.get_records("call") if r.name.startswith("mgloop")]
@@ -58,7 +58,7 @@ async def send_for_ever(send):
 
 
 class Recording:
-    """An application that accepts, and writes down what it receives until the end."""
+    """An application that accepts, and records all messages until the end."""
 
     def __init__(self, then=None):
         self.messages = []
@@ -647,7 +647,7 @@ async def test_a_peer_that_breaks_the_rules(loop, data, code):
     app = Recording()
     async with upgrading.serving(loop, app, ws_max_size=1000) as site:
         async with bare(site) as peer:
-            # More than what is looked at, which must not reset the connection.
+            # More data than the server reads, which must not reset the connection.
             peer.send(frame(TEXT, b"first") + data + bytes(500_000))
             got, reason = await peer.read_close()
             assert got == code
@@ -874,7 +874,7 @@ async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, 
 @pytest.mark.parametrize("accepts", [True, False])
 @on_loop
 async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, accepts):
-    """What breaks the connection comes while the loop has no turn."""
+    """The reset arrives while the application does not yield to the loop."""
     kind = "websocket.send" if accepts else "websocket.http.response.body"
 
     async def app(scope, receive, send):

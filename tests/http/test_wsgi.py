@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""WSGI applications behind `mgloop serve`, through a2wsgi: real ones over real connections."""
+"""WSGI applications in `mgloop serve`, through a2wsgi: real ones over real connections."""
 
 import contextlib
 import http.client
@@ -208,7 +208,7 @@ def test_more_than_was_announced_is_an_error(command, url):
     for _ in range(12):
         with contextlib.closing(connect(url)) as connection:
             connection.request("GET", "/too-much")
-            # Who went now would be told of instead.
+            # A client that disconnected before this would be logged instead of the error.
             command.wait_for("RuntimeError: Response content longer than Content-Length")
             connection.getresponse().read()
     assert exchange(url, "POST", "/echo", b"a")[2] == b"a"

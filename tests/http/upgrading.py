@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the tests of WebSockets have in place of an HTTP server, and of a client that behaves.
+"""Replacements for an HTTP server and a conforming client in the tests of WebSockets.
 
-Site has what a session asks of the server's; Upgrade is a protocol that reads one upgrade request
-and hands the connection over. frame() and read_frame() are framing written a second time, plainly,
-for what no client library can be made to send.
+Site has the attributes that a session needs of the server's site. Upgrade is a protocol that reads
+one upgrade request and hands the connection over. frame() and read_frame() are a second, simple
+implementation of framing, because no client library sends invalid frames.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
 class Site:
-    """Stands in for what the connections of a loop share."""
+    """A replacement for the state that the connections of a loop share."""
 
     def __init__(self, loop, app, **options):
         self.loop = loop
@@ -183,7 +183,10 @@ def request(*headers):
 
 @contextlib.asynccontextmanager
 async def bare(site, *headers, behind=b"", shake=True, small=False):
-    """A Peer whose handshake is accepted, unless `shake` is false; `behind` follows the request."""
+    """Yield a Peer whose handshake was accepted, or whose request was only sent (`shake=False`).
+
+    The third argument is data to send together with the request.
+    """
     sock = socket.socket()
     sock.setblocking(False)
     if small:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop serve` under what it has to bear: slow clients, workers that go, very many of everything.
+"""`mgloop serve` under stress: slow clients, workers that end, and large numbers of everything.
 
     python tests/http/soaks [PART ...] [--quick] [--seconds 600]
 
-slow: slowhttptest's attacks while others are served. rolling: workers are replaced, recycled and
-killed under load. memory: of idle connections, and after a million requests. mixed: clients of
-every temper for --seconds. --quick: a little of each, without what wants a quiet machine;
-tests/http/test_soaks.py runs that. The exit status is 1 if anything does not hold.
+slow: slowhttptest's attacks while other clients are served. rolling: workers are replaced, recycled
+and killed under load. memory: the memory of idle connections, and after a million requests. mixed:
+clients with different behaviour for --seconds. --quick: a short run of each, without the checks
+that need a quiet machine; tests/http/test_soaks.py runs it. The exit status is 1 if a check fails.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main():
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    # Who ends this must not leave servers behind, which end with their `with` blocks.
+    # The servers end with their `with` blocks, which SIGTERM must not skip.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     failed = []
     for name in args.parts or PARTS:

@@ -31,14 +31,14 @@ async def connect(port, **options):
 
 
 class Ordinary:
-    """Somebody else: a request every few milliseconds, whether or not the last is answered.
+    """An ordinary client: a request every few milliseconds, whether or not the last is answered.
 
-    Each is timed from the moment it was due, connecting included where no connection is free; every
-    tenth has a new one in any case.
+    Each request is timed from the moment it was due, including the connect if no connection is
+    free. Every tenth request uses a new connection in any case.
     """
 
     INTERVAL = 0.005
-    AT_A_TIME = 8  # so that a server's connections can be told from these
+    AT_A_TIME = 8  # a known number, so that a server's other connections can be counted
 
     def __init__(self, port):
         self.port = port

@@ -20,13 +20,13 @@ BROWSER = (
     b"Upgrade-Insecure-Requests: 1\r\nCookie: session=0123456789abcdef0123456789abcdef\r\n\r\n"
 )
 
-#: Beyond what the transport of a connection needs.
+#: Bytes beyond the memory of a connection's transport.
 PER_IDLE = 2048
 
-#: Of resident memory, after the warm-up: two bytes for each of a million requests.
+#: Growth of resident memory after the warm-up: two bytes for each of a million requests.
 GROWTH = 2 << 20
 
-#: The least that has a transport: what the server's connection is compared with.
+#: A minimal program with transports, for comparison with the server's connections.
 ECHO = """
 import asyncio, mgloop
 
@@ -87,7 +87,7 @@ def per_connection(pid, connect, count, request, size):
             check(len(support.recv_exactly(sock, size)) == size, "no answer")
             yield sock
 
-    # What the process needs once, and tables that have grown.
+    # Warm up: the process allocates some memory only once, and its tables grow.
     for sock in list(connections(range(100))):
         sock.close()
     before = resident(pid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Clients of every temper, over and over, plainly and over TLS; then an account of what is left."""
+"""Clients with different behaviour, repeatedly, over TCP and TLS; then a check for leaks."""
 
 import asyncio
 import contextlib
@@ -44,12 +44,12 @@ MALFORMED = (
     b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 )
 
-#: Frames that end a WebSocket, and the code that it is told.
+#: Frames that end a WebSocket, and the close code that the client receives.
 WRONG_FRAMES = (
     (b"\x81\x01a", 1002),  # without a mask
     (b"\x83\x80\0\0\0\0", 1002),  # of an unknown kind
-    (b"\x09\x80\0\0\0\0", 1002),  # a ping in pieces
-    (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # text that is no UTF-8
+    (b"\x09\x80\0\0\0\0", 1002),  # a fragmented ping
+    (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # text that is not UTF-8
     (b"\x82\xff\x00\x00\x00\x00\x40\x00\x00\x00\0\0\0\0", 1009),  # 1 GiB
 )
 
@@ -121,7 +121,7 @@ class Clients(Mix):
             for _ in range(2):
                 body = self.body()
                 path = self.random.choice(["/echo", "/digest"])
-                # An echo of more than the buffers hold wants somebody who reads meanwhile.
+                # An echo larger than the buffers needs a client that reads while it sends.
                 response, _ = await asyncio.gather(
                     client.response(), client.send(request("POST", path, body))
                 )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workers that are replaced, recycled and killed while clients keep asking.
+"""Workers that are replaced, recycled and killed while clients keep sending requests.
 
 wrk makes the load where it is installed. It counts an error when a connection ends while a request
-waits for its answer, and none when the response before had announced the end; its connections
-always have a request under way. Beside it are clients of our own (clients.Exact), which say of each
-request what became of it.
+waits for its response, unless the previous response announced the end. Its connections always have
+a request in flight. The tests' own clients (clients.Exact) run at the same time and report the
+outcome of each request.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from serving import Server, check
 
 WRK = shutil.which("wrk")
 
-#: What was in the process that was killed fails by then, wherever the machine was meanwhile.
+#: Seconds until all requests of a killed process have failed, even on a busy machine.
 AFTER_A_KILL = 1.0
 
 #: Seconds for a new worker to answer, on a machine that has much else to do.
@@ -73,7 +73,7 @@ async def under_load(title, workers, seconds, disturb, *options, kills=None):
         began = time.monotonic()
 
         def going():
-            """For so long, and until somebody else has answered who was not there at first."""
+            """Return whether to continue: for `seconds`, and until a new process has answered."""
             lasted = time.monotonic() - began
             return lasted < seconds or (len(exact.answered_by) <= workers and lasted < PATIENCE)
 
@@ -146,7 +146,7 @@ class Wrk:
 
 
 async def load(server, seconds):
-    """wrk for so long, or nothing where there is none."""
+    """Run wrk for `seconds`, if it is installed."""
     if WRK is None:
         return None
     process = await asyncio.create_subprocess_exec(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A server that is soaked: its process, what it holds, and the account of it when it ends."""
+"""The server of a soak: its process, its resources, and the checks when it ends."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ HERE = pathlib.Path(__file__).parent
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
-#: What no client should be able to make a server say.
+#: Messages that no client should be able to provoke.
 OWN_FAULTS = re.compile(
     r"Exception in callback|never retrieved|was destroyed|ignored|MemoryError|rror on transport"
 )
 
 
 class SoakError(Exception):
-    """What is to hold does not."""
+    """A check of the soak failed."""
 
 
 def check(holds, *words):
@@ -57,14 +57,14 @@ class Server(Command):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def said(self):
-        """Its lines until now, without waiting for more."""
+        """Return the lines of its output so far, without waiting for more."""
         with contextlib.suppress(queue.Empty):
             while (line := self._queue.get_nowait()) is not None:
                 self.lines.append(line)
         return self.lines
 
     def let_go(self, patience=60.0):
-        """Wait until it has no connection any more."""
+        """Wait until all of the server's connections are closed."""
         deadline = time.monotonic() + patience
         while (left := self.descriptors() - self.listen_only) > 0:
             check(time.monotonic() < deadline, left, "descriptors are left over")

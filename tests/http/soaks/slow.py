@@ -20,7 +20,7 @@ TOOL = shutil.which("slowhttptest")
 #: Of others' requests.
 P99 = 50.0  # ms
 
-#: What the server may need for each of an attack's connections, at most, and for the first ones.
+#: The maximum memory of each of an attack's connections, and a constant for the first ones.
 PER_CONNECTION = 16 << 10
 ONCE = 4 << 20
 
@@ -46,7 +46,7 @@ ATTACKS = (
     Attack("slow bodies, a piece every 5 s", "-B -i 5 -x 10 -s 8192", "/echo", cut=False),
     Attack("slow bodies", "-B -i {1:.0f} -x 10 -s 8192", "/echo"),
     Attack("slow reading, 1 MiB in one piece", "-X -w 512 -y 1024 -n 5 -z 32", "/big"),
-    # Of what is sent 64 KiB wait, and the piece that is more; in one piece, all share the same.
+    # A connection buffers 64 KiB and the piece beyond that. A single piece is shared by all.
     Attack(
         "slow reading, 1 MiB in pieces",
         "-X -w 512 -y 1024 -n 5 -z 32",
@@ -58,7 +58,7 @@ ATTACKS = (
 
 @dataclass
 class Manner:
-    """How it is attacked, and what must hold."""
+    """How the server is attacked, and the limits that must hold."""
 
     connections: int = 1000
     attacks: tuple[Attack, ...] = ATTACKS
@@ -79,7 +79,7 @@ class Manner:
             await self.one(attack, alone)
 
     async def alone(self):
-        """The p99 of who is served without an attack: that much the machine is busy with others."""
+        """Return the p99 latency without an attack, which measures how busy the machine is."""
         with Server(*self.options) as server:
             async with Ordinary.elsewhere(server.port) as ordinary:
                 await asyncio.sleep(self.settled * 2)
@@ -138,7 +138,7 @@ class Manner:
             server.finish()
 
     async def watch(self, server, cut):
-        """Look on until the attack has no connection left, or for so long."""
+        """Watch the server until the attack's last connection is closed, or until a deadline."""
         watched = Watched()
         deadline = time.monotonic() + (self.patience if cut else self.endless)
         while time.monotonic() < deadline:
@@ -159,10 +159,10 @@ class Manner:
 class Watched:
     most: int = 0  # connections of the attack at a time
     memory: int = 0
-    cut: float | None = None  # when it had none any more
+    cut: float | None = None  # the time at which the last of them was closed
 
 
-#: Of some seconds, and on any machine.
+#: Takes some seconds on any machine.
 QUICK = Manner(
     connections=50,
     attacks=(ATTACKS[0], ATTACKS[2], ATTACKS[4]),

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * System calls and allocations that fail when they are told to: preloaded by test_faults.py.
+ * System calls and allocations that fail on demand: preloaded by test_faults.py.
  *
- * A plan says of one function which of its calls fail, and how. It counts from the moment it is
- * made, and holds for one descriptor if that is wanted, and for allocations in the thread that made
- * it only. Everything else is the C library's own. */
+ * A plan determines which calls of one function fail, and how. It counts calls from its creation.
+ * It can be limited to one descriptor; for allocations it applies only to the thread that made it.
+ * All other calls go to the C library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -373,7 +373,7 @@ class TestSocketChecks:
 
 
 def test_a_whole_session_in_debug_mode(debug_loop, run, socketpair):
-    """Everything at once, so that the debug variants of the hot paths all run."""
+    """Combine all features, so that the debug variants of all hot paths run."""
     left, right = socketpair
 
     async def talk():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The end of the interpreter with loops in every state: no crash, no hang, the right exit status.
 
-What nobody closed is torn down in whatever order the interpreter chooses, with modules half gone
-and other threads stopped where they stood.
+The interpreter destroys objects that were not closed in any order, after it has cleared some
+modules and while other threads are suspended at arbitrary points.
 """
 
 import pytest

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A system call or an allocation fails where it never does, and the loop goes on.
+"""A system call or an allocation that normally succeeds fails, and the loop continues.
 
-The functions of the C library that the loop uses are replaced by those of faulty_libc.c, which is
-compiled here and preloaded into a fresh interpreter. What programs make of such faults is compared
-between the loops by tests/faults; these tests say what has to hold at the few places where a fault
-could cost the loop itself.
+faulty_libc.c replaces the functions of the C library that the loop uses. It is compiled here and
+preloaded into a fresh interpreter. tests/faults compares the effect of such faults on programs
+between the loops. The tests here cover the few places where a fault could break the loop itself.
 """
 
 import os
@@ -115,7 +114,7 @@ class TestConstructor:
         ],
     )
     def test_makes_a_loop_that_works_or_raises(self, run_faulty, call, error):
-        """Never a loop that only seems to work, and no descriptor stays behind."""
+        """The constructor never returns a broken loop, and leaks no descriptor."""
         run_faulty(f"""
             warnings.simplefilter("ignore")
             before = len(os.listdir("/proc/self/fd"))
@@ -296,7 +295,7 @@ class TestWakeUp:
 @under_asan
 @pytest.mark.mgloop_only
 class TestPosting:
-    """Calls from a thread for which there is no memory at some moment."""
+    """Calls from another thread while an allocation fails."""
 
     PRELUDE = '''
         def thread(job):
@@ -349,7 +348,7 @@ class TestPosting:
         )
 
     def test_none_to_post_them(self, run_faulty):
-        """What was not refused arrives, in its order."""
+        """The calls that were accepted run, in order."""
         run_faulty(
             self.PRELUDE
             + """
@@ -462,7 +461,7 @@ class TestTimers:
         """)
 
 
-#: A transport, and a peer in a thread that echoes what it gets, until the end of the stream.
+#: A transport, and a peer in a thread that echoes all data until the end of the stream.
 ECHO = """\
 class Collector(asyncio.Protocol):
     def __init__(self):
@@ -571,7 +570,7 @@ run(main())
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("skip", range(4))
     def test_nothing_comes_back_meanwhile(self, run_faulty, family, skip):
-        """No answer makes the poll look at the connection again."""
+        """The peer sends no data that would make the poll check the connection again."""
         run_faulty(
             ECHO
             + f"""
@@ -756,7 +755,7 @@ class TestRegistration:
 
     @pytest.mark.parametrize("error", ["ENOMEM", "ENOSPC"])
     def test_reader_that_cannot_be_added(self, run_faulty, error):
-        """OSError at the call; nothing stays behind, and the next attempt succeeds."""
+        """The call raises OSError and leaves no state, and the next attempt succeeds."""
         run_faulty(f"""
             loop = new_loop()
             left, right = socket.socketpair()

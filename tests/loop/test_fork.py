@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """os.fork() with a loop, idle or running.
 
-In subprocesses, since pytest's own process may have threads. The child shares the parent's epoll
-set and wake-up descriptors; what it does with its copy of the loop must not reach the parent's.
+The tests use subprocesses, because pytest's own process may have threads. The child shares the
+parent's epoll set and wake-up descriptors, but its use of the loop must not affect the parent.
 """
 
 import pytest

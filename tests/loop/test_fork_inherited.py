@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A loop made before fork(), run in the child.
 
-Servers that load the application before they fork, as gunicorn's workers do with --preload, have a
-loop in a module's global, and run it in each worker. Whether the parent never ran it, or ran it
-and stopped: the child must be served by its copy, and the parent's must not notice. asyncio's
-loops of parent and child share one epoll set, so its side is tested one process after the other;
-where both run at once, asyncio leaves to chance who gets whose events.
+Servers that load the application before they fork, as gunicorn does with --preload, have a loop in
+a module's global, and run it in each worker. Whether the parent never ran the loop, or ran and
+stopped it: the child's copy must work, and must not affect the parent's. asyncio's loops of parent
+and child share one epoll set. asyncio's side is therefore tested one process after the other,
+because two concurrent processes would receive each other's events.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ _TOOLS = """
         return answer
 """
 
-#: What was done with the loop before the fork.
+#: The loop's use before the fork.
 BEFORE = {
     "never run": "",
     "run and stopped": "loop.run_until_complete(asyncio.sleep(0.001))",
@@ -269,7 +269,7 @@ class TestOneAfterTheOther:
 
     @each_before
     def test_a_descriptor_that_was_closed_before(self, loop_kind, before):
-        """Registering anew what was registered must not stumble over one that is gone."""
+        """Registering the descriptors again in the child must tolerate one that was closed."""
         run_program(
             loop_kind,
             before,
@@ -521,7 +521,7 @@ class TestOneAfterTheOther:
 class TestAtTheSameTime:
     @each_before
     def test_workers(self, loop_kind, before):
-        """Several children and the parent run their copies at once."""
+        """Several children and the parent run their copies concurrently."""
         run_program(
             loop_kind,
             before,
@@ -625,7 +625,7 @@ class TestAtTheSameTime:
         )
 
     def test_no_descriptor_is_left(self, loop_kind):
-        """A child that has taken the loop over holds its own set, and closes what it shares."""
+        """A child that uses the loop has its own epoll set, and closes the shared descriptors."""
         run_program(
             loop_kind,
             "run and stopped",

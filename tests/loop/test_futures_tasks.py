@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Futures, tasks and asynchronous generators as the loop makes, runs and winds them down.
+"""The loop's support for futures, tasks and asynchronous generators, from creation to shutdown.
 
-Futures and tasks are the standard library's own; what is tested is the loop's part in them: the
-factories and their keywords in each version, what is scheduled when, and what the loop reports.
+Futures and tasks are the standard library's own. The tests cover the loop's part: the factories and
+their keywords in each version, the order of scheduling, and the loop's reports.
 """
 
 import asyncio

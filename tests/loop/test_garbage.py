@@ -111,7 +111,7 @@ class TestHandles:
         assert_collected(reference)
 
     def test_of_a_callback_that_was_never_scheduled(self, loop, schedule, monkeypatch):
-        """Since debug mode could not tell where from. What has failed is what the caller sees."""
+        """Debug mode fails to extract the stack; the caller sees that exception."""
 
         def no_stack(*args):
             raise LookupError("no stack")

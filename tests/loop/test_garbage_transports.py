@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Connections that are over, and loops that are forgotten, leave nothing behind.
+"""Closed connections and forgotten loops do not leak.
 
-Whatever a transport runs in a context keeps that context, and programs set variables in it to
-objects that reach the transport again: the request that is being served, the connection itself.
-asyncio's handles show their contexts to the garbage collector, and the transport lets go of its
-protocol as it ends.  A descriptor is closed even where a warning about it is made an error.
+Every callback that a transport runs in a context keeps that context, and programs set variables in
+it to objects that refer to the transport: the current request, the connection itself.  asyncio's
+handles expose their contexts to the garbage collector, and a transport drops its reference to the
+protocol when it ends.  A descriptor is closed even if the warning about it is turned into an error.
 """
 
 import asyncio
@@ -288,7 +288,7 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize("what", FORGOTTEN.values(), ids=FORGOTTEN)
 def test_a_forgotten_loop(loop_kind, what):
-    """Not closed, and nothing of it is kept by anybody outside: the collector finds it."""
+    """A loop that was not closed and is not referred to from outside is collected."""
     code = f"""
 import contextvars, gc, textwrap, weakref
 warnings.simplefilter("ignore")

@@ -267,8 +267,8 @@ def test_references_balance(loop, loop_kind, socketpair, reported, operate, debu
     repeat = REPEAT_DEBUG if debug else REPEAT
     for _ in range(50):
         operate(subject)
-    # Some come and go for other reasons: idle threads, growing tables, cached lines of source, and
-    # now and then many at once. What leaks does so every time.
+    # Counts also vary for other reasons: idle threads, growing tables, cached lines of source, and
+    # occasionally by a large number. A real leak shows every time.
     for last in (False, False, True):
         references, blocks = subject.counts()
         for _ in range(repeat):

@@ -19,7 +19,7 @@ import support
 #: asyncio has its own writelines() since 3.12: it queues, then finds the loop closed or no socket.
 OWN_WRITELINES = "writelines" in vars(asyncio.selector_events._SelectorSocketTransport)
 
-#: What the programs below share: how to call a method, and how to put down what it did.
+#: The common part of the programs below: it calls a method and records the outcome.
 _ANSWERS = """\
 import gc, inspect, types
 warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def say(*words):
 
 
 def answers(kind, code):
-    """Run `code` over a loop of `kind`; its output, as a dict of what it called to the answer."""
+    """Run `code` over a loop of `kind`; return its output as a dict of call to outcome."""
     out, _ = support.run_python(kind, _ANSWERS + textwrap.dedent(code))
     table = {}
     for line in out.splitlines():
@@ -89,7 +89,7 @@ def answers(kind, code):
 
 
 def compare(kind, code, *, but=()):
-    """The answers over a loop of `kind` are those over asyncio's, `but` for what is named there."""
+    """Check that a loop of `kind` has the same outcomes as asyncio's, except those in `but`."""
     expected = answers("asyncio", code)
     assert expected
     if kind == "asyncio":
@@ -99,8 +99,8 @@ def compare(kind, code, *, but=()):
         what: (got.get(what, "is not there"), answer)
         for what, answer in expected.items()
         if got.get(what, "is not there") != answer
-        # A method of asyncio's that stumbles over what it has let go of is no example, nor one
-        # that it has not got: 3.11.2's datagram transports cannot pause.
+        # Ignore methods of asyncio that fail because of an attribute deleted earlier, and methods
+        # that it lacks: 3.11.2's datagram transports cannot pause.
         and answer not in ("raises AttributeError", "raises NotImplementedError")
         and what not in but
         and not (OWN_WRITELINES and "writelines" in what)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What an interruption leaves behind: the kernel's report, which comes only once.
+"""An interruption must not lose the kernel's report, which comes only once.
 
-KeyboardInterrupt and SystemExit leave run_forever() out of the middle of a callback. A program may
-run the loop again, to wind down in order, and then everything must go on as if nothing had been:
-the rest of the data, the end of the stream, the datagrams behind. asyncio asks the kernel again
-for every read; a loop that is told of a change once must remember it. The same holds for a clock
-written in Python, which runs where nobody expects a callback to be scheduled.
+KeyboardInterrupt and SystemExit leave run_forever() in the middle of a callback. A program may run
+the loop again to shut down in order, and then everything must continue without loss: the rest of
+the data, the end of the stream, the remaining datagrams. asyncio queries the kernel again for every
+read; a loop that gets a single report of a change must remember it. The same applies to a clock
+written in Python, which may schedule a callback at an unexpected moment.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ each_interruption = pytest.mark.parametrize("interruption", INTERRUPTIONS)
 #: Which of its calls interrupt: the first, a later one, several in a row.
 each_moment = pytest.mark.parametrize("moments", [{1}, {2}, {1, 2, 3}], ids=["1st", "2nd", "1-3"])
 
-#: Seconds after which what was in the kernel before the loop ran is lost.
+#: Seconds after which data that was in the kernel before the loop ran counts as lost.
 SOON = 5.0
 
 
@@ -46,12 +46,12 @@ class Interrupter:
 
     @property
     def raised(self):
-        """How many of the moments have been."""
+        """Return how many of the moments have passed."""
         return sum(moment <= self.calls for moment in self.moments)
 
 
 def run_through(loop, interrupter, future):
-    """Run until `future` is done, as often as it takes; how often the loop was interrupted."""
+    """Run the loop repeatedly until `future` is done; return the number of interruptions."""
 
     async def wait():
         await asyncio.wait_for(asyncio.shield(future), SOON)
@@ -210,7 +210,7 @@ class TestStreams:
     @either_protocol
     @either_family
     def test_the_end_of_the_stream(self, loop, interruption, kind, sockets):
-        """The end has not been dealt with, and is told again."""
+        """The end of the stream has not been processed, and is reported again."""
         interrupt = Interrupter(interruption, {1})
         with sockets() as (ours, peer):
             protocol = kind(loop, interrupt, "eof_received")
@@ -260,7 +260,7 @@ class TestStreams:
     @each_interruption
     @pytest.mark.parametrize("family", ["TCP", "UNIX"])
     def test_a_factory(self, loop, interruption, family, tmp_path, reported):
-        """It loses its own connection at most; those behind it in the backlog are accepted."""
+        """It loses its own connection at most; later ones in the backlog are accepted."""
         interrupt = Interrupter(interruption, {1, 3})
         made = []
         enough = loop.create_future()
@@ -294,8 +294,8 @@ class TestStreams:
                 transport.abort()
             server.close()
             loop.run_until_complete(server.wait_closed())
-        # asyncio's tasks that accept tell of it once more, and its sockets are left to the
-        # collector.
+        # asyncio's accepting tasks report the exception again, and leave their sockets to the
+        # garbage collector.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
@@ -305,7 +305,7 @@ class TestStreams:
     @each_interruption
     @either_family
     def test_resume_writing(self, loop, interruption, sockets):
-        """What is still queued goes on leaving."""
+        """The queued data is still sent."""
         interrupt = Interrupter(interruption, {1, 2})
         data = support.pattern(support.BIG)
 
@@ -392,7 +392,7 @@ class TestStreams:
     def test_over_tls_when_nothing_more_comes(
         self, loop, interruption, moments, server_ssl_context, client_ssl_context
     ):
-        """Several records are in the kernel before the loop runs on, and none behind them."""
+        """Several records are in the kernel before the loop continues, and no more arrive."""
         data = support.pattern(60_000)
         interrupt = Interrupter(interruption, moments)
         protocol = Plain(loop, interrupt, "data")
@@ -505,7 +505,7 @@ class TestDatagrams:
             )
             for _ in range(3):
                 peer.sendto(b"before", transport.get_extra_info("sockname"))
-        transport.get_extra_info("socket")  # which makes the Python socket, if there is none yet
+        transport.get_extra_info("socket")  # creates the Python socket if it does not exist yet
         transport.sendto(b"refused")
         arrived = loop.create_task(
             support.wait_until(lambda: len(protocol.got) == 3 and protocol.errors, timeout=SOON - 1)
@@ -517,7 +517,7 @@ class TestDatagrams:
 
     @each_interruption
     def test_queued_and_paused_by_turns(self, loop, interruption):
-        """Interrupted, paused, resumed: each of them leaves part of what has been fetched."""
+        """Interrupted, paused, resumed: each leaves part of the datagrams that were read."""
         protocol = Datagrams(loop, None, None)
         transport, _ = loop.run_until_complete(
             loop.create_datagram_endpoint(lambda: protocol, ("127.0.0.1", 0))
@@ -741,7 +741,7 @@ class TestClocks:
         assert run_with_clock(loop, let_another_in) < FAR / 2
 
     def test_during_which_a_job_ends(self, loop):
-        """run_in_executor() tells the loop from the job's thread."""
+        """run_in_executor() notifies the loop from the job's thread."""
         release = threading.Event()
 
         def let_it_end():

@@ -150,7 +150,7 @@ class TestIdle:
         loop.remove_writer(socketpair[0])
 
     def test_a_reader_with_room_to_write(self, loop, assert_idle, socketpair):
-        """Readiness that nobody asked for must not wake the loop."""
+        """Readiness without a registered callback must not wake the loop."""
         loop.add_reader(socketpair[0], print)
         support.turn(loop, 3)
         assert_idle()
@@ -245,13 +245,13 @@ class TestIdle:
 
 
 class TestParking:
-    """The cost of an iteration goes with what is ready, not with what is connected."""
+    """The cost of an iteration depends on the ready descriptors, not on the connected ones."""
 
     CONNECTIONS = 400
     ITERATIONS = 300
 
     def best_time(self, loop, left, right):
-        """The quickest of some rounds of iterations in which one descriptor is ready each time."""
+        """Return the minimum time of several rounds of iterations with one ready descriptor."""
         best = float("inf")
         count = 0
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Software that patches asyncio, or the modules beneath it, and expects to be heard.
+"""Software that patches asyncio, or the modules that it uses, and expects an effect.
 
-Test tools look for blocking calls by replacing functions of os and walking the stack; monitoring
-tools replace asyncio.events.Handle._run to time callbacks. Both take the standard library's files
-and classes for granted, and a loop that works otherwise must fit in. What they do is imitated
-here; nothing of theirs is needed.
+Test tools detect blocking calls by replacing functions of os and walking the stack. Monitoring
+tools replace asyncio.events.Handle._run to time callbacks. Both rely on the standard library's
+files and classes, and a loop that works differently must support them. The tests imitate these
+tools and do not need them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ needs_cleanup_socket = pytest.mark.skipif(
 
 
 class BlockingError(Exception):
-    """What the tool raises; no OSError, which asyncio's own code would swallow."""
+    """The tool's exception; not an OSError, because asyncio's own code would swallow that."""
 
 
 #: Where each call is permitted while a loop runs: functions of asyncio's files, by their names.
@@ -94,7 +94,7 @@ def no_blocking(monkeypatch):
 
 
 class Sink(asyncio.Protocol):
-    """Counts what it receives."""
+    """Counts the bytes that it receives."""
 
     def __init__(self, loop):
         self.count = 0
@@ -691,7 +691,7 @@ class TestHandleRun:
 
 
 class Lender(asyncio.BufferedProtocol):
-    """Lends whatever it is told to."""
+    """Returns a given object from get_buffer()."""
 
     def __init__(self, loop, buffer):
         self.buffer = buffer
@@ -724,7 +724,7 @@ BUFFERS = {
 
 
 def told_about(loop, connect):
-    """What a loop reports of a buffer, (message, type), and the type told to connection_lost()."""
+    """Return the loop's reports about a buffer, (message, type), and connection_lost()'s type."""
     contexts = []
     loop.set_exception_handler(lambda loop, context: contexts.append(context))
     protocol, finish = connect(loop)

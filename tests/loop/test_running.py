@@ -102,7 +102,7 @@ class TestRunAndStop:
             coro.close()
             loop.call_soon_threadsafe(loop.stop)
 
-    # CPython 3.13.0 refuses run_forever too, but forgets meanwhile that its loop is running.
+    # CPython 3.13.0 refuses run_forever too, but then forgets that its loop is running.
     @pytest.mark.mgloop_only
     def test_a_refused_run_forever_changes_nothing(self, loop, run, loop_factory):
         other = loop_factory()

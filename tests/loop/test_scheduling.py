@@ -193,7 +193,7 @@ class TestCallSoon:
 
 
 class TestInterruption:
-    """SystemExit and KeyboardInterrupt leave run_forever at once, and nothing is lost."""
+    """SystemExit and KeyboardInterrupt leave run_forever immediately, without loss."""
 
     @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
     def test_leaves_run_forever_and_the_rest_runs_later(self, loop, exception):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Signals: handlers of the loop, handlers of Python, and Ctrl-C, also while nothing else happens.
+"""Signals: handlers of the loop, handlers of Python, and Ctrl-C, also in an idle loop.
 
-Where a signal is really sent, it is sent to a program of its own, so that a loop that fails to
-catch it does not take the test run with it. An idle loop must notice a signal by itself: the
-programs below have no timer that would wake them by the way.
+Tests that really send a signal send it to a separate program, so that a loop that fails to catch it
+does not end the test run. An idle loop must notice a signal by itself, so the programs below lack
+timers that would wake them.
 """
 
 import asyncio
@@ -343,7 +343,7 @@ class TestDelivery:
         )
 
     def test_sigchld(self, loop_kind):
-        """A handler for SIGCHLD is allowed, and comes beside the children it is about."""
+        """A handler for SIGCHLD is allowed, and does not interfere with child processes."""
         support.run_python(
             loop_kind,
             """
@@ -568,7 +568,7 @@ class TestSigpipe:
 
 
 def test_the_exit_of_the_interpreter_with_a_handler_in_place(loop_kind):
-    """A loop that nobody closed, collected at exit: no traceback, no crash."""
+    """A loop that was not closed is collected at exit: no traceback, no crash."""
     _, errors = support.run_python(
         loop_kind,
         """
@@ -581,7 +581,7 @@ def test_the_exit_of_the_interpreter_with_a_handler_in_place(loop_kind):
 
 
 def test_children_do_not_inherit_the_loops_descriptors(loop_kind):
-    """What the loop opens is closed on exec, as everything that Python opens."""
+    """The loop's descriptors are close-on-exec, like all descriptors that Python opens."""
     code = """
     before = set(os.listdir("/proc/self/fd"))
     loop = new_loop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""loop.stats(): what it counts is what has happened, on every way that bytes and callbacks take."""
+"""loop.stats(): the counters are exact on every path of bytes and callbacks."""
 
 import asyncio
 import collections
@@ -333,7 +333,7 @@ async def test_long_writes_that_gather(loop):
         loop.call_soon(write)
         await support.turns(5)
         delta = loop.stats().delta(before)
-        # The first; five, with which the high water mark of 64 KiB is passed; what is left.
+        # Three writes: the first chunk, then five at the high-water mark of 64 KiB, then the rest.
         assert (delta.deferred_writes, delta.deferred_sends, delta.writes) == (7, 2, 3)
 
 
@@ -716,7 +716,7 @@ def test_a_thousand_names_are_told_apart(timed):
 
 
 def test_names_that_fail(timed):
-    """A coroutine may be anybody's object."""
+    """A coroutine may be an object of any class."""
 
     class Odd(collections.abc.Coroutine):
         def send(self, value):
@@ -736,7 +736,7 @@ def test_names_that_fail(timed):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with CPython 3.12")
 def test_a_task_that_was_done_at_once(timed):
-    """It has no coroutine any more: its get_coro() crashes CPython before 3.12.5."""
+    """A finished task has released its coroutine: get_coro() crashes CPython before 3.12.5."""
 
     async def at_once():
         pass

@@ -621,7 +621,7 @@ class TestExecutors:
 
             def end():
                 release.set()
-                executor.submit(int).result(support.PATIENCE)  # behind it
+                executor.submit(int).result(support.PATIENCE)  # runs after it
 
             with support.in_thread(loop.call_soon_threadsafe, end):
                 pass

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """call_later, call_at and loop.time(): never early, in order, exactly removed, below 1 ms.
 
-Durations are bounded from below strictly (early is always wrong) and from above only where the
-bound tells a behaviour from another one: a loop that rounds its waits up to milliseconds from one
-that does not, a loop that sleeps through a new deadline from one that notices it.
+Every duration has a strict lower bound, because an early timer is always wrong. It has an upper
+bound only where the bound distinguishes two behaviours: whether a loop rounds its waits up to
+milliseconds, and whether a sleeping loop notices a new deadline.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TestClock:
 
     @pytest.mark.parametrize("of", ["the loop", "its class"])
     def test_a_clock_of_ones_own_moves_the_timers(self, loop, monkeypatch, of):
-        """Libraries that make time pass faster in tests replace time(); what is due follows."""
+        """Libraries that let time pass faster in tests replace time(); the timers follow it."""
         now = loop.time()
         calls = []
         loop.call_later(1000, calls.append, 1)
@@ -145,7 +145,7 @@ class TestPrecision:
 
         assert 0.0002 <= run(shortest()) < 0.0009
 
-    # asyncio has no counters; it wakes up once a millisecond.
+    # asyncio lacks counters, and wakes up once per millisecond.
     @pytest.mark.mgloop_only
     def test_timers_that_are_close_to_each_other_run_together(self, loop):
         """One after the other they would cost the loop a sleep each: 2,000 in 20 ms."""

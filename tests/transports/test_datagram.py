@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Datagram endpoints: UDP and UNIX, connected and not.
 
-A datagram arrives whole or not at all, an empty one is data, an error is told to error_received
-and is not the end.
+A datagram arrives completely or not at all, an empty one is data, and an error is passed to
+error_received() and does not close the endpoint.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from peers import assert_idle, on_loop
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """Records what it is told, and checks the order of it."""
+    """Records its calls, and checks their order."""
 
     def __init__(self, loop):
         self.transport = None
@@ -282,7 +282,7 @@ async def test_ping_pong(loop):
 
 @on_loop
 async def test_a_refused_datagram_is_told_and_is_not_the_end(loop):
-    """Linux tells a connected UDP socket that nobody listens, at its next call."""
+    """Linux reports to a connected UDP socket, at its next call, that the peer's port is closed."""
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
         sock.bind(LOCAL)
         address = sock.getsockname()
@@ -301,7 +301,7 @@ async def test_a_refused_datagram_is_told_and_is_not_the_end(loop):
 @pytest.mark.parametrize("address", [None, "nonsense", ("127.0.0.1",), ("127.0.0.1", "port"), 5])
 @on_loop
 async def test_no_address_and_a_nonsensical_one_end_the_endpoint(loop, reported, address):
-    """As asyncio: what is no OSError is fatal."""
+    """As in asyncio, an exception other than OSError is fatal."""
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         transport.sendto(b"x", address)
         exc = await protocol.lost
@@ -348,7 +348,7 @@ class FullUnixPair:
         self.protocol = protocol
 
     async def __aenter__(self):
-        # With a name, which the kernel chooses: to asyncio a peer without one is no peer.
+        # Bind to a name that the kernel chooses: asyncio treats an unnamed peer as no peer.
         self.peer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.peer.bind("")
         self.peer.setblocking(False)

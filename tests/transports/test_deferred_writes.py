@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Writes that were put off must not be told from writes that were sent.
+"""Deferred writes must not be distinguishable from writes that were sent.
 
-While much is ready in an iteration a loop may let small writes wait for its end. asyncio sends at
-once, and programs count on it without a thought: they shut the socket down behind the transport's
-back, hand a duplicate to somebody, or fork. What each of them sees must be as if write() had sent.
-What cannot be had is in docs/differences.md, and its tests are in tests/differences/.
+When many callbacks are ready in an iteration, a loop may defer small writes to its end. asyncio
+sends immediately, and programs rely on that: they shut the socket down without the transport's
+knowledge, pass on a duplicate, or fork. Each must see the same as if write() had sent the data.
+docs/differences.md lists the exceptions, and tests/differences/ has their tests.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class TestTransportSocket:
     @writes
     @pytest.mark.parametrize("act", [duplicate_and_send, write_by_number, object_by_number])
     def test_another_way_to_the_same_socket(self, loop, family, write, act):
-        """What is sent that way comes after what was written before."""
+        """Data sent that way arrives after data written before."""
         with connected(loop, family) as (transport, peer):
             sock = transport.get_extra_info("socket")
 
@@ -190,7 +190,7 @@ class TestTransportSocket:
             assert recv_all(peer) == b"deferred"
 
     def test_what_the_kernel_says_is_waiting(self, loop):
-        """A program that keeps an eye on how far the peer is behind."""
+        """A program asks the kernel how much data the peer has not received."""
         with connected(loop, "UNIX") as (transport, _):
             sock = transport.get_extra_info("socket")
 
@@ -435,7 +435,7 @@ class TestFork:
 
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
     def test_in_a_callback_over_tls_in_tls(self, loop_kind, size):
-        """What the inner connection has sent waits in the outer one, which is in a callback too."""
+        """The inner connection's data waits in the outer one, which is also in a callback."""
         read = in_a_callback_over_tls(
             loop_kind,
             f"""
@@ -556,7 +556,7 @@ class TestFork:
         )
 
     def test_many_forks_and_loops(self, loop_kind):
-        """Whatever a loop registers to be told of a fork does not keep it alive, or grow."""
+        """A loop's fork handlers neither keep it alive nor accumulate."""
         support.run_python(
             loop_kind,
             """
@@ -653,7 +653,7 @@ class TestLongWrites:
 
     @families
     def test_the_protocol_is_paused_in_time(self, loop, family):
-        """Whoever writes until pause_writing() is called has no more waiting than with asyncio."""
+        """A program that writes until pause_writing() buffers no more than with asyncio."""
         pauses = []
 
         with connected(loop, family) as (transport, peer):
@@ -746,7 +746,7 @@ class TestLongWrites:
 
 
 class TestLeaving:
-    """What was written before the loop was left is sent when it has been left."""
+    """Data written before an exception leaves the loop is sent after that."""
 
     @families
     @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])

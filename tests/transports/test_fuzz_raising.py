@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Callbacks that raise, whichever and whatever, end neither the loop nor more than their own.
+"""A callback that raises any exception ends at most its own connection, and never the loop.
 
-Hypothesis makes up a history: which call of which callback does what to its transport, and raises
-what, an exception, or KeyboardInterrupt or SystemExit, which leave run_forever() and are followed
-by another; and what the connections are at meanwhile.  Whatever it is, the loop goes on: callbacks
-run, the same server serves the next connection.  Every connection whose connection_made() was
-called has its connection_lost(), once, and hears of nothing before or after.  No descriptor is
-left, the loop can be closed, and nothing takes long.
+Hypothesis generates a history: which call of which callback acts on its transport, and which
+exception it raises.  KeyboardInterrupt and SystemExit leave run_forever(), which is then called
+again.  The history also determines the activity of the connections.  In every case the loop
+continues: callbacks run, and the same server serves the next connection.  Every connection whose
+connection_made() was called gets connection_lost() once, and no call before or after these.  No
+descriptor leaks, the loop can be closed, and nothing takes long.
 
-`make fuzz` asks for more examples than `make test`.
+`make fuzz` uses more examples than `make test`.
 """
 
 import asyncio
@@ -88,10 +88,10 @@ OTHER_EVENTS = [
 
 
 class Mishap(NamedTuple):
-    """What goes wrong at one call of a callback."""
+    """A fault in one call of a callback."""
 
     event: str
-    number: int  # the how manieth call
+    number: int  # the index of the call
     late: bool  # after its work
     deed: str | None
     exception: type[BaseException] | None
@@ -109,7 +109,7 @@ def mishaps(events):
     return st.lists(one, min_size=1, max_size=10)
 
 
-#: What the connections are at.
+#: The activity of the connections.
 courses = st.fixed_dictionaries(
     {
         "clients": st.integers(1, 3),
@@ -134,13 +134,13 @@ courses = st.fixed_dictionaries(
 
 
 class World:
-    """A loop, a history, and what has come of it."""
+    """A loop, a history, and its outcome."""
 
     def __init__(self, kind, course, plan):
         self.loop = support.new_loop(kind)
         self.loop.set_debug(course["debug"])
         self.loop.set_exception_handler(lambda loop, context: None)
-        # Slow callbacks, in debug mode, are no concern of this.
+        # Debug mode must not report slow callbacks.
         self.loop.slow_callback_duration = 1000
         self.course = course
         self.plan = {(mishap.event, mishap.number): mishap for mishap in plan}
@@ -150,14 +150,14 @@ class World:
         self.left = 0
 
     def next_mishap(self, event):
-        """What goes wrong at this call, the next one, of a callback."""
+        """Return the fault of the next call of a callback, or None."""
         number = self.counts.get(event, 0)
         self.counts[event] = number + 1
         return self.plan.get((event, number))
 
     @contextlib.contextmanager
     def mishap(self, event, transport=None):
-        """Round the work of a callback: before or after it happens what the history says."""
+        """Surround the work of a callback: the fault of the history happens before or after it."""
         mishap = self.next_mishap(event)
         if mishap is not None and not mishap.late:
             self.happen(mishap, transport)
@@ -185,7 +185,7 @@ class World:
                 return
             self.closed[id(transport)] = transport
         arguments = [b"more"] if deed == "write" else []
-        # After write_eof() no write(); and write_eof() tells of a reset connection.
+        # write() raises after write_eof(), and write_eof() raises for a reset connection.
         with contextlib.suppress(NotImplementedError, AttributeError, RuntimeError, OSError):
             getattr(transport, deed)(*arguments)
 
@@ -326,7 +326,7 @@ def factory(world, side, kind):
     return make
 
 
-# --- what else the loop does meanwhile -----------------------------------------------------------
+# --- other work of the loop ----------------------------------------------------------------------
 
 
 class Bystanders:
@@ -391,7 +391,7 @@ class Bystanders:
         future = self.loop.create_future()
         future.add_done_callback(lambda future: self.call("done callback"))
         future.set_result(None)
-        # Its exception is nobody's: kept from being reported, which is another matter.
+        # Retrieve the task's exception, because its report is not under test here.
         self.loop.create_task(self.work()).add_done_callback(lambda task: task.exception())
         if self.world.course["busy"]:
             for _ in range(6):
@@ -439,7 +439,7 @@ def end(protocol, how):
 
 
 async def wind_down(world):
-    """End what is open, first as the history says; every connection that was made is lost."""
+    """End the open connections, first as the history says; each gets its connection_lost()."""
     for side, how in world.course["end"]:
         for protocol in world.protocols:
             if protocol.side == side and protocol.state == "made":
@@ -450,7 +450,7 @@ async def wind_down(world):
         if protocol.state == "made":
             world.soon("call_soon", lambda protocol=protocol: end(protocol, "close"))
     await turns(3)
-    # What the peer does not read is not waited for.
+    # Do not wait for data that the peer does not read.
     for how in ("abort", "close"):
         for protocol in world.protocols:
             if protocol.state == "made":
@@ -462,7 +462,7 @@ async def wind_down(world):
 
 
 async def talk(world, bystanders):
-    """Let the clients send, and the readers be slow, while others do what they do."""
+    """Let the clients send to slow readers while the bystanders work."""
 
     def send(protocol):
         size = world.course["size"]
@@ -573,8 +573,8 @@ async def tls(world, bystanders, server_ssl_context, client_ssl_context):
 
 
 async def udp(world, bystanders):
-    """A server, clients, and one client whose server does not exist; UNIX datagrams, too, of which
-    only a few wait for who does not read."""
+    """Run a server, clients, and one client whose server does not exist; also with UNIX datagrams,
+    of which the kernel queues only a few for a peer that does not read."""
     loop = world.loop
     unix = world.course["UNIX datagrams"]
     names = (f"\0mgloop fuzz {os.getpid()} {number}" for number in itertools.count())
@@ -599,7 +599,7 @@ async def udp(world, bystanders):
 
     there, nowhere = name(), name()
     if unix:
-        # connect() wants somebody to be there, who goes afterwards.
+        # connect() needs an existing socket, which is closed afterwards.
         nobody = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         nobody.bind(nowhere)
     bystanders.stir()
@@ -674,14 +674,14 @@ async def pipes(world, bystanders):
 
 
 def is_beyond_asyncio(course, mishap):
-    """Whether asyncio breaks what this fuzz is about."""
+    """Return whether asyncio violates the properties under test in this case."""
     if course != "tls":
         return False
     if mishap.event.endswith("factory"):
-        # Without a connection_lost() to call, sslproto does not wake who waits for the handshake.
+        # Without a connection_lost() to call, sslproto does not wake the waiter of the handshake.
         return mishap.deed is not None
-    # sslproto does not come back to its own work after a KeyboardInterrupt or SystemExit in the
-    # middle of it: a handshake stands still, and create_connection() waits.
+    # sslproto does not resume its own work after a KeyboardInterrupt or SystemExit in the middle
+    # of it: a handshake hangs, and create_connection() waits.
     return mishap.event.endswith(IN_THE_MIDDLE) and mishap.exception in ENOUGH
 
 
@@ -693,7 +693,7 @@ def check(loop_kind, history, course, plan, contexts):
     try:
         with Bystanders(world) as bystanders:
             world.run(history(world, bystanders, **contexts))
-        # Those of accepted connections end when the other end is, which may be garbage.
+        # The tasks of accepted connections end when the other end does, which may be garbage.
         world.run(until(lambda: len(asyncio.all_tasks()) == 1, "the end of the last task"))
         called = []
         world.loop.call_soon(called.append, 1)

@@ -375,7 +375,7 @@ async def test_paused_and_resumed_around_each_message(loop, pipe):
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="packet pipes are Linux's")
 @on_loop
 async def test_packets_are_not_forgotten(loop):
-    """A read of a packet pipe returns one packet, and says nothing of others behind it."""
+    """A read of a packet pipe returns one packet, and does not report that more are queued."""
     read_fileno, write_fileno = os.pipe2(os.O_DIRECT)
     packets = [bytes([number]) * (1 + 40 * number) for number in range(10)]
     with os.fdopen(read_fileno, "rb", 0) as reader, os.fdopen(write_fileno, "wb", 0) as writer:
@@ -567,7 +567,7 @@ async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
 
 @on_loop
 async def test_ended_by_the_reader_while_closing(loop, pipe):
-    """What is still queued when the reader goes is lost, and said to be."""
+    """Data still queued when the reader closes is lost, and the loss is reported."""
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """connect_read_pipe() and connect_write_pipe(): pipes, FIFOs, terminals, sockets, devices.
 
-What can be polled can be a pipe; regular files are refused.
+Any file that can be polled can be a pipe; regular files are refused.
 """
 
 import asyncio
@@ -380,7 +380,7 @@ async def test_a_terminal(loop, terminal):
     writing.close()
     assert await writing_protocol.lost is None
     exc = await protocol.lost
-    # When the last process closes a terminal, Linux tells its other end EIO.
+    # When the last process closes a terminal, reads from its other end fail with EIO on Linux.
     assert isinstance(exc, OSError)
     assert exc.errno == errno.EIO
 

@@ -50,7 +50,7 @@ def file(file_path):
         yield opened
 
 
-#: Offset, count, and what they select.
+#: Offset, count, and the part of the file that they select.
 parts = pytest.mark.parametrize(
     ("offset", "count", "part"),
     [
@@ -84,7 +84,7 @@ async def test_a_part_of_a_file(loop, file, offset, count, part):
 @pytest.mark.parametrize("fallback", [True, False])
 @on_loop
 async def test_among_writes(loop, file, fallback):
-    """In order, with what was written before and after, though the socket is full at first."""
+    """The file keeps its place between earlier and later writes, even if the socket is full."""
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         before = support.pattern(500_000)
@@ -188,7 +188,7 @@ def begun(path):
 
 @contextlib.contextmanager
 def written(path):
-    """One that holds what is not in the file yet."""
+    """Yield an open file with buffered data that is not in the file yet."""
     with path.open("r+b") as file:
         file.write(b"new")
         file.seek(0)
@@ -200,7 +200,7 @@ def in_memory(path):
 
 
 class Decoded(io.FileIO):
-    """Whose content is not what its descriptor reads."""
+    """A file whose content differs from the data that its descriptor reads."""
 
     def readinto(self, buffer):
         size = super().readinto(buffer)
@@ -216,7 +216,7 @@ class Decoded(io.FileIO):
 async def test_over_tls_as_if_read(
     loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
 ):
-    """What the file's own readinto() gives."""
+    """The peer receives the data of the file's own readinto()."""
     path = tmp_path / "file"
     path.write_bytes(CONTENT[:100_000])
     with opened(path) as file:
@@ -238,7 +238,7 @@ async def test_over_tls_as_if_read(
 async def test_over_tls_what_is_not_in_the_page_cache(
     loop, file, client_ssl_context, server_ssl_context, monkeypatch, answer
 ):
-    """A disk that has to be waited for, a file system that does not tell."""
+    """A read would wait for the disk, or the file system does not support RWF_NOWAIT."""
     read, calls = os.preadv, itertools.count()
 
     def preadv(fd, buffers, offset, flags=0):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Server object and the listener behind it.
+"""The Server object and its listener.
 
 Start, stop, waiting for the end, clients closed or aborted with the server, serve_forever, and an
-accept loop that runs out of descriptors, out of luck or out of peers.
+accept loop that runs out of descriptors, gets errors, or loses its peers.
 """
 
 import asyncio
@@ -460,7 +460,7 @@ def test_out_of_descriptors(loop_kind):
 
 
 def test_closing_while_out_of_descriptors(loop_kind):
-    """The listener that was to try again has gone by then."""
+    """The listener is closed before its retry."""
     out, err = support.run_python(
         loop_kind,
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The ways a stream transport ends: end of stream in both directions, close, abort, errors.
 
-connection_lost comes once, later, and with the right exception; what was written before a close
-arrives; exceptions that the protocol's own methods raise have an address.  Reading is in
+connection_lost is called once, later, and with the right exception; data written before a close
+arrives; exceptions that the protocol's own methods raise are reported.  Reading is in
 test_stream_transport.py, writing in test_stream_writing.py.
 """
 
@@ -174,7 +174,7 @@ async def test_close_flushes_what_was_written(loop, recorder):
 @either_protocol
 @on_loop
 async def test_nothing_is_delivered_after_close(loop, recorder):
-    """Even while what was written is still on its way."""
+    """Even while written data is still being sent."""
     protocol = recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"too early to see")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Stream transports under load: no byte lost or moved, nobody forgotten, nobody starved."""
+"""Stream transports under load: no byte is lost or moved, no connection forgotten or starved."""
 
 import asyncio
 import hashlib
@@ -53,7 +53,7 @@ def conversations(draw):
     kind=st.sampled_from([bytes, bytearray, memoryview]),
 )
 def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
-    """Sizes, gathering, pauses, buffer type and buffer size at random: what comes back is equal."""
+    """Random sizes, gathering, pauses, buffer types and buffer sizes: the echo is equal."""
 
     class EchoBack:
         def _took(self, data):
@@ -156,9 +156,9 @@ async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors
 @pytest.mark.parametrize("buffered", [False, True], ids=["Protocol", "BufferedProtocol"])
 @on_loop
 async def test_a_firehose_starves_nobody(loop, buffered):
-    """A socket that is readable again after every read: the others must get their turn.
+    """A socket that is readable again after every read must not starve the others.
 
-    Whoever reads until there is nothing more never returns, since each delivery refills the socket.
+    A loop that reads until the socket is empty never returns, because each delivery refills it.
     """
     refills = 0
 

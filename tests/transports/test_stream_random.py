@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A stream transport under random orders from both ends.
 
-Hypothesis makes up a history: what the owner of the transport does, what the peer does, and what
-the protocol does inside its callbacks.  Whatever it is, the bytes that arrive are a prefix of the
-bytes that were sent, and all of them where nobody broke the connection; the callbacks keep their
-order (the recorders check that); connection_lost comes once; nothing reaches the exception handler.
+Hypothesis generates a history: the actions of the transport's owner, of the peer, and of the
+protocol inside its callbacks.  In every case the bytes that arrive are a prefix of the bytes that
+were sent, and all of them unless the connection was broken.  The callbacks keep their order (the
+recorders check that), connection_lost is called once, and the exception handler is never called.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class World:
         if self.alive and not self.half_closed and any(sizes):
             lines = []
             for size in sizes:
-                # Nothing empty: asyncio since 3.12 waits for ever to have it sent.
+                # No empty buffers: since 3.12 asyncio waits forever until one is sent.
                 if size:
                     lines.append(self.block(size))
                     self.written += lines[-1]
@@ -148,7 +148,7 @@ class World:
         self.transport.pause_reading()
 
     def resume(self):
-        # asyncio would tell of the end a second time.
+        # asyncio would report the end of the stream a second time.
         if not (self.ended and self.loop_kind == "asyncio"):
             self.transport.resume_reading()
 
@@ -162,7 +162,7 @@ class World:
             try:
                 self.transport.write_eof()
             except OSError:
-                # As asyncio, where a reset has come that nobody has read yet.
+                # As in asyncio, if a reset has arrived but has not been read yet.
                 assert self.broken
 
     def close(self):
@@ -256,8 +256,8 @@ class World:
                 self.transport.close()
             self.peer_recv(2**18)
             await asyncio.sleep(0)
-        # To the end of the stream, not to the first pause: what the transport has handed to the
-        # kernel may still be on its way.
+        # Read to the end of the stream, not to the first pause, because data that the transport
+        # has passed to the kernel may still be in transit.
         while self.peer.fileno() >= 0 and not self.broken:
             assert self.loop.time() < deadline, f"no end of the stream: {len(self.read)} bytes"
             try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The reading half of a stream transport.
 
-What a protocol is told, in which order and how often: both kinds of protocol, a protocol replaced
-in mid-stream, reading paused at every moment that hurts.  Writing is in test_stream_writing.py,
-the end in test_stream_closing.py, volume in test_stream_load.py.
+The calls of a protocol's methods, their order and their number: both kinds of protocol, a protocol
+replaced in mid-stream, reading paused at every critical moment.  Writing is in
+test_stream_writing.py, the end in test_stream_closing.py, volume in test_stream_load.py.
 """
 
 import asyncio
@@ -255,7 +255,7 @@ async def test_set_protocol_in_mid_stream(loop, first, second):
 @pytest.mark.parametrize("second", [Recorder, BufferedRecorder])
 @on_loop
 async def test_set_protocol_while_data_is_being_received(loop, first, second):
-    """What follows in the socket, already readable, belongs to the new protocol."""
+    """The data that follows in the socket, already readable, belongs to the new protocol."""
     message = support.pattern(600_000)
     new = second(loop)
 
@@ -306,7 +306,7 @@ async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
 @either_protocol
 @on_loop
 async def test_pause_in_data_received_holds_the_rest_back(loop, recorder):
-    """Edge-triggered polling tells of readable data once: resuming must not need more to come."""
+    """Edge-triggered polling reports readable data once: resuming must not depend on new data."""
     message = support.pattern(400_000)
     calls = []
 
@@ -413,7 +413,7 @@ async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop):
 
 @on_loop
 async def test_pause_stops_a_stream_in_full_flow(loop):
-    """A pause from outside the protocol's callbacks takes effect at once."""
+    """A pause from outside the protocol's callbacks takes effect immediately."""
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         sending = asyncio.ensure_future(loop.sock_sendall(peer, bytes(8_000_000)))

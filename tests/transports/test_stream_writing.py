@@ -30,7 +30,7 @@ from peers import (
 GATHERS = hasattr(asyncio.selector_events._SelectorSocketTransport, "_write_sendmsg")
 WRITELINES = inspect.getsource(asyncio.selector_events._SelectorSocketTransport.writelines)
 
-# --- what can be written -------------------------------------------------------------------------
+# --- types of data -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_writes_of_every_size_arrive_in_order(loop):
 @pytest.mark.parametrize("call", ["write", "write_view", "writelines"])
 @on_loop
 async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call):
-    """What could not be sent at once must not be read from the caller's buffer later."""
+    """Data that could not be sent immediately must not be read from the caller's buffer later."""
     if GATHERS:
         skip_on_asyncio(loop_kind, "keeps a view of the caller's buffer")
     original = support.pattern(3_000_000)
@@ -349,7 +349,7 @@ async def test_writelines_pauses_too(loop, loop_kind):
 
 @on_loop
 async def test_resume_writing_may_write(loop):
-    """A protocol that fills the buffer again each time it is told to go on."""
+    """A protocol fills the buffer again at each call of resume_writing()."""
     rounds = 5
     size = 1_000_000
 

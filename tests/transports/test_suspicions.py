@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What reading the code with the question "what if this fails?" has made one suspect.
+"""Suspected faults, found by reading the code with the question "what if this fails?".
 
-Each suspicion is settled by a test that provokes what was feared: that the loop stands still for as
-long as a peer keeps up, that buffers are written over while they are being copied, that those who
-wait are forgotten when one of them is interrupted, that a kind of socket is not known.
+Each test provokes one suspected fault: the loop blocks for as long as a peer keeps up, buffers are
+overwritten while they are being copied, waiters are forgotten when one of them is interrupted, a
+kind of socket is not supported.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ import time
 import pytest
 import support
 
-# --- standing still ------------------------------------------------------------------------------
+# --- a blocked loop ------------------------------------------------------------------------------
 
-#: What is sent while the longest pause between two iterations is measured.
+#: Bytes sent while the longest pause between two iterations is measured.
 MUCH = 32 * 1024 * 1024
 
 
@@ -70,7 +70,7 @@ async def by_sock_sendall(loop, sock):
     await loop.sock_sendall(sock, bytes(MUCH))
 
 
-@pytest.mark.mgloop_only  # asyncio's loop is measured beside it
+@pytest.mark.mgloop_only  # the test measures asyncio's loop as well
 @pytest.mark.parametrize("send", [by_write, by_sock_sendall, by_many_writes])
 @pytest.mark.parametrize("family", ["TCP", "UNIX"])
 def test_a_peer_that_keeps_up_does_not_stop_the_loop(loop, send, family):
@@ -113,7 +113,7 @@ class Numbered(asyncio.DatagramProtocol):
 
 
 def flood(sock, address, name, stop):
-    """Datagrams of all lengths, until told to stop."""
+    """Send datagrams of all lengths until `stop` is set."""
     size = 0
     while not stop.is_set():
         for _ in range(20):
@@ -227,11 +227,11 @@ def test_streams_while_the_collector_runs_python(loop, loop_factory):
         assert protocol.count > 1000
 
 
-# --- those who wait ------------------------------------------------------------------------------
+# --- waiters -------------------------------------------------------------------------------------
 
 
 class Interrupting(socket.socket):
-    """A socket whose fileno() raises when it is told to."""
+    """A socket whose fileno() raises `exception` once, if it is set."""
 
     exception = None
 
@@ -295,7 +295,7 @@ def test_cancelled_after_its_socket_was_closed(loop, run, loop_kind, reported, w
     stack = contextlib.ExitStack()
     with stack, peer:
         if with_reader:
-            # The kernel is asked in another way beside a reader.
+            # With a reader the socket is registered with the kernel in another way.
             loop.add_reader(ours, int)
         support.fill(ours)
         task = loop.create_task(loop.sock_sendall(ours, b"x" * 1000))
@@ -434,7 +434,7 @@ needs_rare_family = pytest.mark.skipif(
 
 
 class Options(socket.socket):
-    """A socket that writes down which options are set."""
+    """A socket that records which options are set."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -448,7 +448,7 @@ class Options(socket.socket):
 @needs_rare_family
 @pytest.mark.parametrize("name", RARE)
 def test_a_transport_of_a_rare_family(loop, name):
-    """It is not connected, and so ends at once; nothing is asked of it that it does not know."""
+    """It is not connected, so it ends immediately; no unsupported socket option is set."""
 
     def connect(loop):
         sock = Options(RARE[name], socket.SOCK_STREAM)
@@ -475,7 +475,7 @@ def test_a_transport_of_a_rare_family(loop, name):
 
 
 def vsock_listener():
-    """A listening AF_VSOCK socket; the test is skipped where there is none to be had."""
+    """Return a listening AF_VSOCK socket; skip the test if the kernel does not support it."""
     if "AF_VSOCK" not in RARE:
         pytest.skip("this kernel has no AF_VSOCK")
     sock = Options(socket.AF_VSOCK, socket.SOCK_STREAM)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Making TCP connections: create_connection, create_server, connect_accepted_socket.
 
-Which arguments go together and which do not, and with what exception; addresses, families and
-socket options; happy eyeballs; what a transport says about itself.  Behind the addresses here is
-nothing but the loopback interface.
+Valid and invalid combinations of arguments and their exceptions; addresses, families and socket
+options; happy eyeballs; get_extra_info().  All addresses belong to the loopback interface.
 """
 
 import asyncio
@@ -337,7 +336,7 @@ async def test_serve_on_every_interface(loop, host):
 @on_loop
 async def test_an_ipv6_server_leaves_ipv4_alone(loop):
     async with contextlib.AsyncExitStack() as servers:
-        # The port that is free for IPv6 may be anybody's for IPv4: the kernel is asked again then.
+        # A port that is free for IPv6 may be in use for IPv4: then another one is requested.
         for attempts_left in reversed(range(10)):
             six = await servers.enter_async_context(open_server(loop, Echo, "::"))
             port = port_of(six)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whatever goes wrong where the loop calls a transport, a listener or a waiting call, it goes on.
+"""The loop survives every failure in a transport, a listener or a waiting call that it calls.
 
-With asyncio all of this runs in handles, whose failures are reported to the exception handler and
-end nothing.  A loop that calls its transports by itself has to be as hard to kill: by a peer that
-resets the connection at the wrong moment, by a factory that makes no protocol, by a reader that
-closes its socket.  Each test provokes one failure and then has the loop serve somebody else.
+With asyncio all of these run in handles, whose exceptions are reported to the exception handler and
+do not end the loop.  A loop that calls its transports directly must be as robust: against a peer
+that resets the connection at the wrong moment, a factory that makes no protocol, a reader that
+closes its socket.  Each test provokes one failure and then lets the loop serve another client.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ async def assert_serving(loop, server=None):
 
 
 async def ends(sock, reported):
-    """Wait until the other end of `sock` is closed, be it by the garbage collector.
+    """Wait until the other end of `sock` is closed, possibly by the garbage collector.
 
-    Returns what was reported meanwhile, as (class, message): with asyncio it is the exception's
-    traceback that keeps the accepted socket open.
+    Return the reports until then, as (class, message). With asyncio the exception's traceback keeps
+    the accepted socket open.
     """
     reports = []
 
@@ -113,7 +113,7 @@ class open_unix_server:  # noqa: N801 -- used like peers.open_server
         await asyncio.wait_for(self.server.wait_closed(), support.PATIENCE)
 
 
-# --- the end of a stream, sent to who has gone ---------------------------------------------------
+# --- the end of a stream, sent to a closed peer --------------------------------------------------
 
 
 def give_up(peer):
@@ -211,7 +211,7 @@ async def in_a_busy_iteration(loop, action):
 @pytest.mark.parametrize("method", ["write", "writelines"])
 @on_loop
 async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
-    """write() has closed the transport, as far as anybody can tell: write_eof() does nothing."""
+    """A caller sees that write() has closed the transport, so write_eof() does nothing."""
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
 
@@ -231,7 +231,7 @@ async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
 
 @on_loop
 async def test_write_eof_to_who_has_gone(loop):
-    """Nothing was written: write_eof() itself meets the error, and tells its caller."""
+    """Nothing was written, so write_eof() itself gets the error, and raises it."""
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         reset(peer)
@@ -323,7 +323,7 @@ either_mode = pytest.mark.parametrize("debug", [False, True], ids=["normal", "de
 @no_protocol
 @on_loop
 async def test_a_factory_that_makes_no_protocol(loop, reported, serve, make, error, debug):
-    """For an accepted connection: told in debug mode only, and the connection ends."""
+    """For an accepted connection: reported in debug mode only, and the connection ends."""
     loop.set_debug(debug)
     made = []
 
@@ -368,7 +368,7 @@ async def test_a_factory_that_raises(loop, reported, serve, error, debug):
 @no_protocol
 @on_loop
 async def test_no_protocol_for_a_connection(loop, loop_kind, run, reported, make, error, tmp_path):
-    """Whoever connects is told."""
+    """The method that makes the connection raises the exception."""
     skip_where_asyncio_forgets_a_transport(loop_kind)
     path = str(tmp_path / "socket")
     async with open_server(loop, Echo) as server, open_unix_server(loop, Echo, path):
@@ -436,9 +436,9 @@ async def test_connection_made_that_raises(loop, reported, serve, debug):
 async def test_a_factory_that_closes_its_own_server(
     loop, loop_kind, reported, serve, monkeypatch, clients, debug
 ):
-    """asyncio's Server takes no more connections then: an AssertionError, told in debug mode."""
+    """asyncio's Server then accepts no connections: an AssertionError, reported in debug mode."""
     if loop_kind == "asyncio":
-        # The half-made transport leaves the Server, whose __del__ some versions stumble over.
+        # The half-made transport leaves the Server in its __del__, which fails in some versions.
         monkeypatch.setattr(sys, "unraisablehook", lambda args: None)
     loop.set_debug(debug)
     made = []
@@ -686,7 +686,7 @@ async def test_a_call_on_the_next_life_of_a_number(loop, reported):
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """Whose methods raise, if it is told so, after they have counted."""
+    """Records the calls of its methods, which then raise if they are named in `raises`."""
 
     def __init__(self, loop, raises=()):
         self.raises = raises
@@ -778,7 +778,7 @@ async def test_error_received_that_raises_in_sendto(loop, reported, tmp_path):
 
 @on_loop
 async def test_error_received_that_raises_for_what_the_peer_sends_back(loop, reported):
-    """ICMP's "port unreachable" comes by way of the next recv()."""
+    """The next recv() reports ICMP's "port unreachable"."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))
         address = unused.getsockname()

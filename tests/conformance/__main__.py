@@ -75,7 +75,7 @@ def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> repo
         "timeout": arguments.timeout,
         "jobs": arguments.jobs,
     }
-    # A run must not depend on what the caller has set up for asyncio's debug mode.
+    # A run must not depend on the caller's setting of asyncio's debug mode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
     command = [sys.executable, "-m", "tests.conformance.worker", json.dumps(options)]
     run = report.Run(loop)
@@ -100,7 +100,7 @@ def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> repo
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what the command line asks for; returns the exit status."""
+    """Run the command line; return the exit status."""
     arguments = parse_arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # A script's background job ignores it, and Runner's tests leave themselves out then.

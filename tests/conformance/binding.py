@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Puts the loop under test wherever CPython's tests make a loop, and counts what is made.
+"""Replace every loop that CPython's tests make by the loop under test, and count these loops.
 
-The tests ask for a loop in five ways, and each has its place here:
+The tests create a loop in five ways, and this module handles each:
 
 * ``asyncio.new_event_loop()``, ``asyncio.run``, ``asyncio.Runner`` and IsolatedAsyncioTestCase all
   end in the default policy's ``_loop_factory``;

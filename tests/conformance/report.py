@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the run found: results of one loop, the comparison with the control, and the printed report.
+"""The results of a run: results of one loop, their comparison with the control, and the report.
 
-The rule of blame is here: a test that fails over the standard library's loop in the same
-environment is a *control failure* and not the loop's; a test over which the control made a loop
-and the loop under test none has not tested it, and counts as failed.
+This module decides which failures count. A test that fails over the standard library's loop in the
+same environment is a *control failure* and does not count against the loop. If a test made a loop
+with the control but not with the loop under test, it has not tested that loop and counts as failed.
 """
 
 import sys

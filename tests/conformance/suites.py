@@ -102,7 +102,7 @@ class MissingTestsError(Exception):
 
 
 def require_test_package() -> None:
-    """Raise MissingTestsError where the interpreter has no ``test.test_asyncio``."""
+    """Raise MissingTestsError if the interpreter lacks ``test.test_asyncio``."""
     try:
         found = importlib.util.find_spec(PACKAGE) is not None
     except ModuleNotFoundError:
@@ -164,5 +164,5 @@ def skip_reason(test_id: str) -> str | None:
 
 
 def needs_fake_clock(test_id: str) -> bool:
-    """Whether *test_id* keeps TestLoop, as upstream has it."""
+    """Return whether *test_id* keeps upstream's TestLoop."""
     return any(fnmatch.fnmatchcase(test_id, pattern) for pattern in FAKE_CLOCK)

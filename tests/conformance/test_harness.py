@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The conformance harness itself: it finds what is wrong with a loop, and knows which one it has.
+"""The conformance harness itself: it detects a loop's faults and checks which loop it tests.
 
-Each test runs the command line over a loop that is broken on purpose, made of the standard
-library's in a module written for the test, with a few tests of CPython's suites that show the
-fault in a moment.
+Each test runs the command line over a loop that is broken on purpose. The loop is derived from the
+standard library's in a module written for the test. A few fast tests of CPython's suites show the
+fault.
 """
 
 import importlib.util

@@ -186,7 +186,7 @@ class Warm:
             self._finish(job, hung=True)
 
     def _finish(self, job: Running, hung: bool) -> None:
-        # Before the child is reaped its process group cannot be anybody else's.
+        # Until the child is reaped, no other process group can have its number.
         _kill_group(job.pid)
         _, status = os.waitpid(job.pid, 0)
         self._poll.unregister(job.pidfd)

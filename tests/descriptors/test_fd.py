@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """add_reader, add_writer and their removal: level-triggered for the user.
 
-What comes of descriptors that are closed, duplicated and used again is in test_fd_reuse.py.
+test_fd_reuse.py covers descriptors that are closed, duplicated and reused.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class TestReader:
         loop.remove_reader(left)
 
     def test_is_called_again_as_long_as_something_is_left(self, loop, run, socketpair):
-        """Level-triggered, as in asyncio: what is not read is reported anew."""
+        """Level-triggered, as in asyncio: unread data is reported again."""
         left, right = socketpair
         calls = Calls()
         loop.add_reader(left, calls)
@@ -304,7 +304,7 @@ class TestWriter:
         run(support.wait_until(lambda: calls))
 
     def test_a_failing_connection(self, loop, run):
-        """A refused connect() makes the socket writable, as select() has it."""
+        """A refused connect() makes the socket writable, as with select()."""
         with support.refused_address() as address, socket.socket() as sock:
             sock.setblocking(False)
             sock.connect_ex(address)
@@ -704,7 +704,7 @@ class TestBadDescriptors:
         run(main())
 
     def test_a_number_that_a_transport_owned(self, loop, run):
-        """Once the transport is closed, its number is anybody's."""
+        """Once the transport is closed, its descriptor number may be reused."""
 
         async def main():
             with (
@@ -727,7 +727,7 @@ class TestBadDescriptors:
 
 
 def test_registration_from_another_thread_is_seen(loop, socketpair):
-    """By way of call_soon_threadsafe, while the loop waits for something else."""
+    """Register with call_soon_threadsafe while the loop waits for another event."""
     left, right = socketpair
     right.send(b"x")
 

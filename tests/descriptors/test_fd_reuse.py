@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One owner per descriptor, however often its number changes hands.
+"""One owner per descriptor, however often its number is reused.
 
-The kernel ties an epoll registration to the open file description, not to the number: it outlives
-close() as long as a duplicate is open, and vanishes behind the loop's back otherwise, after which
-the number soon means something else.
+The kernel ties an epoll registration to the open file description, not to the descriptor's number.
+The registration outlives close() as long as a duplicate is open. Otherwise it vanishes without
+notice to the loop, and the number may soon refer to another file.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class TestDescriptorReuse:
         assert remove(number) is True
         os.close(number)
 
-    # asyncio believes that the number is registered already, and tells the kernel nothing.
+    # asyncio assumes that the number is already registered, and does not register it again.
     @pytest.mark.mgloop_only
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_number_used_again_after_a_forgotten_removal(self, loop, run, socketpair, side):
@@ -134,9 +134,9 @@ class TestDescriptorReuse:
             loop.remove_reader(duplicate)
 
     def test_closed_and_reused_by_an_earlier_callback_of_the_same_iteration(self, loop, run):
-        """Both are ready; the first closes the second, whose number a new socket gets at once.
+        """Both are ready; the first closes the second, and a new socket gets its number.
 
-        Nothing may reach the new socket's reader that was meant for the old one.
+        The new socket's reader must not receive events of the old one.
         """
         for _ in range(20):
             first, second = socket.socketpair(), socket.socketpair()
@@ -169,8 +169,8 @@ class TestDescriptorReuse:
     def test_storm(self, loop, run):
         """Descriptors are opened, closed and reused at random, by readers and by transports.
 
-        uvloop once sent one connection's answer to another one in such weather. Every message
-        carries the identity of its connection; each end checks what it gets.
+        uvloop once sent one connection's answer to another under such conditions. Every message
+        carries the identity of its connection, and each end checks the messages it receives.
         """
         chance = random.Random(645)
         failures = []

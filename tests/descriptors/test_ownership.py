@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A descriptor has one owner, and nobody takes it from a transport that is still at work.
+"""A descriptor has one owner, and cannot be taken from a transport that is still working.
 
-asyncio lets programs watch the descriptor of a transport that is closing: the transport sends what
-is queued, tells its protocol and closes the descriptor all the same.  And it refuses a second
-transport for a descriptor that has one, from the moment at which the first is made.
+asyncio lets programs watch the descriptor of a transport that is closing: the transport still sends
+its queued data, notifies its protocol and closes the descriptor.  asyncio also refuses a second
+transport for a descriptor, from the moment at which the first is made.
 """
 
 import asyncio
@@ -423,7 +423,7 @@ async def test_a_second_transport_for_an_accepted_connection(
 @pytest.mark.parametrize("order", ["stream, then datagram", "datagram, then stream"])
 @on_loop
 async def test_a_stream_and_a_datagram_transport(loop, loop_kind, order, started):
-    """The public methods look at the type of the socket first; their hooks do not."""
+    """The public methods check the type of the socket first; their hooks do not."""
     skip_where_asyncio_takes_a_second(loop_kind)
     makers = [
         lambda sock, protocol: loop._make_socket_transport(sock, protocol),
@@ -450,7 +450,7 @@ async def test_a_stream_and_a_datagram_transport(loop, loop_kind, order, started
 
 @on_loop
 async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
-    """add_reader() and its like refuse from the same moment on."""
+    """add_reader(), add_writer() and the sock_* methods refuse from the same moment."""
     ours, _, connect, protocol = twice
     first = protocol(loop)
     outcomes = []
@@ -481,7 +481,7 @@ async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
 
 @on_loop
 async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tcp_pair):
-    """Refused or not: the first sends what is queued, is told of its end, and closes."""
+    """Refused or not: the first sends its queued data, calls connection_lost(), and closes."""
     ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
@@ -501,7 +501,7 @@ async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tc
 
 @on_loop
 async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pair):
-    """With asyncio it takes the data; mgloop tells that it cannot.  Both are told of their end."""
+    """With asyncio it takes the data; mgloop refuses.  Both protocols get connection_lost()."""
     ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)

@@ -27,7 +27,7 @@ import support
 
 
 def side(loop_kind, *, asyncio, mgloop):
-    """What the loop under test is to give."""
+    """Return the expected value for the loop under test."""
     return {"asyncio": asyncio, "mgloop": mgloop}[loop_kind]
 
 
@@ -46,7 +46,7 @@ class TestScheduling:
         if loop_kind == "mgloop":
             assert order == sorted(order)
         else:
-            # asyncio's heap compares times alone: what comes out depends on its shape.
+            # asyncio's heap compares times alone, so the order depends on the heap's shape.
             assert order != sorted(order)
 
     def test_timers_of_less_than_a_millisecond(self, run, loop_kind):
@@ -60,8 +60,8 @@ class TestScheduling:
 
         took = run(measure())
         assert min(took) >= 200e-6
-        # A busy machine makes a sleep longer. It can make one of asyncio's shorter too: what is due
-        # before asyncio comes to wait needs no wait. So neither is held to each one.
+        # A busy machine makes a sleep longer. It can also make one of asyncio's shorter, because a
+        # timer that is due before asyncio waits needs no wait. So no single sleep is checked.
         usual = statistics.median(took)
         assert side(loop_kind, asyncio=usual >= 0.9e-3, mgloop=min(took) < 0.9e-3)
 

@@ -26,7 +26,7 @@ variable = contextvars.ContextVar("variable", default="unset")
 
 
 class Events(asyncio.Protocol):
-    """Keeps what is received, and the value of `variable` at each event."""
+    """Records the received data, and the value of `variable` at each event."""
 
     def __init__(self):
         self.chunks = []
@@ -405,7 +405,7 @@ class TestTransports:
                 loop.call_soon(write, transport)
                 await support.turns(3)
                 look()
-                # In iterations of their own, and while asked, all leave at once.
+                # Writes in separate iterations, and writes followed by a query, are not deferred.
                 for _ in range(2):
                     loop.call_soon(transport.write, bytes(5000))
                     await support.turns(3)
@@ -606,7 +606,7 @@ class TestTransports:
 
         run(main())
         assert (tasks == [None]) is side(loop_kind, asyncio=False, mgloop=True)
-        # connection_made() follows the factory at once, with no iteration between.
+        # connection_made() follows the factory immediately, without an iteration between them.
         assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
 
     @pytest.mark.mgloop_only
@@ -735,7 +735,7 @@ class TestProcesses:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """Keeps what comes, and notes in `order` when."""
+    """Records the received datagrams, and their order in `order`."""
 
     def __init__(self, order):
         self.order = order

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The repository's Markdown, taken apart: fenced blocks with what is said of them, prose, headings.
+"""The parts of the repository's Markdown: fenced blocks with their attributes, prose, headings.
 
-A block may have a name, after which the file is called that a reader makes of it, and a mark in a
-comment on the line above, for what tests do with it:
+A block may have a name, which is the name of the file that a reader makes of it. A comment on the
+line above may mark a block for the tests:
 
     <!-- sample: serves 8080 -->
     ```python title="app.py"
@@ -23,7 +23,7 @@ _TITLE = re.compile(r'title="([^"]+)"')
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: `line` is that of its fence, `name` its title, `mark` what stands above."""
+    """A fenced block: `line` is that of its fence, `name` its title, `mark` the comment above."""
 
     page: Path
     line: int
@@ -37,7 +37,7 @@ class Block:
 
 
 def pages():
-    """What people read; not what the tools of the benchmarks write."""
+    """Return the pages written for readers, without those that the benchmarks generate."""
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",

@@ -13,7 +13,7 @@ from mgloop.http.config import load
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 
-#: Of fenced blocks; a block without one is not highlighted, and nobody knows what to check.
+#: Languages of fenced blocks; without one a block is neither highlighted nor checked.
 LANGUAGES = {
     "python", "sh", "text", "toml", "ini", "nginx", "caddyfile", "haproxy", "dockerfile", "json",
 }  # fmt: skip
@@ -22,7 +22,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(" ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE, re.M)).split()) - {"\\"}
 VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 
-#: Programs of others that pages name; what they are given is theirs to check.
+#: Other projects' programs that pages name; their arguments are not checked.
 OTHERS = {
     "apt", "apt-get", "cd", "cp", "curl", "export", "git", "gunicorn", "openssl", "pip",
     "podman", "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn", "wrk",
@@ -30,7 +30,7 @@ OTHERS = {
 
 
 def commands(text):
-    """The commands of a shell block: each a list of words, without what is set before them."""
+    """Yield the commands of a shell block, each a list of words without leading assignments."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         piece = []
@@ -147,7 +147,7 @@ def test_the_reference_has_every_variable_of_the_environment():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_stands_in_fences(page):
-    """An indented block has no language: nobody colours it, and nobody checks it."""
+    """An indented block lacks a language: it is neither highlighted nor checked."""
     lines = prose(page).splitlines()
     in_list = False
     for number, line in enumerate(lines, 1):

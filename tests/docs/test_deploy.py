@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""examples/deploy: systemd takes the units, and the Containerfile names what there is.
+"""examples/deploy: systemd accepts the units, and the Containerfile names existing files.
 
-That they do what the pages say was tried by hand; the pages say how.
+The deployments themselves were tried by hand, as the pages describe.
 """
 
 import re
@@ -20,7 +20,7 @@ def test_systemd_takes_the_units(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
     for path in FOLDER.glob("hello.*"):
-        # Of what is on the server nothing is here: its user, its folders.
+        # The user and the folders of the server do not exist here.
         text = re.sub(r"^(ExecStart=)\S+", rf"\g<1>{sys.executable}", path.read_text(), flags=re.M)
         text = re.sub(r"^(User|WorkingDirectory)=.*\n", "", text, flags=re.M)
         (tmp_path / path.name).write_text(text)

@@ -36,7 +36,7 @@ def factory(name):
 
 @contextlib.asynccontextmanager
 async def connected(loop):
-    """A transport, and a socket for its other end. What is left open uvloop waits for for ever."""
+    """Yield a transport and a socket for its other end. uvloop waits forever for open ones."""
     with nonblocking_socketpair() as (left, right):
         transport, _ = await loop.create_connection(asyncio.Protocol, sock=left)
         try:
@@ -143,7 +143,7 @@ async def write_buffer_limits(loop):
         assert transport.get_write_buffer_limits() == (16384, 65536)
 
 
-#: What is tried, and what uvloop says to it.
+#: The features under test -> uvloop's exception.
 FEATURES = {
     happy_eyeballs: TypeError,
     send_file: NotImplementedError,

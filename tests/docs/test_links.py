@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Links between the repository's Markdown files lead somewhere. (`make docs` checks the site's.)
 
-What is on other machines is not asked.
+Links to other machines are not checked.
 """
 
 import re

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every program that the documentation shows is run, as a reader would run it.
+"""The tests run every program in the documentation, as a reader would run it.
 
-Each page has a folder. A block with a name becomes a file in it; each Python block is run there, in
-order, must end well and say nothing on stderr. Of the others there is said, in a comment above:
+Each page has a folder. A block with a name becomes a file in it. Each Python block is run there, in
+order; it must succeed and write nothing to stderr. A comment above marks the other blocks:
 
-    sample: serves 8080         a server: it has to listen there (on another port, here), to answer
-                                an HTTP request or to echo a line, and to end by Ctrl-C
-    sample: logs                what it writes to stderr is the point of it
-    sample: output              not Python: what the block before it prints
-    sample: run                 a shell block without network that makes what later blocks need
+    sample: serves 8080         a server: it must listen there (on another port, here), answer an
+                                HTTP request or echo a line, and end on Ctrl-C
+    sample: logs                it is expected to write to stderr
+    sample: output              not Python: the output of the block before it
+    sample: run                 a shell block without network that later blocks depend on
     sample: fragment of PATH    an extract from a file of the repository
-    sample: needs Python 3.12   an earlier one skips it
+    sample: needs Python 3.12   an earlier version skips it
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def environment():
 
 
 def command(block, folder):
-    """What runs it."""
+    """Return the command that runs the block."""
     if block.language == "sh":
         # The shell's own process becomes the server, which gets the signal.
         return ["sh", "-ec", block.text if block.mark == "run" else f"exec {block.text}"]
@@ -69,7 +69,7 @@ def command(block, folder):
 
 
 def run(block, folder):
-    """What it prints, having ended well."""
+    """Run the block, which must succeed; return its output."""
     done = subprocess.run(
         command(block, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -88,7 +88,7 @@ def free_port():
 
 
 def answer(port):
-    """What the server on `port` says to a line that is an HTTP request as well."""
+    """Return the first line that the server on `port` sends in answer to an HTTP request."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return sock.makefile("rb").readline()

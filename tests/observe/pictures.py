@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Makes the pictures of docs/observing.md, from real runs: `make pictures`.
+"""Make the pictures of docs/observing.md from real runs: `make pictures`.
 
     python -m tests.observe.pictures [DIR]
 
-dashboard.png: the panels of examples/grafana/mgloop.json, from what a Prometheus has scraped of
-examples/aiohttp_metrics.py under a load that rises and falls. top.svg and top-mended.svg: what
-mgloop.top shows of examples/aiohttp_blocking.py. Needs prometheus, wrk, and matplotlib (the
-dependency group `bench`) beside what the tests need.
+dashboard.png: the panels of examples/grafana/mgloop.json, with data that Prometheus has scraped
+from examples/aiohttp_metrics.py under a load that rises and falls. top.svg and top-mended.svg: the
+output of mgloop.top for examples/aiohttp_blocking.py. The program needs prometheus, wrk and
+matplotlib (the dependency group `bench`) in addition to the tests' requirements.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ with contextlib.suppress(KeyboardInterrupt):
 
 
 def reports(folder, handler):
-    """What the watchdog has said after `handler` has been called once, with others about it."""
+    """Return the watchdog's reports after one call of `handler` among calls of other handlers."""
     path = folder / "app.py"
     path.write_text(APP)
     with subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What another thread has called, looked at while it calls and returns: the watchdog's view."""
+"""The watchdog's view of another thread's call stack, read while the thread calls and returns."""
 
 import itertools
 import threading
@@ -11,7 +11,7 @@ from mgloop.observe._pulse import calls_of
 
 pytestmark = pytest.mark.mgloop_only
 
-#: Who calls whom below.
+#: Function -> its caller.
 CALLERS = {"outer": "run", "middle": "outer", "inner": "middle"}
 
 
@@ -24,7 +24,7 @@ def middle(n):
 
 
 def test_a_thread_that_calls_and_returns():
-    """Without the GIL it does so meanwhile: walking its frames ended the process."""
+    """Without the GIL the thread runs during the read: walking its frames crashed the process."""
     over = threading.Event()
 
     def outer():

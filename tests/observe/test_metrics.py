@@ -194,7 +194,7 @@ def provider(reader):
 
 
 def collected(reader):
-    """name -> {attributes -> value} of what has been collected now."""
+    """Collect the metrics; return name -> {attributes -> value}."""
     data = reader.get_metrics_data()
     found = {}
     for resource in data.resource_metrics if data else ():
@@ -216,7 +216,7 @@ def test_opentelemetry_reads_what_stats_says(loop, reader, provider):
     assert found["mgloop.timers_pending"] == {main: 0}
     assert found["mgloop.connections.open"][(("kind", "tcp"), ("loop", "main"))] == 0
     assert found["mgloop.uptime"][main] > 0
-    absent = {"cpu", "running", "waiting"}  # it does not run, and has no timing
+    absent = {"cpu", "running", "waiting"}  # the loop does not run, and timing is disabled
     assert set(found) == {f"mgloop.{i.name}" for i in INSTRUMENTS if i.name not in absent}
 
 

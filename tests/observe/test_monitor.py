@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mgloop.monitor(): what it tells is what stats() says, and to nobody else than the user."""
+"""mgloop.monitor(): it reports the values of stats(), and answers only the same user."""
 
 import asyncio
 import json
@@ -192,18 +192,18 @@ def test_a_forked_child_lets_go_of_it(path):
         with pytest.raises(MonitorError, match="has no monitor"):
             monitor.find(child)
     with pytest.raises(MonitorError):
-        monitor.ask(path_of_child)  # nobody is waited for, though the child lives
+        monitor.ask(path_of_child)  # raises without waiting, although the child lives
     os.write(writing, b"x")
     os.waitpid(child, 0)
     os.close(reading)
     os.close(writing)
 
 
-# --- what is no monitor --------------------------------------------------------------------------
+# --- sockets of other programs -------------------------------------------------------------------
 
 
 def answering(path, answer):
-    """Another program's socket, which says `answer` to whoever connects."""
+    """Listen as another program would, and send `answer` to every client."""
 
     def serve():
         connection, _ = server.accept()

@@ -319,7 +319,7 @@ def test_without_rich(program, monkeypatch, capsys):
 
 
 def test_another_loop_where_the_former_was(program):
-    """Its numbers are less: it is told as a new one."""
+    """Its counters are smaller, so it is reported as a new loop."""
     report = monitor.ask(program[1])
     (told, *_) = report.loops
     older = told.stats.delta(told.stats)  # all 0

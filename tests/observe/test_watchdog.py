@@ -31,7 +31,7 @@ THRESHOLD = 0.1
 
 
 class Stalls(list):
-    """A callback that keeps what it is told."""
+    """A callback that records its arguments."""
 
     def __call__(self, stall):
         self.append(stall)
@@ -43,7 +43,7 @@ def stalls():
 
 
 def watched(stalls, main, **options):
-    """Run main() with a watchdog; what it has reported."""
+    """Run main() with a watchdog that reports to `stalls`."""
 
     async def outer():
         with mgloop.watchdog(THRESHOLD, callback=stalls, **options):
@@ -123,7 +123,7 @@ def test_a_repr_that_fails_is_not_the_end_of_it(stalls, caplog):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with CPython 3.12")
 def test_a_task_that_ends_at_once(loop):
-    """It has no coroutine then, and the watchdog may have got it when it still had."""
+    """An ended task lacks a coroutine, and the watchdog may have read the task before its end."""
 
     async def at_once():
         pass
@@ -174,7 +174,7 @@ def test_native_code_that_keeps_the_gil(stalls):
 
 @pytest.mark.skipif(not has_gil(), reason="a Python that always has its GIL")
 def test_native_code_that_takes_the_gil_again_at_once(stalls):
-    """Between the two it is to be had for a moment only: whoever looks must not let go of it."""
+    """The GIL is free only briefly between the calls, so the watchdog must not release it."""
     keeps_the_gil = ctypes.PyDLL(None).usleep
 
     async def main():
@@ -306,7 +306,7 @@ def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls)
 
 
 def test_a_fork_while_the_watchdog_looks(loop_kind):
-    """Its thread is not in the child, nor what that had locked just then."""
+    """The child lacks the watchdog's thread, and must not inherit the locks that it held."""
     support.run_python(
         loop_kind,
         """
@@ -412,7 +412,7 @@ def run_program(value, goes_on=0.2):
 
 @pytest.mark.parametrize("goes_on", [0.2, 0])
 def test_an_unchanged_program(goes_on):
-    """Also if the process ends with what has held it up."""
+    """The stall is reported even if the process ends with it."""
     done = run_program("0.1", goes_on)
     assert done.stdout == "done\n"
     assert re.search(r"mgloop\.watchdog .* was held up for 0\.\d+ s", done.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Child processes: started, fed, read, signalled, waited for, and leaving nothing behind."""
+"""Child processes: starting, writing to, reading from, signalling and waiting, without leaks."""
 
 import asyncio
 import errno
@@ -179,7 +179,7 @@ async def test_communicate(loop):
 
 @on_loop
 async def test_communicate_24_megabytes(loop):
-    """In and out at once: neither pipe may stop the other."""
+    """Input and output run concurrently: neither pipe may block the other."""
     message = support.pattern(24_000_000)
     process = await asyncio.create_subprocess_exec(*CAT, stdin=PIPE, stdout=PIPE)
     out, _ = await asyncio.wait_for(process.communicate(message), 50)
@@ -209,7 +209,7 @@ async def test_input_that_the_child_does_not_want(loop, reported):
     del process
     gc.collect()
     if not support.COMMUNICATE_IS_SILENT:
-        # One future that nobody asks, in asyncio's own part, whatever the loop.
+        # asyncio's own code leaves one future that is never awaited, on every loop.
         for context in reported.pop_all():
             assert context["message"] == "Future exception was never retrieved"
             assert isinstance(context["exception"], BrokenPipeError)

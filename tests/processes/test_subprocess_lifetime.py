@@ -137,7 +137,7 @@ def test_without_pidfd_and_without_wake_up(loop_factory, monkeypatch):
     with pytest.raises(RuntimeError, match="made with enable_wakeup=False"):
         loop.run_until_complete(asyncio.create_subprocess_exec("sleep", "1000"))
     loop.run_until_complete(support.turns(3))
-    # Nobody could tell of its end: it was ended, and is not left behind as a zombie.
+    # The loop cannot notice the child's end, so it has killed and reaped the child.
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
     loop.close()

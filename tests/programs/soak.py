@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A soak: connections of every temper, over and over, and then an account of what is left.
+"""A soak test: connections with different behaviour, repeatedly, and then a check for leaks.
 
     python tests/programs/soak.py --seconds 180
 
-Workers run scenarios at random, TCP, UNIX and TLS alike: echo, half-close, abort from either end,
-reset, reading paused at random, a peer that never reads, one byte at a time, cancellation in the
-middle, servers that come and go, and a thread that calls in.  Every byte that ought to arrive is
-compared.  It fails if a byte is wrong, if anything reaches the loop's exception handler, if there
-is a descriptor more at the end than at the beginning, or if the memory in use grows after the
+Workers run random scenarios over TCP, UNIX sockets and TLS: echo, half-close, abort from either
+end, reset, reading paused at random, a peer that never reads, one byte at a time, cancellation in
+the middle, servers that start and stop, and a thread that calls the loop.  All received data is
+compared.  The test fails if a byte is wrong, if the loop's exception handler is called, if there
+are more descriptors at the end than at the beginning, or if the memory in use grows after the
 warm-up.  tests/programs/test_soak.py runs it for a few seconds.
 """
 
@@ -36,7 +36,7 @@ ROUGH = (ConnectionError, asyncio.IncompleteReadError)
 
 
 class Server:
-    """Does what the first byte says: Echo, Hash to the end, Abort, Flood, or Sip (read slowly)."""
+    """Acts by the first byte: Echo, Hash to the end, Abort, Flood, or Sip (read slowly)."""
 
     live: ClassVar[set] = set()
 
@@ -133,7 +133,7 @@ class Soak(Mix):
 
     @contextlib.asynccontextmanager
     async def connected(self, mood, *, tls=True):
-        """The streams of a connection to some server, which is told `mood`; closed at the end."""
+        """Connect to a random server, send it `mood`, yield the streams; close them at the end."""
         connectors = list(self.connectors)
         if tls and self.tls_server is not None:
             connectors.append(self.connect_tls)
@@ -165,7 +165,7 @@ class Soak(Mix):
                 assert await reader.readexactly(len(message)) == message
 
     async def half_close(self):
-        """Write, half-close, and get the hash of everything from a server that may dawdle."""
+        """Write, half-close, and get the hash of all data from a server that may read slowly."""
         mood = self.random.choice([b"H", b"S"])
         async with self.connected(mood, tls=False) as (reader, writer):
             message = self.message()

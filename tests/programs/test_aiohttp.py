@@ -23,7 +23,7 @@ aiohttp = pytest.importorskip("aiohttp")
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "aiohttp_hello.py"
 
-#: What the program prints as the loop that it runs on begins with this.
+#: The beginning of the program's line about its loop.
 LOOPS = {"asyncio": "Event loop: asyncio.", "mgloop": "Event loop: mgloop."}
 
 
@@ -52,7 +52,7 @@ class Server:
     def finish(self):
         """Wait for the end, which must be an orderly one."""
         out, err = self.process.communicate(timeout=support.PATIENCE)
-        # That something was slow is said in debug mode, and is no failure on a busy machine.
+        # Debug mode reports slow callbacks, which is not a failure on a busy machine.
         err = re.sub(r"^Executing .* took [0-9.]+ seconds\n", "", err, flags=re.MULTILINE)
         assert (self.process.returncode, out, err) == (0, "Stopped.\n", "")
 
@@ -188,7 +188,7 @@ async def test_an_idle_server_stops_at_once(loop, loop_kind, signum):
 
 @on_loop
 async def test_graceful_shutdown_loses_no_response(loop, loop_kind):
-    """What was begun before the signal is finished after it; new connections are refused."""
+    """Requests begun before the signal are finished after it; new connections are refused."""
     with running(loop_kind) as server:
         size = 30_000_000
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=3 * support.PATIENCE))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The ways to make a program run on mgloop: run(), new_event_loop(), install(), the policy.
 
-Each program is a fresh interpreter with every warning an error, because install() promises that
-none reaches its user on any version, and because what it installs is global.
+Each program runs in a fresh interpreter with every warning turned into an error. install() promises
+that its user sees no warning on any version, and its effect is global.
 """
 
 import asyncio

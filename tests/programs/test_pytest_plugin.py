@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin, with the plugins that run asynchronous tests, those that are installed.
+"""The pytest plugin, together with the installed plugins that run asynchronous tests.
 
-Each test writes a project into a temporary folder and runs pytest on it in a process of its own,
-where the plugin is found by its entry point as in any project, and where an event loop policy that
-stayed behind would disturb no other test.
+Each test writes a project into a temporary folder and runs pytest on it in a separate process.
+There pytest finds the plugin by its entry point, as in any project, and a leftover event loop
+policy cannot affect other tests.
 """
 
 import textwrap

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""examples/threads_echo.py: several loops behind one port, and an end in good order."""
+"""examples/threads_echo.py: several loops on one port, and an orderly shutdown."""
 
 import pathlib
 import re

@@ -39,7 +39,7 @@ KINDS = [
 
 
 def outcome(function, *args, **kwargs):
-    """What a call returns, or the type and number of what it raises."""
+    """Return the result of a call, or the type and number of its exception."""
     try:
         return function(*args, **kwargs)
     except OSError as exc:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """sock_recv, sock_recv_into and sock_sendall: coroutines over the user's own stream sockets.
 
-Connecting and accepting, datagrams, files, bad input, and the many lives of one descriptor number
-are in the files beside this one.
+The neighbouring files cover connecting and accepting, datagrams, files, bad input, and the reuse of
+a descriptor number.
 """
 
 import array
@@ -405,7 +405,7 @@ class TestCancellation:
         run(main())
 
     def test_a_second_recv_takes_over(self, loop, run, socketpair):
-        """As in asyncio, one waits at a time; cancelling the one taken over hurts nobody."""
+        """As in asyncio, only one call waits at a time; cancelling the replaced one is harmless."""
         left, right = socketpair
 
         async def main():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The sock_* methods with bad input, and over the many lives of one descriptor number.
+"""The sock_* methods with bad input, and with reused descriptor numbers.
 
-The user keeps the socket: closes it when it likes, gives its number away, duplicates it, uses it
-from two tasks or with two loops. What the loop knows of a number must not outlive the socket.
+The user owns the socket, and may close it at any time, give its number away, duplicate it, or use
+it from two tasks or two loops. The loop's state for a number must not outlive the socket.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class TestBadInput:
 
 
 class TestLives:
-    """One number, many sockets: what was known of the former must not apply to the latter."""
+    """One number, many sockets: the state of an old socket must not apply to a new one."""
 
     def test_closed_after_a_wait_and_used_again(self, loop, run):
         """The kernel forgets the registration with close(); the loop must not trust its memory."""
@@ -321,7 +321,7 @@ class TestLives:
 
     @pytest.mark.mgloop_only  # over asyncio the reader takes the place of the call
     def test_a_call_that_ends_after_its_loop(self, loop_factory, socketpair):
-        """While somebody else has had the same socket watched."""
+        """In the meantime a reader and a writer were registered for the same socket."""
         loop = loop_factory()
 
         async def receive():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Several loops in several threads of one process, and calls from any thread into any loop.
 
-With the GIL or without, each loop is as if it were alone: what is posted arrives once and in the
-order of its thread, and what the loops read is not mixed up. MGLOOP_THREADS_CALLS says how many
-calls the counting tests make (`make threads` makes a million).
+With the GIL or without it, loops do not affect each other: each submitted call runs once and in the
+order of its thread, and data of different loops is not mixed up. MGLOOP_THREADS_CALLS sets the
+number of calls of the counting tests (`make threads` makes a million).
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class TestPosting:
                 pass
 
             for thread in threads:
-                thread.run(nothing())  # behind all that was posted
+                thread.run(nothing())  # runs after all submitted calls
         wanted = list(range(each))
         assert all(got == wanted for per_loop in arrived for got in per_loop)
 
@@ -269,7 +269,7 @@ class TestPosting:
 
 class TestCancelling:
     def test_either_it_runs_or_it_was_cancelled(self, loop_kind):
-        """Whoever comes first: the loop's thread, or who cancels."""
+        """Either the loop's thread or the cancelling thread is first."""
         if loop_kind == "asyncio" and sys.version_info < (3, 14):
             pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
         with loop_threads(loop_kind, 1) as [thread]:
@@ -316,7 +316,7 @@ class TestCancelling:
             assert not any(reference() for reference in references)
 
     def test_while_the_loop_is_closed(self, loop_kind):
-        """Of what was called by the loop's own thread; one of the two lets go of it."""
+        """Calls from the loop's own thread are cancelled; only one thread drops their arguments."""
 
         class Argument:
             pass
@@ -574,11 +574,11 @@ class TestSideBySide:
         assert not any(reference() for reference in references)
 
 
-# --- looked at meanwhile -------------------------------------------------------------------------
+# --- statistics from other threads ---------------------------------------------------------------
 
 
 def counts(loop):
-    """Whatever of its accounts may only rise, by name."""
+    """Yield the loop's counters that never decrease, by name."""
     for name, spent in loop.callback_times().items():
         yield (name, "times"), spent.times
         yield (name, "seconds"), spent.seconds
@@ -595,7 +595,7 @@ def counts(loop):
 
 
 async def transfer(size):
-    """So many bytes over TCP, both ends on this loop."""
+    """Send `size` bytes over TCP, with both ends on this loop."""
     over = asyncio.get_running_loop().create_future()
 
     async def serve(reader, writer):
@@ -663,7 +663,7 @@ class TestObserving:
         assert stalls == []
 
 
-# --- what must not be done -----------------------------------------------------------------------
+# --- misuse --------------------------------------------------------------------------------------
 
 
 class TestMisuse:
@@ -710,7 +710,7 @@ class TestMisuse:
 
     @pytest.mark.mgloop_only
     def test_closed_by_one_and_run_by_another(self, loop_kind):
-        """One of them has its way, and the other is told; asyncio does not look."""
+        """One thread succeeds, and the other gets an error; asyncio does not check."""
 
         def outcome(action):
             try:
@@ -731,7 +731,7 @@ class TestMisuse:
             assert loop.is_closed()
 
     def test_forked_while_other_threads_run_loops(self, loop_kind):
-        """The child has a loop of its own; those of the other threads are nobody's there."""
+        """The child makes its own loop; the threads of the other loops do not exist there."""
         if not hasattr(os, "fork"):
             pytest.skip("no fork()")
         support.run_python(

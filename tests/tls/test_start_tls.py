@@ -35,7 +35,7 @@ async def upgrade(loop, recorder, context, **kwargs):
 
 
 class HandshakeByHand:
-    """A TLS client over a plain socket, so that a test can choose when what is sent."""
+    """A TLS client over a plain socket, so that a test controls when data is sent."""
 
     def __init__(self, loop, context, sock):
         self.loop = loop
@@ -48,7 +48,7 @@ class HandshakeByHand:
         self.hello = self.outgoing.read()
 
     async def run(self, function, *args):
-        """Call a method of the TLS object until it has what it needs."""
+        """Call a method of the TLS object until it has all the data it needs."""
         while True:
             try:
                 result = function(*args)

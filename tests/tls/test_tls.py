@@ -317,7 +317,7 @@ async def test_the_peer_says_goodbye(loop, contexts):
 
 @on_loop
 async def test_the_peer_leaves_without_goodbye(loop, contexts):
-    """An end of stream without close_notify: what came before is delivered, then it ends."""
+    """An end of stream without close_notify: earlier data is delivered, then the stream ends."""
 
     class Greeting(Recorder):
         def connection_made(self, transport):

@@ -16,7 +16,7 @@ import pytest
 import support
 from peers import Recorder, connected_pair, on_loop, open_server, port_of
 
-#: What there is to be called; whoever runs these tests may have chosen.
+#: The engine in use, which the environment may have selected.
 USUAL = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
 
 #: OpenSSL's options, which the ssl module does not name (the latter since 3.12).
@@ -45,7 +45,7 @@ def contexts(client_ssl_context, server_ssl_context):
 
 
 async def engines(loop, contexts):
-    """Who is called on the client's side and on the server's, data having gone both ways."""
+    """Exchange data both ways; return the engines of the client's and the server's transport."""
     client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         ours.write(b"question")
@@ -141,7 +141,7 @@ async def test_methods_of_ssl_object_that_are_replaced_for_all_are_called(
 
 @on_loop
 async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificate):
-    """Not what it is called, but what it makes, decides."""
+    """The objects that the context makes decide, not its name."""
     only_mgloop(loop)
 
     class Context(ssl.SSLContext):
@@ -207,7 +207,7 @@ def test_no_descriptor_is_left_for_the_first_connection():
 
 
 IMPOSTORS = {
-    # A tracer's function that hands on to the library's.
+    # A tracer's function that calls the library's.
     "SSL_read": """
         #define _GNU_SOURCE
         #include <dlfcn.h>
@@ -215,7 +215,7 @@ IMPOSTORS = {
             return ((int (*)(void *, void *, int)) dlsym(RTLD_NEXT, "SSL_read"))(ssl, room, size);
         }
     """,
-    # A library that lies about what it is.
+    # A library that reports a wrong version.
     "OpenSSL_version_num": """
         unsigned long OpenSSL_version_num(void) { return 0x90000000; }
     """,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""TLS connections that nobody holds any more are collected, whatever they were doing.
+"""TLS connections without outside references are collected, whatever their state.
 
-Most of what the application keeps about a connection hangs on its transport and in context
-variables that are set in callbacks: knots that only the garbage collector can untie, and only if
-it sees every thread of them.
+Most objects that an application keeps for a connection are referred to by its transport and by
+context variables set in callbacks. These are reference cycles that only the garbage collector can
+break, and only if every reference in the cycle is visible to it.
 """
 
 import asyncio

@@ -294,7 +294,7 @@ for Odd.answer in (-1, -10**9, 10**9, 10**30, None, "text", 0):
 
 
 def test_the_collector_of_another_thread(loop_kind):
-    """Connections that nobody holds are collected wherever the collector happens to run."""
+    """Unreferenced connections are collected in whichever thread the collector runs."""
     run_misuse(
         loop_kind,
         """

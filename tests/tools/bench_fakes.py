@@ -62,7 +62,7 @@ class _Silent(_Connected):
 
 
 class LyingLoop(_Faulty):
-    """Answers at once, with the right number of the wrong bytes."""
+    """Answers immediately, with the right number of wrong bytes."""
 
     protocol = _Liar
 

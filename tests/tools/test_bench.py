@@ -101,7 +101,7 @@ class TestStatistics:
         assert stats.paired_ratios(reference, subject, lower_is_better=False) == [0.5, 0.5]
 
     def test_ratios_of_what_is_not_positive_do_not_exist(self):
-        # uvloop's timers fire early: a negative lateness has no ratio.
+        # uvloop's timers fire early, and no ratio exists for a negative lateness.
         assert stats.paired_ratios({0: -200.0}, {0: 50.0}, lower_is_better=True) == []
 
     def test_spread_of_a_control(self):
@@ -341,7 +341,7 @@ class Quiet:
 
 
 class TestRunner:
-    """The order of measurements and what follows from failures, with fakes that measure nothing."""
+    """The order of measurements and the effect of failures, with fakes that measure nothing."""
 
     def run(self, monkeypatch, behave, *, rounds=2, time_limit=None, names=("echo/a",)):
         monkeypatch.setattr(sys, "stderr", Quiet())

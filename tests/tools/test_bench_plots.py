@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The benchmarks' pictures: colours, sizes, what is cut off, and that no label lies on another."""
+"""The benchmarks' pictures: colours, sizes, cut-off parts, and labels that do not overlap."""
 
 import itertools
 import re
@@ -97,7 +97,7 @@ class TestColours:
     def test_the_distance(self):
         assert colours.distance("#123456", "#123456") == 0
         assert colours.distance("#000000", "#ffffff") == pytest.approx(100, abs=0.1)
-        # What only eyes with all cones tell apart is near.
+        # Colours that only eyes with all cones can distinguish count as near.
         assert colours.distance("#ff0000", "#7f7f00") < 25
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The benchmarks' command line, end to end, on asyncio and on loops with known faults.
 
-Each test runs ``python -m bench`` as a user would, with windows so short that the figures mean
-nothing: what is asserted is what the harness notices, keeps and says.
+Each test runs ``python -m bench`` as a user would. The windows are so short that the figures mean
+nothing; the tests check which faults the harness detects, keeps and reports.
 """
 
 import importlib.util
@@ -227,7 +227,7 @@ def test_a_wrapped_loop_is_measured_where_its_transports_are(tmp_path):
     assert {s["workload"] for s in samples(found, "asyncio")} == {
         "micro/sleep-0", "echo/protocol-1k-c1",
     }  # fmt: skip
-    # Its create_server() is the wrapper's, which cannot; where it has none of its own it is absent.
+    # The wrapper's create_server() fails; suites without the wrapper's transports leave it out.
     assert [(s["workload"], s["status"]) for s in samples(found, "over")] == [
         ("echo/protocol-1k-c1", "unsupported")
     ]

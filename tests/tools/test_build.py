@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The build: how Mongoose and llhttp are obtained, what a failure says, what distributions hold.
+"""The build: obtaining Mongoose and llhttp, error messages, and the contents of distributions.
 
-fetch.py is run as meson runs it, as a program, from a copy in a temporary folder. Nothing here
-needs a network: pip is pointed at source distributions that the tests make, and told to use nothing
-else.
+The tests run fetch.py as meson does, as a program, from a copy in a temporary folder. They need no
+network: pip uses only source distributions that the tests make.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ FETCH = THIRDPARTY / "fetch.py"
 
 @dataclass(frozen=True)
 class Library:
-    """What the tests know of a library; the paths are those in the source distribution."""
+    """A library under test; the paths are those in its source distribution."""
 
     key: str
     name: str
@@ -133,7 +132,7 @@ def genuine(library):
 
 @pytest.fixture
 def repository():
-    """The repository, for questions to git; a source distribution has none."""
+    """Return the repository for git commands; skip the test in a source distribution."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("needs a git checkout")
     return ROOT
@@ -206,7 +205,7 @@ def test_fetches_once_and_verifies_ever_after(library, copy, genuine, tmp_path):
         ("PIP_REQUIRE_HASHES", "1"),
         ("PIP_CHECK_BUILD_DEPENDENCIES", "1"),
         ("PIP_BUILD_CONSTRAINT", "{here}/constraints.txt"),
-        # pip tells its child where the back-end lies, by a variable that another pip would believe.
+        # pip passes the back-end's path to its child in a variable that another pip would also use.
         ("_PYPROJECT_HOOKS_BACKEND_PATH", "{here}"),
         ("PYTHONPATH", "{here}"),
     ],
@@ -345,7 +344,7 @@ def test_folder_with_another_version_is_an_error(library, copy, genuine, tmp_pat
 
 @pytest.fixture
 def read_only(copy):
-    """Make the copy read-only, for this user or for anybody."""
+    """Make the copy read-only; skip the test for root, because root may write anyway."""
     if os.geteuid() == 0:
         pytest.skip("root may write to every folder")
     copy.chmod(0o555)
@@ -460,7 +459,7 @@ def native_file(tmp_path, binaries):
 
 
 def test_build_without_headers_says_so_before_it_looks_at_cython(tmp_path):
-    """meson's own check of Cython needs the headers too, and must not be what is told of."""
+    """meson's own check of Cython needs the headers too, but must not be the reported error."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sysconfig\n"
         "get_paths = sysconfig.get_paths\n"
@@ -538,7 +537,7 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     pytest.importorskip("mesonpy", reason="needs meson-python")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-    # meson packs what is committed: a throw-away repository with the files as they are now.
+    # meson packs committed files, so make a temporary repository with the current files.
     tree = tmp_path / "tree"
     listed = git("ls-files", "-co", "--exclude-standard", "-z", cwd=repository).split("\0")
     for name in listed:
@@ -562,7 +561,7 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     # Neither an index nor a local copy: the distribution has to have all that it needs.
     build = tmp_path / "build"
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", tmp_path)
-    # What the compiler makes of it is not the question here, and takes most of the time.
+    # The test does not depend on the generated code, and optimisation takes most of the time.
     options += (f"-Cbuild-dir={build}", "-Csetup-args=-Doptimization=0")
     built = run(sys.executable, "-m", "pip", "wheel", *options, sdist, PATH=path)
     assert built.returncode == 0, built.stdout + built.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""tools/trywheel.py: what it says and runs. (Real trees: `make try-wheel`.)"""
+"""tools/trywheel.py: its messages and commands. (Real trees: `make try-wheel`.)"""
 
 import importlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""tools/wheels.py: who can build, for whom, what a wheel may need. (Real ones: `make wheels`.)"""
+"""tools/wheels.py: interpreters, platforms, a wheel's dependencies. (Real ones: `make wheels`.)"""
 
 import importlib.util
 import io
@@ -75,7 +75,7 @@ def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
 
 
 def test_a_pyconfig_for_each_processor(tmp_path):
-    """As Debian has it: zig must find it where it does not look for the C library's headers."""
+    """As on Debian: zig must find it in a folder that it does not search for C headers."""
     include = tmp_path / "include" / "python3.11"
     own = tmp_path / "include" / "x86_64-linux-gnu" / "python3.11"
     for folder in include, own:

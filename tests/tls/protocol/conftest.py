@@ -3,10 +3,10 @@
 
 Every test runs as ``[asyncio]``, ``[mgloop]`` and ``[mgloop_ssl]``: on asyncio's loop with
 ``asyncio.sslproto.SSLProtocol``, which proves the test, and with ``SSLProtocol`` of mgloop.tls,
-which calls OpenSSL directly or by way of the ssl module.
-The peer is an ``ssl.SSLObject`` and the transport below a recorder, so a test says exactly which
-bytes arrive together. What needs sockets is in test_ssl_sockets.py; TLS over mgloop's own
-transports is in ../test_tls.py and ../test_start_tls.py.
+which calls OpenSSL directly or through the ssl module.
+The peer is an ``ssl.SSLObject`` and the transport below is a recorder, so a test decides exactly
+which bytes arrive together. Tests that need sockets are in test_ssl_sockets.py; TLS over mgloop's
+own transports is in ../test_tls.py and ../test_start_tls.py.
 """
 
 import asyncio

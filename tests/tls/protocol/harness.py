@@ -94,7 +94,7 @@ class BufferedApp(asyncio.BufferedProtocol):
 
 
 class Below(asyncio.Transport):
-    """The transport below: keeps what is written, and what is done to it."""
+    """The transport below: records the written data and the calls of its methods."""
 
     def __init__(self):
         super().__init__(extra={"peername": "somebody"})
@@ -168,7 +168,7 @@ class Connection:
                 pass
             self.arrive(self.sent_by_peer())
             self.incoming.write(self.below.take())
-        # The tickets that a TLS 1.3 server sends behind the handshake.
+        # The tickets that a TLS 1.3 server sends after the handshake.
         assert self.heard() == b""
         return self
 
@@ -176,13 +176,13 @@ class Connection:
         return self.outgoing.read()
 
     def peer_says(self, *messages):
-        """What the peer sends for these, a record or more each."""
+        """Return the bytes that the peer sends for the messages, at least one record each."""
         for message in messages:
             self.peer.write(message)
         return self.sent_by_peer()
 
     def arrive(self, data):
-        """Give the protocol what comes from the socket, as a transport does."""
+        """Pass data from the socket to the protocol, as a transport does."""
         while data:
             buffer = self.proto.get_buffer(-1)
             size = min(len(data), len(buffer))
@@ -191,7 +191,7 @@ class Connection:
             data = data[size:]
 
     def heard(self):
-        """What the peer can decrypt of all that was sent since."""
+        """Return the data that the peer can decrypt from the bytes sent since the last call."""
         self.incoming.write(self.below.take())
         chunks = []
         try:

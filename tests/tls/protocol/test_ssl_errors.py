@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Callbacks that raise: what is reported, and what still happens afterwards.
+"""Callbacks that raise: the reports, and the state of the connection afterwards.
 
 An ordinary exception ends the connection, once, and is reported as asyncio.sslproto reports it.
-SystemExit and KeyboardInterrupt end run_forever(), here: get through to the transport below. When
-the loop runs again, the connection goes on from where it was, and nothing is lost.
+SystemExit and KeyboardInterrupt end run_forever(); in these tests they reach the transport below.
+When the loop runs again, the connection continues where it stopped, without loss.
 """
 
 import asyncio
@@ -377,7 +377,7 @@ def test_leaving_in_connection_made_with_data_behind_the_handshake(prepare, loop
 @pytest.mark.parametrize("where", ["pause_writing", "resume_writing"])
 @pytest.mark.parametrize("sizes", [[100], [100] * 50, [300_000, 5], [5, 300_000, 70_000]])
 def test_leaving_in_flow_control(connect_failing, loop, failure, where, sizes):
-    """Nothing is lost of what was written, and nothing sent twice."""
+    """The written data is neither lost nor sent twice."""
     connection = connect_failing(where, failure)
     app = connection.app
     below, proto = connection.below, connection.proto

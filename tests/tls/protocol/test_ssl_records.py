@@ -254,7 +254,7 @@ def test_an_empty_buffer_is_an_error(connect, kind, reported):
 
 
 def test_get_buffer_that_sets_another_protocol(connect):
-    """What was asked for is still the old one's, though the new one takes no buffers."""
+    """The requested buffer still belongs to the old protocol; the new one is unbuffered."""
 
     class Leaving(BufferedApp):
         successor = None
@@ -287,7 +287,7 @@ def test_the_applications_buffer_is_not_held(connect):
 
         def buffer_updated(self, nbytes):
             self.data += self.buffer[:nbytes]
-            # BufferError if somebody still had an export of it.
+            # Raises BufferError if the buffer still had an export.
             self.buffer.clear()
 
     app = Growing()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What needs sockets or counts what is left behind."""
+"""Tests that need sockets or count leaked objects."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The handshake, the ends of a connection, and what is done inside callbacks."""
+"""The handshake, the ends of a connection, and calls inside callbacks."""
 
 import asyncio
 import gc
@@ -138,7 +138,7 @@ def test_writes_during_the_handshake_wait_for_its_end(loop, prepare):
         connection.arrive(connection.sent_by_peer())
         connection.incoming.write(connection.below.take())
     assert connection.heard() == b"onetwothree"
-    # start_tls() does not tell the application that it is connected.
+    # start_tls() does not call the application's connection_made().
     assert app.events == []
     connection.lose()
     assert app.events == ["lost"]

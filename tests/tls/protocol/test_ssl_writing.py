@@ -141,7 +141,7 @@ def test_writes_of_one_connection_inside_a_callback_of_another(connect):
 
 
 class Liar(bytearray):
-    """Its length is not the size of what it lends."""
+    """A buffer whose len() differs from its real size."""
 
     claim = 0
 
@@ -487,7 +487,7 @@ def test_an_ssl_object_of_the_users_own(connect, contexts):
 
 
 class Sparing(ssl.SSLObject):
-    """Takes no more than a part of what it is given."""
+    """Writes only the first part of the given data."""
 
     def write(self, data):
         return super().write(bytes(data)[:100])

@@ -28,7 +28,7 @@ def authority():
 
 
 def contexts():
-    """Two ``ssl.SSLContext``: of a server on localhost, and of a client that trusts (only) it."""
+    """Return two ``ssl.SSLContext``: a localhost server's, and that of a client that trusts it."""
     issuer = authority()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     issuer.issue_cert("localhost").configure_cert(server)
@@ -38,14 +38,14 @@ def contexts():
 
 
 def write(folder, issuer):
-    """cert.pem and key.pem of a server on this machine, in `folder`."""
+    """Write cert.pem and key.pem of a server on this machine to `folder`."""
     leaf = issuer.issue_cert("localhost", "127.0.0.1")
     (folder / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
     (folder / "key.pem").write_bytes(leaf.private_key_pem.bytes())
 
 
 def trusting(issuer):
-    """A client's ``ssl.SSLContext`` that trusts (only) whom `issuer` has certified."""
+    """Return a client's ``ssl.SSLContext`` that trusts only certificates of `issuer`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     issuer.configure_trust(context)
     return context
@@ -56,7 +56,7 @@ def openssl(folder, *arguments):
 
 
 def kind_of(name):
-    """What openssl calls a name of this form."""
+    """Return openssl's type for a name of this form."""
     if "@" in name:
         return "email"
     return "IP" if all(c in "0123456789abcdef.:" for c in name) else "DNS"
@@ -114,7 +114,7 @@ class Authority:
 
 class Leaf:
     def __init__(self, authority, key, certificate):
-        self.authority = authority  # whose folder they lie in
+        self.authority = authority  # its folder contains the files
         self.key, self.certificate = key, certificate
 
     @property

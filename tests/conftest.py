@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Fixtures that every test of mgloop shares.
+"""The fixtures that all tests of mgloop share.
 
-A test that asks for ``loop`` or ``loop_factory`` runs twice, as ``[asyncio]`` and as ``[mgloop]``:
-the standard library's loop proves the test, mgloop has to pass the proven test. Mark a test
-``mgloop_only`` when the behaviour exists nowhere else.
+A test that requests ``loop`` or ``loop_factory`` runs twice, as ``[asyncio]`` and as ``[mgloop]``:
+the standard library's loop proves the test, and mgloop has to pass the proven test. Mark a test
+``mgloop_only`` if only mgloop has the behaviour.
 
-The fixtures also audit. When a test is over, its loops must be closed, no task may be pending, no
-exception may have reached the loop's exception handler that the test did not ask for, and the
-process must hold the descriptors that it held before. A leak therefore fails the test that made
-it, not a later one.
+The fixtures also check for leaks. After a test its loops must be closed and no task may be pending.
+The loop's exception handler must not have received an unexpected exception, and the process must
+have the same descriptors as before. A leak therefore fails the test that caused it, not a later
+one.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ import support
 LOOP_KINDS = ("asyncio", "mgloop")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the option
 def pytest_configure(config):
     if support.SLOWNESS != 1 and config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * support.SLOWNESS
-    # As the background job of a script does, and what tests start and interrupt then would, too.
+    # A script's background job ignores SIGINT, and the programs started by tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")
@@ -91,27 +91,27 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen():
-    # The audit collects garbage after each test; frozen, the modules' objects cost it nothing.
+    # The fixtures collect garbage after each test; gc.freeze() excludes the modules' objects.
     gc.collect()
     gc.freeze()
 
 
 class Reported:
-    """The contexts that the loop's exception handler got, and the claim that none is unexpected.
+    """The contexts that the loop's exception handler received.
 
-    A test that provokes a report takes it with :meth:`pop`; a report left at the end of the test
-    fails it.
+    A test that provokes a report removes it with :meth:`pop`. The test fails if a report remains at
+    its end.
     """
 
     def __init__(self):
         self.contexts = []
 
     def record(self, loop, context):
-        """The handler to hand to ``loop.set_exception_handler``."""
+        """Record a context; this is the argument of ``loop.set_exception_handler``."""
         self.contexts.append(context)
 
     def pop(self, exception=None):
-        """Take the oldest context; with a type, one whose exception is an instance of it."""
+        """Remove and return the oldest context; its exception must be an `exception`, if given."""
         assert self.contexts, "nothing was reported to the loop's exception handler"
         context = self.contexts.pop(0)
         if exception is not None:
@@ -119,7 +119,7 @@ class Reported:
         return context
 
     def pop_all(self):
-        """Take every context so far."""
+        """Remove and return all contexts so far."""
         contexts, self.contexts = self.contexts, []
         return contexts
 
@@ -130,7 +130,7 @@ class Reported:
 
 @pytest.fixture
 def reported():
-    """Reports to the exception handler of ``loop``: see :class:`Reported`."""
+    """Return the reports to the exception handler of ``loop``: see :class:`Reported`."""
     return Reported()
 
 
@@ -160,13 +160,13 @@ def loop_factory(request, loop_kind):
 
 @pytest.fixture
 def loop(loop_factory, reported):
-    """An open loop that is not running; closed and audited when the test is over."""
+    """Yield an open loop that is not running; close and check it after the test."""
     loop = loop_factory()
     loop.set_exception_handler(reported.record)
     yield loop
     pending = support.finish(loop)
     assert loop.is_closed()
-    # Lost futures and tasks report when they are collected.
+    # Lost futures and tasks report their exceptions when they are collected.
     gc.collect()
     reported.check()
     assert not pending, f"tasks still pending when the test was over: {pending}"
@@ -174,41 +174,41 @@ def loop(loop_factory, reported):
 
 @pytest.fixture
 def run(loop):
-    """``run(awaitable)`` runs ``loop`` until it is done and returns its result."""
+    """Return ``run(awaitable)``, which runs ``loop`` until it is done and returns its result."""
     return loop.run_until_complete
 
 
 @pytest.fixture
 def debug_loop(loop):
-    """``loop`` in debug mode."""
+    """Return ``loop`` in debug mode."""
     loop.set_debug(True)
     return loop
 
 
 @pytest.fixture
 def socketpair():
-    """Two connected, non-blocking AF_UNIX stream sockets."""
+    """Yield two connected, non-blocking AF_UNIX stream sockets."""
     with support.nonblocking_socketpair() as pair:
         yield pair
 
 
 @pytest.fixture
 def tcp_pair():
-    """Two connected, non-blocking TCP sockets on 127.0.0.1."""
+    """Yield two connected, non-blocking TCP sockets on 127.0.0.1."""
     with support.nonblocking_tcp_pair() as pair:
         yield pair
 
 
 @pytest.fixture
 def short_path():
-    """A path short enough for AF_UNIX."""
+    """Yield a path that is short enough for AF_UNIX."""
     with tempfile.TemporaryDirectory(prefix="s") as folder:
         yield os.path.join(folder, "socket")
 
 
 @pytest.fixture(scope="session")
 def certificate_authority():
-    """A throw-away certificate authority (``trustme.CA``)."""
+    """Return a temporary certificate authority (``trustme.CA``)."""
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)
     return certificates.authority()
@@ -216,13 +216,13 @@ def certificate_authority():
 
 @pytest.fixture(scope="session")
 def server_certificate(certificate_authority):
-    """A ``trustme.LeafCert`` for localhost, 127.0.0.1 and ::1."""
+    """Return a ``trustme.LeafCert`` for localhost, 127.0.0.1 and ::1."""
     return certificate_authority.issue_cert("localhost", "127.0.0.1", "::1")
 
 
 @pytest.fixture
 def server_ssl_context(server_certificate):
-    """An ``ssl.SSLContext`` for servers on localhost."""
+    """Return an ``ssl.SSLContext`` for servers on localhost."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_certificate.configure_cert(context)
     return context
@@ -230,7 +230,7 @@ def server_ssl_context(server_certificate):
 
 @pytest.fixture
 def client_ssl_context(certificate_authority):
-    """An ``ssl.SSLContext`` for clients, which trusts (only) ``server_ssl_context``."""
+    """Return an ``ssl.SSLContext`` for clients, which trusts only ``server_ssl_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     certificate_authority.configure_trust(context)
     return context

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loops by name: how the tests, and the programs that they start, make and unmake them.
+"""Loops by name: creation and shutdown, for the tests and for the programs that they start.
 
-Apart from support.py, which is for tests, so that a program of a few lines need not import pytest.
+This module is separate from support.py so that a short program need not import pytest.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import selectors
 
 
 def new_loop(kind, **kwargs):
-    """A new loop of `kind` ("asyncio" or "mgloop"); the keywords are mgloop's."""
+    """Return a new loop of `kind` ("asyncio" or "mgloop"); the keywords are mgloop's."""
     if kind == "asyncio":
         assert not kwargs, "asyncio's loop takes no keywords"
         return asyncio.SelectorEventLoop(selectors.DefaultSelector())
@@ -20,14 +20,14 @@ def new_loop(kind, **kwargs):
 
 
 def kind_of(loop):
-    """The kind of `loop`, as :func:`new_loop` takes it."""
+    """Return the kind of `loop`, as :func:`new_loop` takes it."""
     return type(loop).__module__.partition(".")[0]
 
 
 def finish(loop):
-    """Wind `loop` down as ``asyncio.Runner`` does, and close it.
+    """Shut `loop` down as ``asyncio.Runner`` does, and close it.
 
-    Returns the tasks that were pending although the loop had time to finish them.
+    Return the tasks that were pending although the loop had time to finish them.
     """
     if loop.is_closed():
         return set()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Both ends of a connection under test.
 
-Recorder and BufferedRecorder are protocols that write down, in order, everything a transport does
-to them, and check by themselves what no transport may do: call connection_made or connection_lost
-twice, or deliver anything outside the time between the two.  raw_connection() makes the other end
-a plain socket, so that a test can do to the transport what no well-behaved peer does: reset it,
-never read, send one byte at a time.
+Recorder and BufferedRecorder are protocols that record all calls of a transport, in order.  They
+also check the order: connection_made and connection_lost must be called once, and all other calls
+must come between these two.  raw_connection() makes the other end a plain socket, so that a test
+can act as an ill-behaved peer: reset the connection, never read, send one byte at a time.
 
-Everything here runs in the loop's thread; a protocol lives as long as its test.
+All of this runs in the loop's thread; a protocol lives as long as its test.
 """
 
 import asyncio
@@ -35,12 +34,12 @@ needs_close_clients = pytest.mark.skipif(
     not hasattr(asyncio.Server, "close_clients"),
     reason="Server.close_clients came with CPython 3.13",
 )
-#: Server.wait_closed really waits for the clients since 3.12.1, which reworked Server for it.
+#: Whether Server.wait_closed really waits for the clients, as it does since 3.12.1.
 WAIT_CLOSED_WAITS = "self._sockets" not in inspect.getsource(asyncio.Server.wait_closed)
 
 
 def on_loop(test):
-    """Decorate a coroutine function: a test that runs it on the fixture `loop`."""
+    """Turn a coroutine function into a test that runs it on the fixture `loop`."""
 
     @functools.wraps(test)
     def run_test(loop, **fixtures):
@@ -50,23 +49,25 @@ def on_loop(test):
 
 
 def skip_on_asyncio(loop_kind, defect):
-    """Skip the standard library's half of a test, which it fails because of `defect`."""
+    """Skip asyncio's half of a test, which fails because of `defect` of the standard library."""
     if loop_kind == "asyncio":
         pytest.skip(f"the standard library of this version: {defect}")
 
 
 def skip_where_asyncio_forgets_a_transport(loop_kind):
-    """Skip asyncio's half where it closes the socket of a transport that it could not make
-    (gh-153133, since 3.14.8): it remembers the transport by that number, and refuses the next
-    socket that gets it."""
+    """Skip asyncio's half if it closes the socket of a transport whose creation failed.
+
+    Since 3.14.8 (gh-153133) it then still has the transport under the descriptor's number, and
+    refuses the next socket with that number.
+    """
     if "sock.close()" in inspect.getsource(asyncio.BaseEventLoop._create_connection_transport):
         skip_on_asyncio(loop_kind, "closes a socket and remembers its number")
 
 
 def skip_if_failing_callbacks_leak(loop_kind):
-    """Skip asyncio's half where its interpreter keeps memory for each callback that fails.
+    """Skip asyncio's half if its interpreter leaks memory for each callback that fails.
 
-    3.13 without the GIL: 351 blocks for each 800 in a program of nothing else.
+    3.13 without the GIL leaks 351 blocks per 800 such callbacks in a minimal program.
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED") and sys.version_info < (3, 14):
         skip_on_asyncio(loop_kind, "keeps some memory for each callback that fails")
@@ -82,16 +83,16 @@ def skip_if_pipes_keep_reading(loop_kind):
 
 
 def skip_if_sockets_keep_reading(loop_kind):
-    """Skip asyncio's half where a socket that is paused in connection_made() is read all the same.
+    """Skip asyncio's half if a socket that is paused in connection_made() is still read.
 
-    The transport asks itself whether it is paused since that has moved into its base class.
+    Since is_reading() moved into its base class, the transport checks whether it is paused.
     """
     if "is_reading" not in vars(asyncio.selector_events._SelectorTransport):
         skip_on_asyncio(loop_kind, "reads on though it was paused in connection_made()")
 
 
 class _Events:
-    """What both recorders share: the log of events and the futures that tests wait for."""
+    """The base of both recorders: the log of events and the futures that tests wait for."""
 
     def __init__(self, loop, *, keep_open=False):
         self.loop = loop
@@ -147,7 +148,7 @@ class _Events:
         self._grown.set()
 
     async def got(self, count):
-        """Wait until `count` bytes have arrived in all and return everything received."""
+        """Wait until `count` bytes have arrived in total; return all received data."""
         while len(self.received) < count:
             assert not self.lost.done(), f"connection lost after {len(self.received)} bytes"
             assert not self.eof.done(), f"end of stream after {len(self.received)} bytes"
@@ -167,7 +168,7 @@ class Recorder(_Events, asyncio.Protocol):
 
 
 class BufferedRecorder(_Events, asyncio.BufferedProtocol):
-    """A BufferedProtocol that records; `size` is the length of the buffer it lends."""
+    """A BufferedProtocol that records; `size` is the length of its buffer."""
 
     def __init__(self, loop, *, size=1024, keep_open=False):
         super().__init__(loop, keep_open=keep_open)
@@ -209,10 +210,10 @@ def reset(sock):
 
 @contextlib.asynccontextmanager
 async def raw_connection(loop, protocol, *, small=False):
-    """A transport for `protocol` and the plain socket at its other end: (transport, socket).
+    """Yield a transport for `protocol` and the plain socket at its other end.
 
-    `small` asks for small kernel buffers on both sides.  Whatever the test has left open is
-    aborted and closed at the end.
+    `small` sets small kernel buffers on both sides.  At the end the transport is aborted and the
+    socket closed, if the test has not done it.
     """
     with support.nonblocking_tcp_pair() as (ours, peer):
         if small:
@@ -230,7 +231,7 @@ async def raw_connection(loop, protocol, *, small=False):
 
 @contextlib.asynccontextmanager
 async def open_server(loop, factory, host="127.0.0.1", port=0, **kwargs):
-    """A server that is closed, and awaited, at the end."""
+    """Yield a server; close it, and wait for that, at the end."""
     server = await loop.create_server(factory, host, port, **kwargs)
     try:
         yield server
@@ -241,7 +242,7 @@ async def open_server(loop, factory, host="127.0.0.1", port=0, **kwargs):
 
 @contextlib.asynccontextmanager
 async def connected_pair(loop, client, server, *, client_ssl=None, server_ssl=None):
-    """Two transports on the same loop, connected over TCP, for two recorders."""
+    """Yield two transports on the same loop, connected over TCP, for two recorders."""
     async with open_server(loop, lambda: server, ssl=server_ssl) as listener:
         hostname = "localhost" if client_ssl else None
         await loop.create_connection(
@@ -259,7 +260,7 @@ async def connected_pair(loop, client, server, *, client_ssl=None, server_ssl=No
 
 
 async def assert_idle(seconds=0.3):
-    """Check that the process uses hardly any CPU time while nothing happens."""
+    """Check that the process uses hardly any CPU time without events."""
     before = time.process_time()
     await asyncio.sleep(seconds)
     spent = time.process_time() - before
@@ -267,12 +268,12 @@ async def assert_idle(seconds=0.3):
 
 
 def port_of(server):
-    """The port that a server listens on (its first socket's)."""
+    """Return the port that a server's first socket listens on."""
     return server.sockets[0].getsockname()[1]
 
 
 async def read_exactly(loop, sock, count):
-    """Read `count` bytes from a non-blocking socket, or as many as come before its end."""
+    """Read `count` bytes from a non-blocking socket, or fewer if the stream ends."""
     data = bytearray()
     while len(data) < count and (
         chunk := await loop.sock_recv(sock, min(count - len(data), 2**18))

@@ -18,7 +18,7 @@ GROWTH = 12 * 2**20  # bytes of resident memory: a leak of 1 KiB per connection 
 
 
 def resident(pid="self"):
-    """The resident memory of a process, in bytes."""
+    """Return the resident memory of a process in bytes."""
     if pid == "self":
         gc.collect()
     with open(f"/proc/{pid}/statm") as statm:
@@ -26,9 +26,9 @@ def resident(pid="self"):
 
 
 class Mix:
-    """Runs scenarios; `random` is for these as well, `counts` how often each has been run."""
+    """Runs scenarios, which also use `random`; `counts` has the number of runs of each."""
 
-    #: Of one scenario, in seconds.
+    #: The time limit of one scenario, in seconds.
     PATIENCE = 60
 
     def __init__(self):
@@ -36,11 +36,11 @@ class Mix:
         self.counts = collections.Counter()
 
     def scenarios(self):
-        """Coroutine functions; one that is there twice is run twice as often."""
+        """Return coroutine functions; one that is listed twice runs twice as often."""
         raise NotImplementedError
 
     def memory(self):
-        """Bytes that should not grow."""
+        """Return a number of bytes that must not grow."""
         return resident()
 
     async def work(self, deadline, first):
@@ -55,7 +55,7 @@ class Mix:
             self.counts[scenario.__name__] += 1
 
     async def round(self, seconds):
-        """Each at least once, if there is the time, and then at random."""
+        """Run each scenario at least once, if there is time, and then random ones."""
         deadline = time.monotonic() + seconds
         first = self.scenarios()
         for scenario in first:
@@ -70,7 +70,7 @@ class Mix:
         before = self.memory()
         await self.round(seconds * (1 - WARM_UP))
         if self.memory() - before > GROWTH:
-            # A short warm-up may have been too short; a leak goes on.
+            # The warm-up may have been too short; only a leak continues to grow.
             before = self.memory()
             await self.round(seconds * (1 - WARM_UP))
         return before

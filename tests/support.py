@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Helpers that the tests import: audits, sockets, peers in threads, callbacks, subprocesses.
 
-Nothing here knows mgloop, and nothing here is a fixture (those are in conftest.py); loops.py has
-the few helpers that a program started by a test wants too. Version differences are decided by
-looking for the feature, never by comparing version numbers, so that a backport cannot make a mark
-wrong.
+This module does not depend on mgloop and contains no fixtures (those are in conftest.py). loops.py
+has the few helpers that programs started by a test also need. Marks for version differences check
+for the feature instead of comparing version numbers, so that a backport cannot make a mark wrong.
 """
 
 import array
@@ -31,14 +30,14 @@ from loops import kind_of as kind_of
 from loops import new_loop as new_loop
 from loops import turn as turn
 
-#: How much longer things may take: a free-threaded CPython 3.13 yields its core 1,800 times while
-#: it starts and ends, which are seconds where others want that core.
+#: A factor for time limits: a free-threaded CPython 3.13 yields its core 1,800 times while it
+#: starts and ends, which takes seconds if other processes use that core.
 SLOWNESS = 3 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1
 
-#: Seconds after which a helper stops waiting for what should take milliseconds.
+#: Seconds after which a helper stops waiting for an event that should take milliseconds.
 PATIENCE = 30.0 * SLOWNESS
 
-#: More than the socket buffers of both ends hold: TCP's for sending grows to 4 MiB.
+#: More bytes than the socket buffers of both ends hold: TCP's send buffer grows to 4 MiB.
 BIG = 8 * 1024 * 1024
 
 needs_no_dev_mode = pytest.mark.skipif(
@@ -263,7 +262,7 @@ def in_thread(function, *args):
 
 
 class UntruthfulInt(int):
-    """An int whose comparison operators answer as if its value were 250."""
+    """An int whose comparison operators behave as if its value were 250."""
 
     def __lt__(self, other):
         return other > 250
@@ -279,7 +278,7 @@ class UntruthfulInt(int):
 
 
 class WitnessSocket(socket.socket):
-    """A socket whose methods add their names to `called` of its class."""
+    """A socket whose methods add their names to the class attribute `called`."""
 
     called = frozenset()
 
@@ -320,7 +319,7 @@ class WrappingSocket:
 
 
 class Calls:
-    """A callback that counts its calls and may do something at each."""
+    """A callback that counts its calls and may run an action at each."""
 
     def __init__(self, action=None):
         self.args = []
@@ -339,11 +338,11 @@ class Calls:
 
 
 class RecordingProtocol(asyncio.Protocol):
-    """A protocol that keeps what happens to it.
+    """A protocol that records its calls.
 
     `events` are the names of the callbacks in order (repeated ``data_received`` are one entry),
-    `data` the bytes received; `made`, `ended` and `lost` are futures for connection_made (the
-    transport), eof_received (None) and connection_lost (its argument). With `keep_open`,
+    `data` contains the received bytes. `made`, `ended` and `lost` are futures for connection_made
+    (the transport), eof_received (None) and connection_lost (its argument). With `keep_open`,
     eof_received asks the transport to stay open.
     """
 
@@ -382,7 +381,7 @@ class RecordingProtocol(asyncio.Protocol):
         self.lost.set_result(exc)
 
     async def received(self, count):
-        """Wait until `count` bytes are there; they are removed from `data` and returned."""
+        """Wait until `data` has `count` bytes; remove and return them."""
         await wait_until(lambda: len(self.data) >= count)
         head = bytes(self.data[:count])
         del self.data[:count]
@@ -407,7 +406,7 @@ def run(main, **kwargs):
 
 
 def python_command(kind, code, *options):
-    """The argument list that runs `code` in a fresh interpreter with a loop of `kind` at hand."""
+    """Return the arguments that run `code` in a fresh interpreter, with a loop of `kind`."""
     preamble = _PREAMBLE.format(tests=os.path.dirname(os.path.abspath(__file__)), kind=kind)
     return [sys.executable, *options, "-c", preamble + textwrap.dedent(code)]
 
@@ -435,9 +434,10 @@ def run_python(kind, code, *options, returncode=0, env=None):
 
 
 class Program:
-    """`code` in a fresh interpreter, talked to line by line; killed at the end if it still runs.
+    """Runs `code` in a fresh interpreter and communicates with it line by line.
 
-    A context manager. The program has what :func:`run_python` gives it.
+    A context manager, which kills the program at the end if it still runs. The program has the same
+    names as with :func:`run_python`.
     """
 
     def __init__(self, kind, code, *options):
@@ -447,7 +447,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Ctrl-C at the terminal of the test run is not meant for it.
+            # Ctrl-C at the terminal of the test run must not reach the program.
             start_new_session=True,
         )
 
@@ -471,6 +471,6 @@ class Program:
         self.process.send_signal(number)
 
     def wait(self):
-        """Wait for the end; (exit status, rest of stdout, stderr)."""
+        """Wait for the end; return (exit status, rest of stdout, stderr)."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err

@@ -31,7 +31,7 @@ LOOP_KINDS = ("asyncio", "mgloop")
 def pytest_configure(config):
     if support.SLOWNESS != 1 and config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * support.SLOWNESS
-    # A script's background job ignores SIGINT, and the programs started by tests would inherit that.
+    # A script's background job ignores SIGINT, and programs started by tests would inherit this.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "mgloop_only: the behaviour is mgloop's own; skip asyncio")

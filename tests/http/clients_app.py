@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The application that test_clients.py has served: a path for each thing that a client can do.
+"""The application of test_clients.py, with a path for each feature of a client.
 
-It stands apart from the tests because other servers can serve it as well:
+It is separate from the tests because other servers can serve it as well:
 `uvicorn --app-dir tests/http clients_app:app` is the control.
 """
 
@@ -58,7 +58,7 @@ async def echo(scope, receive, send):
 
 
 async def duplex(scope, receive, send):
-    """Sends each piece back before it asks for the next one."""
+    """Send each piece of the body back before receiving the next one."""
     await send({"type": "http.response.start", "status": 200})
     async for piece in pieces(receive):
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -71,7 +71,7 @@ async def refuse(scope, receive, send):
 
 
 async def unpack(scope, receive, send):
-    """The server leaves codings to the application."""
+    """Decompress the body, because the server leaves content codings to the application."""
     body = await whole(receive)
     if dict(scope["headers"]).get(b"content-encoding") == b"gzip":
         body = gzip.decompress(body)
@@ -89,7 +89,7 @@ async def pack(scope, receive, send):
 
 
 async def stream(scope, receive, send):
-    """Ten pieces."""
+    """Send ten pieces."""
     await send({"type": "http.response.start", "status": 200})
     for number in range(10):
         await send({"type": "http.response.body", "body": b"%d;" % number, "more_body": True})
@@ -98,12 +98,12 @@ async def stream(scope, receive, send):
 
 
 async def zeros(scope, receive, send):
-    """As many as the query says."""
+    """Send as many zeros as the query says."""
     await answer(send, bytes(int(scope["query_string"])))
 
 
 async def for_ever(scope, receive, send):
-    """Until the client goes; then a note of it, named by the query."""
+    """Send until the client disconnects; then make the note that the query names."""
     await send({"type": "http.response.start", "status": 200})
     gone = asyncio.ensure_future(receive())
     try:
@@ -118,7 +118,7 @@ async def for_ever(scope, receive, send):
 
 
 async def swallow(scope, receive, send):
-    """Takes a body; a note of how it ended, named by the query."""
+    """Read the body; make a note, named by the query, of how it ended."""
     size = 0
     name = scope["query_string"].decode()
     try:
@@ -134,7 +134,7 @@ async def swallow(scope, receive, send):
 
 
 async def redirect(scope, receive, send):
-    """To /scope and /echo, the ways that ask for GET and for the same method."""
+    """Redirect to /scope and /echo, with status codes for GET and for the same method."""
     same = scope["path"].endswith("/same")
     status, to = (307, b"/echo") if same else (302, b"/scope")
     await answer(send, b"elsewhere", status, [(b"location", to)])
@@ -191,7 +191,7 @@ async def accept(receive, send, **more):
 
 
 async def ws_echo(scope, receive, send):
-    """Returns messages until the client goes; a note of how, named by the query."""
+    """Echo messages until the client disconnects; make a note, named by the query, of how."""
     await accept(receive, send, headers=[(b"x-served", b"yes")])
     while (message := await receive())["type"] == "websocket.receive":
         await send({**message, "type": "websocket.send"})
@@ -200,14 +200,14 @@ async def ws_echo(scope, receive, send):
 
 
 async def ws_close(scope, receive, send):
-    """Closes, by code and reason of the query: CODE,REASON."""
+    """Close with the code and reason of the query: CODE,REASON."""
     code, _, reason = scope["query_string"].decode().partition(",")
     await accept(receive, send)
     await send({"type": "websocket.close", "code": int(code), "reason": reason})
 
 
 async def ws_second(scope, receive, send):
-    """Takes the second of the protocols that are offered, and sends it."""
+    """Accept the second of the offered subprotocols, and send its name."""
     protocol = scope["subprotocols"][1]
     await accept(receive, send, subprotocol=protocol)
     await send({"type": "websocket.send", "text": protocol})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop serve` as a process of its own, for tests: started, listened to, signalled, ended.
+"""Run `mgloop serve` as a separate process in tests: start it, read its output, signal it, end it.
 
-All waiting is for a line of its output or for its end, with a time-out that a loaded machine does
+A test waits only for a line of the output or for the end, with a timeout that a loaded machine does
 not reach.
 """
 
@@ -20,10 +20,10 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-#: Seconds for anything that includes the start of a process.
+#: Seconds for any operation that includes the start of a process.
 PATIENCE = 45.0
 
-#: GET / says which process answers; /gate waits for /open or SIGUSR1; /env/NAME; /stuck blocks.
+#: GET / answers with the process id; /gate waits for /open or SIGUSR1; /env/NAME; /stuck blocks.
 APPLICATION = """
 import asyncio, os, signal, threading
 
@@ -64,14 +64,14 @@ async def app(scope, receive, send):
 
 
 def environment(changes=None):
-    """This process's environment without what would configure the server."""
+    """Return this process's environment without the variables that configure the server."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("MGLOOP_SERVE_", "LISTEN_"))
         and name not in ("WEB_CONCURRENCY", "FORWARDED_ALLOW_IPS", "NO_COLOR", "FORCE_COLOR")
     }
-    # Tests wait for lines, which a pipe would keep back until the end.
+    # Tests wait for lines, which Python would buffer until the end when stdout is a pipe.
     ours = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
     return {**kept, **ours, **(changes or {})}
 
@@ -94,7 +94,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ctrl-C at the terminal of the test run is not meant for it.
+            # Ctrl-C at the terminal of the test run must not reach the command.
             start_new_session=True,
             **popen,
         )
@@ -114,7 +114,7 @@ class Command:
         return self
 
     def __exit__(self, *exc_info):
-        # The whole session: workers as well, if the test has failed half-way.
+        # End the whole session, including workers, in case the test has failed half-way.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
@@ -126,7 +126,7 @@ class Command:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern):
-        """Read until a line that has `pattern`, which no earlier call has returned; the match."""
+        """Read lines until one, new since earlier calls, matches `pattern`; return the match."""
         deadline = time.monotonic() + PATIENCE
         while True:
             while self._seen < len(self.lines):
@@ -143,14 +143,14 @@ class Command:
             self.lines.append(line)
 
     def url(self):
-        """Wait until it serves; where."""
+        """Wait until the command serves; return the address."""
         return self.wait_for(r"Serving on (\S+?),? ")[1]
 
     def send(self, number):
         self.process.send_signal(number)
 
     def end(self):
-        """Wait for its end, and that of its output; the exit status."""
+        """Wait for the end of the process and of its output; return the exit status."""
         status = self.process.wait(PATIENCE)
         while (line := self._queue.get(timeout=PATIENCE)) is not None:
             self.lines.append(line)
@@ -163,7 +163,7 @@ class Command:
 
 
 def fails(*arguments, cwd, status, **options):
-    """Run a command that must end by itself with `status`; its lines of output."""
+    """Run a command that must end by itself with `status`; return its lines of output."""
     with Command(*arguments, cwd=cwd, **options) as command:
         assert command.end() == status, command.output
         return command.lines
@@ -181,7 +181,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def connect(url, context=None):
-    """An http.client connection to the server at `url`."""
+    """Return an http.client connection to the server at `url`."""
     if url.startswith("unix:"):
         return UnixConnection(url.removeprefix("unix:"))
     parts = urlsplit(url)
@@ -191,7 +191,7 @@ def connect(url, context=None):
 
 
 def get(url, path="/", context=None):
-    """The body of a GET, which must succeed, on a connection of its own."""
+    """Send a GET, which must succeed, on a new connection; return the response's body."""
     with contextlib.closing(connect(url, context)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -202,7 +202,7 @@ def get(url, path="/", context=None):
 
 @contextlib.contextmanager
 def pending(url, path):
-    """A GET that has been sent; gives a function that waits for its (status, body)."""
+    """Send a GET; return a function that waits for its (status, body)."""
     with contextlib.closing(connect(url)) as connection:
         connection.request("GET", path)
 

@@ -34,31 +34,31 @@ DEFAULTS = {
 
 
 class Client:
-    """One connection, by streams of the loop's."""
+    """One connection, which uses the loop's streams."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
 
     async def send(self, data, *, bytewise=False):
-        """Send it; byte by byte if it is short, else in short pieces."""
+        """Send the data, byte by byte if it is short, otherwise in short pieces."""
         step = len(data) if not bytewise else 1 if len(data) < 2000 else 997
         if bytewise:
-            await asyncio.sleep(0.01)  # the server has accepted by then
+            await asyncio.sleep(0.01)  # the server has accepted the connection by then
         for i in range(0, len(data), step or 1):
             self.writer.write(data[i : i + step])
-            for _ in range(2 if bytewise else 0):  # turns of the loop that is the server's as well
+            for _ in range(2 if bytewise else 0):  # iterations of the loop, the server's too
                 await asyncio.sleep(0)
         await self.writer.drain()
 
     async def head(self):
-        """The head of the next response: the status, and the headers as a dict of str."""
+        """Return the status and the headers (a dict of str) of the next response."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         version, status, _ = head[0].split(" ", 2)
         assert version == "HTTP/1.1"
         return int(status), dict(line.split(": ", 1) for line in head[1:-2])
 
     async def response(self, *, method="GET"):
-        """The next response: (status, headers, body)."""
+        """Return the next response: (status, headers, body)."""
         status, headers = await self.head()
         if method == "HEAD" or status in (204, 304) or status < 200:
             body = b""
@@ -79,7 +79,7 @@ class Client:
         return await self.response(method=method)
 
     async def ended(self):
-        """The server closes, and sends nothing before."""
+        """Wait until the server closes, which must not send more data."""
         assert await self.reader.read() == b""
 
 
@@ -101,7 +101,7 @@ class Serving:
         return client
 
     async def one(self, text, **how):
-        """The response to `text` over a connection of its own."""
+        """Send `text` over a new connection; return the response."""
         client = await self.connect()
         return await client.request(text, **how)
 
@@ -130,7 +130,7 @@ async def answer(send, body=b"", status=200, headers=()):
 
 
 async def send_often(send, message):
-    """With no pause but those that send() itself makes."""
+    """Send repeatedly, with no pause except those in send() itself."""
     for _ in range(10_000):
         await send(message)
 
@@ -146,7 +146,7 @@ async def read_body(receive):
 
 
 class Recording:
-    """An application that notes each request, and echoes its body."""
+    """An application that records each request, and echoes its body."""
 
     def __init__(self):
         self.scopes = []

@@ -35,7 +35,7 @@ def body(data=b"", more=False):
 
 
 def sized(payload):
-    """An application that says the length of its response and sends it in one piece."""
+    """Return an application that declares the response's length and sends it in one piece."""
     headers = [(b"content-length", b"%d" % len(payload))]
     return app_of({**START, "headers": headers}, body(payload))
 
@@ -290,7 +290,7 @@ class Text(str):
 
 
 class Clearing:
-    """True as the last piece is, and empties its message when that is asked."""
+    """The `more_body` of a last piece, which empties its message when its truth value is tested."""
 
     def __init__(self, message):
         self.message = message
@@ -378,7 +378,7 @@ async def test_a_response_that_goes_wrong_is_cut(loop, case, caplog):
 @pytest.mark.parametrize("end", ["raises", "returns", "times out", "is cancelled"])
 @on_loop
 async def test_a_response_of_no_length_that_is_cut_does_not_look_whole(loop, end, caplog):
-    """To HTTP/1.0 the end of the connection is the end of the body."""
+    """In HTTP/1.0 the end of the connection is the end of the body."""
     received = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -453,7 +453,7 @@ def is_cancelled():
 @pytest.mark.parametrize("act", [exits, is_cancelled])
 @on_loop
 async def test_what_ends_no_server(loop, caplog, act):
-    """Nor is it passed over in silence; as with uvicorn."""
+    """The exception does not end the server, and is logged; as with uvicorn."""
 
     async def app(scope, receive, send):
         if scope["path"] == "/":
@@ -513,7 +513,7 @@ async def test_a_head_that_is_refused_leaves_nothing(loop):
 
 @on_loop
 async def test_what_makes_the_headers_may_send_something_itself(loop):
-    """Another response, or the one that they are of."""
+    """The iterator sends another response, or the response that the headers belong to."""
     begun = asyncio.Event()
     sends = []
 
@@ -762,7 +762,7 @@ async def test_a_body_in_pieces(loop):
 
 @on_loop
 async def test_a_body_that_nobody_receives_is_not_kept(loop):
-    """Reading stops: the client's sending is held up."""
+    """The server stops reading, which holds up the client."""
     go_on = asyncio.Event()
     got = []
 
@@ -805,7 +805,7 @@ async def test_expect_continue(loop, receives):
 
 @on_loop
 async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
-    """As long as the head has not been written, which is when the application waits."""
+    """The application waits while the head has not been written yet."""
 
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]})
@@ -923,7 +923,7 @@ async def test_a_body_that_the_application_leaves(loop):
 
 @on_loop
 async def test_a_large_body_that_the_application_leaves(loop):
-    """The response arrives although the client is cut off."""
+    """The response arrives although the connection is then closed."""
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:
         client = await serving.connect()
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
@@ -963,7 +963,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
         assert (await receive())["type"] == "http.request"
         first = await receive()
         second = await receive()
-        # Each message is discarded, also one that would be an error.
+        # Each message is discarded, even one that would be an error.
         for message in (START, body(b"x"), START):
             await send(message)
         told.set_result((first, second))
@@ -979,7 +979,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
 
 @on_loop
 async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end(loop, caplog):
-    """Code after a response runs, but a response that never ends does not occupy the loop."""
+    """Code after a response runs, but a response that never ends does not block the loop."""
     caplog.set_level("DEBUG", "mgloop.http")
     turns = sends = 0
     ended = loop.create_future()
@@ -1017,7 +1017,7 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
 
 
 class Stream:
-    """A response as Starlette's StreamingResponse sends it, with a background task."""
+    """A response that is sent as by Starlette's StreamingResponse, with a background task."""
 
     def __init__(self, pieces):
         self.pieces = pieces
@@ -1173,7 +1173,7 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
 @pytest.mark.parametrize("sends", [True, False], ids=["sends", "returns"])
 @on_loop
 async def test_a_client_that_closes_as_the_answer_comes(loop, sends, caplog):
-    """The answer resets the connection, and the server cannot end its side of it."""
+    """The response provokes a reset, and the server cannot end its side of the connection."""
     clients = []
 
     async def app(scope, receive, send):
@@ -1242,7 +1242,7 @@ async def in_a_ring():
 @pytest.mark.parametrize("react", [in_other_words, in_a_group, unhashably, wrongly, in_a_ring])
 @on_loop
 async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog, react):
-    """It is logged if it says more than that."""
+    """The exception is logged if it is more than the disconnection."""
     ended = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -1510,7 +1510,7 @@ async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
 
 @on_loop
 async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
-    """Nothing is read then, though it may have come."""
+    """The server does not read then, although the body may have arrived."""
     (tmp_path / "file").write_bytes(bytes(20_000_000))
     begun = asyncio.Event()
     bodies = []
@@ -1693,7 +1693,7 @@ async def test_who_takes_too_long(loop, sent, config, expected):
 @pytest.mark.parametrize("answered", [False, True], ids=["", "answered"])
 @on_loop
 async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered):
-    """A byte at a time, it would hold the connection for hours."""
+    """Sent byte by byte, it would hold the connection for hours."""
 
     async def app(scope, receive, send):
         if answered:
@@ -1735,7 +1735,7 @@ async def test_trailers_give_the_next_request_no_less_time(loop):
 
 @on_loop
 async def test_the_first_head_is_timed_from_the_beginning(loop):
-    """Of the connection: its first byte does not bring more time."""
+    """The time starts with the connection: the first byte does not extend it."""
     async with Serving(loop, app_of(START, body(b"ok")), timeout_head=2) as serving:
         client = await serving.connect()
         began = loop.time()
@@ -1812,7 +1812,7 @@ async def test_who_does_not_read(loop):
                 await loop.sock_recv(sock, 65536)
             began = loop.time()
             assert await asyncio.wait_for(ended, 20)
-            # From then on, and not the whole time again since it had taken something once.
+            # The time starts at the last progress, and is not extended by earlier progress.
             assert 2.9 < loop.time() - began < 4.5
 
 
@@ -1827,7 +1827,7 @@ async def test_who_does_not_read(loop):
 )
 @on_loop
 async def test_who_reads_slowly_gets_all(loop, request_):
-    """In longer than the time-out, and than the server stays after its last response."""
+    """It takes longer than the timeout, and longer than the server waits after its last response."""
     payload = bytes(8 << 20)
     app = sized(payload)
     async with Serving(loop, app, timeout_write=1) as serving:
@@ -1850,7 +1850,7 @@ async def test_who_reads_slowly_gets_all(loop, request_):
 async def test_who_reads_nothing_of_a_little(
     loop, case, over_tls, server_ssl_context, client_ssl_context
 ):
-    """It is too little for the application to wait, and the kernel does not take it."""
+    """The response is too small to suspend the application, and the kernel does not accept it."""
     size = 500_000 if over_tls else 50_000  # a client over TLS reads in advance
 
     async def app(scope, receive, send):
@@ -1883,7 +1883,7 @@ async def test_who_reads_nothing_of_a_little(
 
 @on_loop
 async def test_who_reads_the_last_response_may_send_something(loop):
-    """It is not answered with a reset, which would overtake the rest."""
+    """The server must not answer with a reset, which would overtake the rest of the response."""
     payload = bytes(4 << 20)
     app = sized(payload)
     async with Serving(loop, app) as serving:
@@ -1902,7 +1902,7 @@ async def test_who_reads_the_last_response_may_send_something(loop):
 
 @on_loop
 async def test_who_has_sent_something_behind_the_last_request_gets_the_response(loop):
-    """Unread by the server when it closes, in the kernel of which the response still is."""
+    """The server closes with unread data, while the response is still in the kernel."""
     payload = bytes(60_000)
 
     async def app(scope, receive, send):
@@ -1928,7 +1928,7 @@ async def test_who_has_just_taken_a_response_is_not_idle(loop):
     async with Serving(loop, app, timeout_keep_alive=1, timeout_write=5) as serving:
         client = await serving.connect(limit=65536)
         await client.send(get())
-        await asyncio.sleep(1.7)  # the server looks after one second, and after two
+        await asyncio.sleep(1.7)  # the server checks after one second, and after two
         assert (await client.response())[2] == payload
         await asyncio.sleep(0.6)
         assert (await client.request(get()))[2] == payload
@@ -1994,7 +1994,7 @@ async def test_draining(loop):
 
 @on_loop
 async def test_draining_closes_after_a_response_that_had_begun(loop):
-    """It could not say that it would be the last."""
+    """That response could not announce that it would be the last."""
     go_on = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -2092,7 +2092,7 @@ async def test_the_access_log_of_what_is_cut_short(loop, caplog):
 
 @on_loop
 async def test_the_access_log_of_what_is_refused(loop):
-    """With the server's status, once, whatever the application says when it hears of it."""
+    """The log has the server's status, once, whatever the application does on the disconnect."""
     lines = []
     go_on = asyncio.Event()
 
@@ -2123,7 +2123,7 @@ async def test_the_access_log_of_what_is_refused(loop):
         await client.send(post.replace(b"large", b"later") + b"5\r\n12345\r\n")
         await asyncio.sleep(0.05)
         await client.send(b"1\r\n6\r\n0\r\n\r\n")
-        assert (await client.head())[0] == 200  # it had left before
+        assert (await client.head())[0] == 200  # the head was sent before the refusal
         await client.ended()
     refused = [("/busy", 503, True), ("/waits", 200, True), ("/large", 413, True)]
     assert lines[:3] == refused

@@ -261,7 +261,7 @@ def browsing(url, folder, *options):
             [
                 BROWSER,
                 "--headless=new",
-                "--no-sandbox",  # which root cannot have; the page is ours
+                "--no-sandbox",  # root cannot use the sandbox; the page is ours
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
                 "--no-first-run",
@@ -276,7 +276,7 @@ def browsing(url, folder, *options):
                 url,
             ],
             cwd=folder,
-            # A sanitizer that is preloaded for Python is not for it.
+            # A sanitizer that is preloaded for Python must not be loaded into the browser.
             env={
                 **{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
                 "HOME": str(folder),
@@ -285,7 +285,7 @@ def browsing(url, folder, *options):
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # it is many processes
+            start_new_session=True,  # the browser is many processes
         )
     try:
         yield
@@ -343,5 +343,5 @@ def test_a_browser(tmp_path, scheme):
     }
     assert offer.startswith("permessage-deflate")
     assert deflate.startswith("permessage-deflate")
-    # 80 requests and more, over six connections at a time and two WebSockets.
+    # 80 requests and more, over six concurrent connections and two WebSockets.
     assert ports < 40

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with an application, main.py."""
+    """Return a folder with an application, main.py."""
     write_app(tmp_path)
     return tmp_path
 
@@ -218,7 +218,7 @@ def test_so_are_the_classes_of_the_log_and_the_loop(folder, workers):
     }
     (folder / "log.json").write_text(json.dumps(table))
     arguments = ["--loop", "own:loop", "--log-config", "log.json", "--workers", workers]
-    # As with the command mgloop, this folder is not on the path by itself.
+    # As with the command mgloop, this folder is not on the path by default.
     options = {"cwd": folder, "options": ["-P"]}
     with Command("serve", "main:app", "--port", 0, *arguments, **options) as command:
         command.wait_for(r"^own\|mgloop .*\(loop: own:loop; ")
@@ -508,7 +508,7 @@ format=A|%(levelprefix)s|%(name)s|%(client_addr)s|%(request_line)s|%(status_code
     ("name", "text"), [("log.json", json.dumps(UVICORNS)), ("log.ini", UVICORNS_INI)]
 )
 def test_a_logging_configuration_of_uvicorn(folder, name, text):
-    """It has the effect that it has in uvicorn, which need not be installed."""
+    """It has the same effect as in uvicorn, which need not be installed."""
     (folder / name).write_text(text)
     with Command("serve", "main:app", "--port", 0, "--log-config", name, cwd=folder) as command:
         get(command.url(), "/x?y")
@@ -535,7 +535,7 @@ def test_the_least_that_is_logged_with_a_logging_configuration_of_uvicorn(folder
 
 @pytest.mark.parametrize("configured", [True, False])
 def test_a_filter_of_uvicorns_access_logger_counts(folder, configured):
-    """Applications add one to leave out the lines of health checks."""
+    """Applications add a filter to omit the lines of health checks."""
     (folder / "log.json").write_text(json.dumps(UVICORNS))
     write_app(
         folder,
@@ -589,7 +589,7 @@ def test_uvicorns_formatters_have_colours():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_lines_are_json(folder, workers):
-    """Also those of loggers without a handler, and of other processes."""
+    """Lines of loggers without a handler, and of other processes, are JSON as well."""
     write_app(
         folder,
         APPLICATION

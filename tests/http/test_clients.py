@@ -35,7 +35,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 MIB = 1024 * 1024
 
-#: Bytes that no compression makes less of, and every one of them in its place.
+#: Incompressible bytes, so that a misplaced byte is detected.
 BODY = os.urandom(10 * MIB)
 
 
@@ -48,7 +48,7 @@ def served(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Its `url`, and the path of its UNIX socket."""
+    """Yield an object with the server's `url` and the path of its UNIX socket."""
     folder = tmp_path_factory.mktemp("served")
     uds = folder / "sock"
     with served("--bind", "127.0.0.1:0", "--bind", f"unix:{uds}", folder=folder) as command:
@@ -60,7 +60,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory):
-    """Its `url`, the `folder` with cert.pem and ca.pem, and a `context` that trusts it."""
+    """Yield `url`, the `folder` with cert.pem and ca.pem, and a `context` that trusts them."""
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)
     folder = tmp_path_factory.mktemp("tls")
@@ -77,7 +77,7 @@ def tls_server(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch):
-    """Of the environment's proxies and settings, which the clients would follow."""
+    """Remove the environment's proxies and settings, which the clients would use."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             monkeypatch.delenv(name)
@@ -92,7 +92,7 @@ CURL = ("curl", "-q", "--silent", "--show-error", "--http1.1", "--max-time", str
 
 
 def curl(*arguments, stdin=b"", status=0):
-    """What curl writes to its output; it ends with `status`."""
+    """Return curl's output; check that it ends with `status`."""
     done = subprocess.run(
         [*CURL, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE
     )
@@ -101,7 +101,7 @@ def curl(*arguments, stdin=b"", status=0):
 
 
 def verbose(*arguments, stdin=b""):
-    """What curl writes to its output, and the lines that it has received and sent as heads."""
+    """Return curl's output, and the lines of the heads that it received and sent."""
     done = subprocess.run(
         [*CURL, "--verbose", *map(str, arguments)],
         input=stdin,
@@ -284,7 +284,7 @@ def test_curl_proxy_protocol(tmp_path):
 
 @needs_curl
 def test_curl_that_would_rather_have_http_2(server):
-    """It offers to go on with h2c, which is ignored."""
+    """curl offers an upgrade to h2c, which the server ignores."""
     if "HTTP2" not in curl("--version").decode():
         pytest.skip("this curl knows no HTTP/2")
     assert json.loads(curl("--http2", f"{server.url}/scope"))["http_version"] == "1.1"
@@ -340,7 +340,7 @@ def test_http_client_an_upload_that_is_cut_short(server):
 
 
 def test_http_client_requests_sent_ahead(server):
-    """No client library does: by hand."""
+    """No client library pipelines, so the test does it itself."""
     parts = urlsplit(server.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as sock:
         body = BODY[:39_999] + b"\n"
@@ -552,7 +552,7 @@ def test_httpx_bodies_and_redirects(server, httpx):
         packed = {"content-encoding": "gzip"}
         body = gzip.compress(b"a" * MIB)
         assert client.post("/unpack", content=body, headers=packed).content == b"a" * MIB
-        # It reads an answer that comes before it has sent all.
+        # The client reads a response that arrives before it has sent all.
         assert client.post("/refuse", content=BODY[:MIB]).status_code == 413
 
 
@@ -588,7 +588,7 @@ def address(url, path):
 
 @asynccontextmanager
 async def session(server, path="echo", **options):
-    """A connection by websockets, on the running loop."""
+    """Open a connection with websockets, on the running loop."""
     async with asyncio.timeout(PATIENCE):
         async with ws_connect(address(server.url, path), **options) as connection:
             yield connection
@@ -679,7 +679,7 @@ async def test_websockets_without_a_closing_handshake(loop, server):
 
 @on_loop
 async def test_websockets_sizes(loop, server):
-    """The client's limit, then the server's, of 16 MiB; compression does not hide a size."""
+    """The client's limit, then the server's, of 16 MiB; compression does not hide the real size."""
     async with session(server, max_size=1000) as connection:
         await connection.send(bytes(1001))
         with pytest.raises(ConnectionClosed) as closed:

@@ -74,7 +74,7 @@ def test_values_are_read(name, value, expected):
         ({"timeout_head": "nan"}, "timeout_head: 'nan' is not a number"),
         ({"limit_request_body": "10X"}, "limit_request_body: '10X' is not a size"),
         ({"uds_mode": "888"}, "uds_mode: '888' is not an octal mode"),
-        # Decimal, where octal is meant.
+        # A decimal number where an octal one is meant.
         ({"uds_mode": 660}, "uds_mode: 660 is not a file mode such as 0o660"),
         ({"backlog": 10**11}, "backlog: 100000000000 is more than 2147483647"),
         ({"limit_concurrency": 10**20}, "limit_concurrency: 100000000000000000000 is more than"),
@@ -232,7 +232,7 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
             MGLOOP_SERVE_PORT=99
             """
         ),
-        encoding="utf-8-sig",  # as some editors write it
+        encoding="utf-8-sig",  # some editors write this encoding
     )
     added = {}
     config = load({"env_file": str(file)}, {"KEPT": "old"}, update_environ=added.update)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The framing of WebSocket: messages whatever they are cut into, and every way to break the rules.
+"""WebSocket framing: messages split in every way, and every violation of the protocol.
 
-The framing that they are compared with is upgrading.frame(), Python's own decoder, and zlib.
+The results are compared with upgrading.frame(), Python's own decoder, and zlib.
 """
 
 import itertools
@@ -37,7 +37,7 @@ def rest(reader):
 
 
 def read(reader, *pieces):
-    """All that is in `pieces`, fed one by one."""
+    """Feed `pieces` one by one; return all frames."""
     found = []
     for piece in pieces:
         reader.feed(piece)
@@ -48,13 +48,13 @@ def read(reader, *pieces):
 
 
 def code_of(reader, *pieces):
-    """The code that reading `pieces` fails with; None if it does not."""
+    """Return the close code with which reading `pieces` fails, or None."""
     *_, last = read(reader, *pieces) or [(None,)]
     return last[1] if last[0] == FAILED else None
 
 
 def cut(data, places):
-    """`data` in pieces, cut at `places`."""
+    """Return `data` in pieces, split at `places`."""
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
@@ -257,7 +257,7 @@ def test_the_examples_of_the_rfc():
         "f248cdc9c90700",
         "f24805000000ffffcac9c90700",  # two blocks
         "000500faff48656c6c6f00",  # not compressed
-        "f348cdc9c90700",  # the block calls itself the last one
+        "f348cdc9c90700",  # the block claims to be the last one
     ):
         data = bytes.fromhex(payload)
         assert read(FrameReader(0, 15), frame(TEXT, data, rsv=4)) == hello
@@ -322,7 +322,7 @@ def test_memory_is_not_spent_on_what_a_header_only_announces():
 
 
 def plain_of(frames, decompressor):
-    """The opcode and the payload of a frame of a server's."""
+    """Return the opcode and the payload of a server's frame."""
     data = b"".join(frames)
     size, head = data[1], 2
     if size == 126:
@@ -444,7 +444,7 @@ def test_many_pieces_take_linear_time():
         reader.feed(b"%d" % (i % 10))
     began = time.process_time()
     assert reader.advance() == BINARY
-    assert time.process_time() - began < 2  # 0.05; 15 if it were quadratic
+    assert time.process_time() - began < 2  # 0.05; 15 with quadratic time
     assert reader.payload == b"0123456789" * (size // 10)
     assert reader.advance() == NEED_DATA
 

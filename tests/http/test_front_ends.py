@@ -193,15 +193,15 @@ def free_port():
 
 @contextlib.contextmanager
 def front_end(name, folder, server):
-    """A proxy in front of the port `server`; its own port."""
+    """Start a proxy for the server on port `server`; yield the proxy's port."""
     program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if program is None:
         pytest.skip(f"{name} is not installed")
     settings, arguments = FRONTS[name]
     file = folder / f"{name}.conf"
-    # nginx's workers are another user's if root starts it.
+    # If root starts nginx, its workers run as another user.
     folder.chmod(0o755)
-    for _ in range(5):  # another process may be faster with the port
+    for _ in range(5):  # another process may get the port first
         front = free_port()
         file.write_text(settings.format(folder=folder, server=server, front=front))
         if name == "nginx" and os.geteuid() == 0:
@@ -235,7 +235,7 @@ def listens(port, process):
 
 
 def exchange(port, data, patience):
-    """All that comes back until the other end closes, or is silent for `patience` seconds."""
+    """Return all data until the other end closes, or is silent for `patience` seconds."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
         sock.sendall(data.encode("latin-1"))
@@ -277,13 +277,13 @@ def test_nothing_desynchronises(front, case):
     for _ in range(4):
         path = f"/probe{next(numbers)}"
         assert ask(front, path)["path"] == path
-    # Where the proxy itself has taken it for a request, its sender has been given the answer.
+    # If the proxy itself saw a second request, its sender has received the response.
     smuggled = ask(front, "/seen")["seen"].count("/smuggled") - before
     assert smuggled == answer.count(b'"/smuggled"')
 
 
 @pytest.mark.mgloop_only
 def test_the_proxy_keeps_its_connections(front):
-    """Or the cases above would show nothing."""
+    """Without this the cases above would prove nothing."""
     ends = {tuple(ask(front, "/")["client"]) for _ in range(4)}
     assert len(ends) == 1

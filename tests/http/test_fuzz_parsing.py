@@ -87,7 +87,7 @@ class Understood:
             self.loop.run_forever()
 
     def read(self, pieces):
-        """(the requests that came whole, the status of a refusal or None)"""
+        """Return (the complete requests, the status of a refusal or None)."""
         transport = Memory()
         connection = self.site.connection()
         connection.connection_made(transport)
@@ -213,7 +213,7 @@ streams = st.lists(st.one_of(messages(), good_messages()), min_size=1, max_size=
 
 @st.composite
 def broken_streams(draw):
-    """A stream with a byte changed, left out, or put in."""
+    """Draw a stream in which bytes are changed, removed or inserted."""
     data = bytearray(draw(streams))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -274,7 +274,7 @@ def framing_lowered(header):
 
 
 def strictly_ours(data):
-    """Where h11 is stricter than the RFC asks, or reads more than it allows."""
+    """Return whether h11 is stricter than the RFC requires, or accepts more than it allows."""
     return any(part in data for part in (b"gzip", b"identity", b"xpect", b"hunked, chunked"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""gunicorn's processes with mgloop's worker class, and with those of others on mgloop's loop."""
+"""gunicorn's processes with mgloop's worker class, and with other classes on mgloop's loop."""
 
 import contextlib
 import http.client
@@ -40,7 +40,7 @@ def test_requests_and_the_end(folder):
     write_app(folder, APPLICATION.replace(started, application))
     with gunicorn(folder, "-w", 2, "--access-logfile", "-") as command:
         url = listening(command)
-        # A worker that has not come so far has nothing to end. (Two lines may be one.)
+        # An application that has not started need not shut down. (Two lines may be written as one.)
         while command.output.count("the application starts") < 2:
             command.wait_for("the application starts")
         workers = {get(url) for _ in range(50)}
@@ -121,7 +121,7 @@ def test_changed_code_is_served(folder):
 
 
 def test_options(folder):
-    """gunicorn's own, and those of a subclass."""
+    """Options of gunicorn itself, and of a subclass."""
     write_app(
         folder,
         """
@@ -180,7 +180,7 @@ def test_an_application_that_cannot_start(folder):
 
 # --- others' workers, by mgloop.gunicorn ----------------------------------------------------------
 
-#: Says what loop it runs on, as ASGI and as aiohttp want it.
+#: Answers with its loop, as an ASGI and as an aiohttp application.
 SAYS = """
     import asyncio
     from aiohttp import web

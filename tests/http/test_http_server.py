@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Server: embedded in a program, and as a process with signals, deadlines, limits and TLS."""
+"""Server: embedded in a program, and as a process with signals, time limits and TLS."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ async def hello(scope, receive, send):
 
 
 async def fetch(server, path="/"):
-    """The body of GET `path`, from the loop that serves it."""
+    """Send GET `path` from the loop that serves it; return the response's body."""
     host, port = server.sockets[0].getsockname()[:2]
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -44,7 +44,7 @@ async def fetch(server, path="/"):
 
 
 class Gate:
-    """An application that answers when it is let to."""
+    """An application that answers once it is permitted to."""
 
     def __init__(self):
         self.entered = asyncio.Event()
@@ -110,7 +110,7 @@ def test_a_start_that_fails_leaves_nothing(run):
 
 
 def test_a_start_that_fails_closes_every_socket(run):
-    """Those that it was given, and those that it had bound when the metrics' port was in use."""
+    """The given sockets are closed, as are those bound when the metrics' port was in use."""
 
     async def main():
         with support.listening_socket() as taken, support.listening_socket() as given:
@@ -119,7 +119,7 @@ def test_a_start_that_fails_closes_every_socket(run):
                 await Server(config, listeners=[given]).start()
             assert given.fileno() == -1
             server = Server(Config(app=hello, port=0, metrics_port=taken.getsockname()[1]))
-            with pytest.raises(StartError):  # or because prometheus_client is not installed
+            with pytest.raises(StartError):  # also raised if prometheus_client is not installed
                 await server.start()
             assert [sock.fileno() for sock in server.sockets] == [-1]
 
@@ -140,7 +140,7 @@ def test_a_certificate_without_its_key_names_the_option(run, tmp_path, authority
 
 
 def test_the_end_says_what_it_waits_for(run, caplog):
-    """A response that has not ended, then an application that has not returned."""
+    """The log names a response that has not ended, then an application that has not returned."""
     caplog.set_level(logging.INFO, "mgloop.http")
     gate = Gate()
     returns = None
@@ -410,7 +410,7 @@ def test_a_signal_lets_requests_finish_and_exits_0(folder, number):
         url = command.url()
         with contextlib.closing(connect(url)) as connection, pending(url, "/gate") as answer:
             command.wait_for("in the gate")
-            connection.request("GET", "/open")  # begun before the end: answered
+            connection.request("GET", "/open")  # begun before the shutdown, so it is answered
             assert connection.getresponse().read()
             command.send(number)
             assert answer() == (200, str(command.pid))
@@ -518,7 +518,7 @@ TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 
 
 def serial(url, context):
-    """The serial number of the server's certificate, as seen by a new connection."""
+    """Return the serial number of the server's certificate, as seen by a new connection."""
     connection = connect(url, context)
     connection.connect()
     try:
@@ -579,7 +579,7 @@ async def get_from(reader, writer):
 def test_a_certificate_that_changes_while_it_is_loaded(
     run, tmp_path, authority, caplog, monkeypatch
 ):
-    """The server has the old one or the new one, and never one without its key."""
+    """The server uses the old or the new certificate, and never one with the wrong key."""
 
     def load(context, *arguments):
         original(context, *arguments)
@@ -612,7 +612,7 @@ def test_a_certificate_that_changes_while_it_is_loaded(
 
 
 def test_a_certificate_with_another_type_of_key(run, tmp_path, caplog):
-    """OpenSSL keeps one for each type: the old one must not be served any more."""
+    """OpenSSL keeps one certificate per type: the old one must no longer be used."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
 
@@ -642,7 +642,7 @@ def test_a_certificate_with_another_type_of_key(run, tmp_path, caplog):
 
 
 def test_no_connection_is_lost_while_certificates_are_loaded(run, tmp_path, authority, caplog):
-    """Not even one that was accepted in the same iteration of the loop."""
+    """This includes a connection that was accepted in the same iteration of the loop."""
 
     async def connect_until(done, server):
         while not done.is_set():
@@ -680,9 +680,9 @@ def test_certificates_are_loaded_while_the_server_ends(run, tmp_path, authority)
     run(main())
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, of refused sockets
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
 def test_handshakes_count_as_connections(run, tmp_path, authority):
-    """The server holds as many silent clients as over TCP, and one more, which can get a 503."""
+    """The server accepts as many silent clients as over TCP, and one more, which can get a 503."""
 
     async def main():
         config = Config(
@@ -702,7 +702,7 @@ def test_handshakes_count_as_connections(run, tmp_path, authority):
                 writer.close()
             await asyncio.gather(*reading, return_exceptions=True)
             reading.clear()
-            gc.collect()  # asyncio's handshakes that have failed
+            gc.collect()  # collect asyncio's failed handshakes
             await support.wait_until(lambda: not server.site.shaking_hands)
             async with connected(server, authority) as one, connected(server, authority) as two:
                 assert await get_from(*one) == b"hello"
@@ -713,9 +713,9 @@ def test_handshakes_count_as_connections(run, tmp_path, authority):
     run(main())
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, of refused sockets
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
 def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, authority):
-    """Not even those that nothing but the garbage collector would release."""
+    """This includes handshakes that only the garbage collector would release."""
 
     async def main():
         options = over_tls(tmp_path, authority)
@@ -778,7 +778,7 @@ def test_client_certificates(folder, authority):
 
 
 def test_the_name_of_a_client_certificate():
-    """In the form of RFC 4514, where a comma in a name begins no other."""
+    """The name has the form of RFC 4514, in which a comma in a value does not start a new part."""
     assert distinguished_name(()) == ""
     subject = (
         (("countryName", "DE"),),
@@ -797,7 +797,7 @@ def over_tls(folder, authority):
 
 
 class ByHand:
-    """A TLS client of `server` whose records leave when send() is called."""
+    """A TLS client of `server` whose records are sent when send() is called."""
 
     def __init__(self, server, authority):
         self.server = server
@@ -807,7 +807,7 @@ class ByHand:
         )
 
     async def __aenter__(self):
-        """Connected, and greeted, so that the handshake has begun on either side."""
+        """Connect and exchange the first messages, so that both ends have begun the handshake."""
         address = self.server.sockets[0].getsockname()[:2]
         self.reader, self.writer = await asyncio.open_connection(*address)
         with pytest.raises(ssl.SSLWantReadError):
@@ -835,7 +835,7 @@ class ByHand:
 
 
 def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, authority):
-    """As of a client that was accepted just before a worker's replacement."""
+    """A client may have been accepted just before a worker is replaced."""
     options = over_tls(tmp_path, authority)
 
     async def main():
@@ -843,7 +843,7 @@ def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, auth
         await server.start()
         async with ByHand(server, authority) as client:
             closing = asyncio.create_task(server.close())
-            await asyncio.sleep(0.5)  # longer than an idle connection is waited for
+            await asyncio.sleep(0.5)  # longer than the server waits for an idle connection
             assert not closing.done()
             await client.through(client.tls.do_handshake)
             client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -857,7 +857,7 @@ def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, auth
 
 
 def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, authority, caplog):
-    """So that the client has left before the file is begun, or while it is sent."""
+    """The client has closed before the file is begun, or while it is sent."""
     (tmp_path / "file").write_bytes(bytes(5_000_000))
 
     async def app(scope, receive, send):
@@ -883,7 +883,7 @@ def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, auth
 
 
 def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authority):
-    """asyncio's protocol in the connection's place must not be given any of it."""
+    """asyncio's protocol, which temporarily replaces the connection, must not receive the body."""
     (tmp_path / "file").write_bytes(bytes(5_000_000))
     bodies = []
 
@@ -935,7 +935,7 @@ def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authorit
             reader, writer = await asyncio.open_connection(*address)
             writer.write(data)
             with contextlib.suppress(ConnectionError):
-                await reader.read()  # until it is refused, or its time is over
+                await reader.read()  # until the request is refused, or its time is over
             writer.close()
         await server.close()
         assert not server.site.shaking_hands

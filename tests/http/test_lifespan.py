@@ -66,10 +66,10 @@ def test_off_means_that_it_is_not_called(run):
 
 
 class Unusual(BaseException):
-    """Neither an Exception nor one of asyncio's."""
+    """An exception that is neither an Exception nor one of asyncio's."""
 
 
-#: What ends a lifespan, but neither the server nor its patience.
+#: Exceptions that end a lifespan, but not the server.
 KINDS = [ValueError, asyncio.CancelledError, SystemExit, Unusual]
 
 
@@ -243,7 +243,7 @@ def test_a_cancelled_start_up_leaves_nothing(run):
 
 @pytest.mark.parametrize("ends", ["cancelled", "returns", "raises"])
 def test_a_cancelled_start_up_says_nothing_of_support(run, ends, caplog):
-    """As at a signal: the application has not shown that it does not speak the protocol."""
+    """As on a signal: the application may still support the protocol."""
 
     async def app(scope, receive, send):
         await receive()

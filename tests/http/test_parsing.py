@@ -276,7 +276,7 @@ async def test_a_long_chunk_line_takes_no_long_time(loop, line):
         began = time.process_time()
         for _ in range(40):
             assert (await serving.one(data))[0] == 400
-        assert time.process_time() - began < 1.5  # 0.1; 2.7 and more if it were quadratic
+        assert time.process_time() - began < 1.5  # 0.1; 2.7 and more with quadratic time
 
 
 @on_loop
@@ -341,7 +341,7 @@ async def test_the_scope(loop):
 
 @on_loop
 async def test_extensions_of_small_chunks_are_allowed_as_far_as_the_body_is_large(loop):
-    """Uploads to S3 have a signature of 85 bytes with each chunk."""
+    """Uploads to S3 have a signature of 85 bytes in each chunk."""
     app = Recording()
     chunk = "64;chunk-signature=" + "0" * 64 + "\r\n" + "x" * 100 + "\r\n"
     async with Serving(loop, app) as serving:
@@ -351,7 +351,7 @@ async def test_extensions_of_small_chunks_are_allowed_as_far_as_the_body_is_larg
 
 @on_loop
 async def test_no_scope_shares_the_dicts_of_its_extensions(loop):
-    """Whether the earlier requests still run, have ended, or have left something in theirs."""
+    """Earlier requests may still run, have ended, or have stored data in their dicts."""
     seen, go_on = [], asyncio.Event()
 
     async def app(scope, receive, send):
@@ -389,7 +389,7 @@ async def test_pathsend_is_not_offered_by_default(loop):
 @pytest.mark.parametrize("cut", [1, 7, 40, 1000])
 @on_loop
 async def test_pipelined(loop, cut):
-    """Answered in their order, however they are cut."""
+    """Requests are answered in order, however they are split."""
     data = b"".join(
         get(f"/{i}") if i % 3 else post("Content-Length: 3", body=f"{i:03}") for i in range(20)
     )
@@ -404,7 +404,7 @@ async def test_pipelined(loop, cut):
 
 @on_loop
 async def test_who_pipelines_and_does_not_read(loop):
-    """As many responses as there is room for; the others when the client takes them."""
+    """The server makes as many responses as fit the buffers; the others when the client reads."""
     began = 0
 
     async def app(scope, receive, send):
@@ -455,7 +455,7 @@ async def test_what_is_pipelined_is_bounded(loop):
 
 @on_loop
 async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
-    """Pieces that come although reading is paused, since that would be the end of them."""
+    """The test calls data_received() itself, because a paused transport stops reading."""
     go_on = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -472,7 +472,7 @@ async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
         began = time.process_time()
         for _ in range(300_000):
             connection.data_received(b"a")
-        assert time.process_time() - began < 2  # 0.1; 10 and more if it were quadratic
+        assert time.process_time() - began < 2  # 0.1; 10 and more with quadratic time
         go_on.set()
         assert (await client.response())[0] == 200
         assert (await client.response())[0] == 431

@@ -36,7 +36,7 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
         ("127.0.0.1", [(FOR, "1.1.1.1"), (PROTO, "https")], (("1.1.1.1", 0), "https")),
         ("127.0.0.0/8", [(FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
         ("*", [(FOR, "1.1.1.1, 2.2.2.2")], (("1.1.1.1", 0), "http")),
-        # The client may have written the first itself.
+        # The client may have written the first element itself.
         ("127.0.0.1", [(FOR, "6.6.6.6, 1.1.1.1")], (("1.1.1.1", 0), "http")),
         ("127.0.0.1, 10.0.0.0/8", [(FOR, "6.6.6.6, 1.1.1.1, 10.1.1.1")], (("1.1.1.1", 0), "http")),
         ("127.0.0.1", [(FOR, "6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
@@ -67,7 +67,7 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
             [(FOR, "6.6.6.6, 1.1.1.1"), (PROTO, "https, http")],
             (("1.1.1.1", 0), "http"),
         ),
-        # TLS ends at the first of two.
+        # The first of two proxies ends TLS.
         (
             "127.0.0.1, 10.0.0.0/8",
             [(FOR, "1.1.1.1, 10.1.1.1"), (PROTO, "https, http")],
@@ -99,7 +99,7 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
             [(FORWARDED, r'for=6.6.6.6;x=", for=1.1.1.1;proto=wss;by=";\\", for=10.1.1.1;y="\","')],
             (("1.1.1.1", 0), "https"),
         ),
-        # One of the two is written by the proxy; that the other is passed on unread is the danger.
+        # The proxy writes only one of the two headers, and may pass on the client's other one.
         ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_long_header_takes_no_long_time(text, repeated):
     value = text.format(repeated * 30_000)
     began = time.process_time()
     seen("127.0.0.1", [(FORWARDED, value)])
-    assert time.process_time() - began < 1  # 0.01 to 0.1; minutes if it were quadratic
+    assert time.process_time() - began < 1  # 0.01 to 0.1; minutes with quadratic time
 
 
 def test_unix_sockets():
@@ -143,7 +143,7 @@ def test_an_ipv6_address_is_no_ipv4_address(peer):
 @pytest.mark.parametrize("part", ["", "127.0.0.1", "for=127.0.0.1", '"', "a=b;" * 100])
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "*"])
 def test_thousands_of_hops_take_no_long_time(name, part, trusted):
-    """Eight lines of 8,000 bytes are as much as fits into a head."""
+    """Eight lines of 8,000 bytes are the most that fits into a head."""
     headers = [(name, ",".join([part] * (8000 // (len(part) + 1))))] * 8
     began = time.process_time()
     for _ in range(20):

@@ -123,7 +123,7 @@ def serving(**options):
 
 
 async def exchange(server, data, *, tls=None, bytewise=False):
-    """All that comes back; with tls the header is `data`, and the request comes through TLS."""
+    """Return the server's data; with tls the header is `data`, and the request is sent over TLS."""
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     try:
         for i in range(0, len(data), 1 if bytewise else len(data)):
@@ -200,7 +200,7 @@ async def test_a_client_is_no_trusted_proxy(loop):
 @pytest.mark.parametrize("case", ["LOCAL", "UNKNOWN", "of no family"])
 @on_loop
 async def test_a_client_without_a_name_is_no_trusted_proxy(loop, case, trusted):
-    """Although its connection comes from one, and the scope's client is that one."""
+    """The connection comes from a trusted proxy, whose address the scope has as the client's."""
     more = b"Host: a\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https"
     async with serving(forwarded_allow_ips=trusted) as server:
         answer = await exchange(server, UNDERSTOOD[case][0] + REQUEST.replace(b"Host: a", more))
@@ -230,7 +230,7 @@ async def test_silent_clients_count_as_connections(loop, silent):
 
 
 async def is_cut_off(server, data):
-    """`data` is not answered: the connection ends."""
+    """Check that the server closes the connection without an answer to `data`."""
     with contextlib.suppress(ConnectionError):
         assert await exchange(server, data) == b""
 

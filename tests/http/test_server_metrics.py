@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""GET /metrics of a server: it says what happened, in however many processes and threads."""
+"""GET /metrics of a server: the totals over all processes and threads."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def told(url):
-    """{(sample's name, worker, status or bound): value}"""
+    """Return {(the sample's name, worker, status or bound): value}."""
     found = {}
     for family in text_string_to_metric_families(get(url, "/metrics")):
         for sample in family.samples:
@@ -38,7 +38,7 @@ def told(url):
 
 
 def responses(url, status=200):
-    """{worker: how many responses}"""
+    """Return {worker: number of responses}."""
     return {
         worker: int(value)
         for (name, worker, of), value in told(url).items()
@@ -47,7 +47,7 @@ def responses(url, status=200):
 
 
 def addresses(command):
-    """(Where the metrics are, where the application is.)"""
+    """Return (the address of the metrics, the address of the application)."""
     return command.wait_for(r"Metrics on (\S+)/metrics")[1], command.url()
 
 
@@ -120,7 +120,7 @@ def test_a_worker_that_is_stuck_keeps_nobody(folder):
 
 
 def test_a_worker_whose_loop_has_ended_is_asked_in_vain(folder):
-    """By a supervisor that is there, while a thread of the application's keeps the process."""
+    """The supervisor still runs, while a thread of the application keeps the process alive."""
     lingering = """print("the application has shut down", flush=True)
         threading.Thread(target=linger).start()"""
     waiting = """
@@ -148,7 +148,7 @@ def test_threads_are_added_up(folder):
         metrics, url = addresses(command)
         for _ in range(30):
             get(url)
-        # A response is counted once it is sent, here by another thread than the one that is asked.
+        # A response is counted after it was sent, here by another thread than the queried one.
         deadline = time.monotonic() + PATIENCE
         while (counted := responses(metrics)) != {"0": 30}:
             assert sum(counted.values()) < 30
@@ -170,7 +170,7 @@ def test_embedded():
             for _ in range(3):
                 with pytest.raises(AssertionError, match="201"):
                     await asyncio.to_thread(get, server.url)
-            for _ in range(100):  # the last connection's end is on its way
+            for _ in range(100):  # the last connection may not have ended yet
                 if not server.stats().connections:
                     break
                 await asyncio.sleep(0.01)

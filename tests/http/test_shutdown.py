@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(4 * PATIENCE)
 
 TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 
-#: What peers may add to the time that responses need, and the start-up of a loaded machine's
-#: clean-up; each fault that a test is for took at least 9 seconds.
+#: Seconds that peers may add to the time that responses need, including the start of the clean-up
+#: on a loaded machine; each fault under test took at least 9 seconds.
 SOON = 7.0
 
 APP = """
@@ -181,7 +181,7 @@ def upgrade(path):
 
 
 def read_until(sock, end):
-    """Receive until `end` has come; return the data."""
+    """Receive until `end` has arrived; return the data."""
     data = b""
     while end not in data:
         piece = sock.recv(65536)
@@ -199,12 +199,12 @@ def read_all(sock):
 
 
 def end(command, number=signal.SIGTERM):
-    """Send the signal, and wait for an end in good order; the seconds that it took."""
+    """Send the signal, wait for a clean exit; return the seconds that it took."""
     begun = time.monotonic()
     assert command.stop(number) == 0
     seconds = time.monotonic() - begun
     assert "shutdown has run" in command.output
-    print(f"ended after {seconds:.2f} s")  # pytest -rP shows the measured time-line
+    print(f"ended after {seconds:.2f} s")  # pytest -rP shows the measured times
     return seconds
 
 
@@ -216,7 +216,7 @@ def test_a_connection_without_a_whole_head_is_closed_at_once(folder, data):
     with serve(folder) as command:
         url = command.url()
         with tcp(url, data) as sock:
-            get(url)  # the other one has been read by now
+            get(url)  # the server has read the other request by now
             assert end(command) < SOON
             assert read_all(sock) == b""
 
@@ -311,7 +311,7 @@ def test_a_file_that_is_read_slowly_is_sent_to_its_end(folder):
         command.send(signal.SIGTERM)
         command.wait_for("Shutting down")
         received = len(data)
-        for _ in range(10):  # longer than a client that takes nothing has
+        for _ in range(10):  # longer than the limit for a client that reads nothing
             time.sleep(0.5)
             received += len(sock.recv(65536))
         while received < size:
@@ -328,7 +328,7 @@ def test_a_request_is_answered_however_long_it_takes(folder):
             command.wait_for("begun")
             command.send(signal.SIGTERM)
             command.wait_for("Shutting down")
-            time.sleep(3)  # past all that the time-line has for streams
+            time.sleep(3)  # past all limits for streams
             (folder / "go").touch()
             assert answer() == (200, "done")
         assert command.end() == 0
@@ -361,7 +361,7 @@ def test_a_stream_without_an_end_is_told(folder, path, says, workers):
         assert b"begun" in read_until(sock, b"begun")
         assert end(command) < SOON
         assert says in command.output
-        assert not read_all(sock).endswith(b"0\r\n\r\n")  # the client sees that it was cut
+        assert not read_all(sock).endswith(b"0\r\n\r\n")  # the client sees the cut
     assert "Closing 1 streams that have not ended in time." in command.output
     assert "Traceback" not in command.output
 
@@ -379,7 +379,7 @@ def test_a_stream_outlives_the_replacement_of_its_worker_but_not_the_server(fold
 
 
 def test_a_stream_that_looks_for_uvicorns_server_ends_itself(folder):
-    """As sse-starlette does, and with it the MCP SDK."""
+    """sse-starlette does that, and so does the MCP SDK, which uses it."""
     with serve(folder, "--timeout-stream-shutdown", 600) as command:
         with tcp(command.url(), request("/uvicorn")) as sock:
             command.wait_for("has found the server")
@@ -388,7 +388,7 @@ def test_a_stream_that_looks_for_uvicorns_server_ends_itself(folder):
 
 
 def test_a_replacement_of_uvicorns_handler_is_called(folder):
-    """As releases of sse-starlette before 3 make it."""
+    """Releases of sse-starlette before 3 replace the handler."""
     package = folder / "uvicorn"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -487,7 +487,7 @@ def test_a_terminals_and_a_process_managers_signal_are_one(folder, numbers, work
         command.send(numbers[0])
         command.wait_for("Shutting down")
         command.send(numbers[1])
-        time.sleep(0.5)  # were it the end of the request, it would be by now
+        time.sleep(0.5)  # long enough for the request to end, if it could
         (folder / "go").touch()
         assert answer() == (200, "done")
         assert command.end() == 0
@@ -559,7 +559,7 @@ def test_workers_with_forked_children_go_when_they_are_replaced(folder):
 
 @pytest.mark.parametrize("options", [(), ("--loop", "asyncio"), ("--workers", 2)])
 def test_the_signal_of_a_child_is_not_the_servers(folder, options):
-    """It is sent before the child has run."""
+    """The signal is sent before the child has run."""
     kill = """
 async def kill(receive, send):
     codes = []
@@ -634,7 +634,7 @@ def test_the_health_check_fails_before_connections_are_refused(folder, options):
             time.sleep(0.05)
         assert answer == (503, "draining\n", "close")
         get(url)
-        command.send(signal.SIGTERM)  # means nothing
+        command.send(signal.SIGTERM)  # ignored
         get(url)
         assert end(command, signal.SIGINT) < SOON  # Ctrl-C skips the delay
 

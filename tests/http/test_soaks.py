@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A little of each part of tests/http/soaks, which `make serve-soak` runs in full."""
+"""Short runs of all parts of tests/http/soaks, which `make serve-soak` runs in full."""
 
 import pathlib
 import shutil

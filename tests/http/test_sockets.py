@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The sockets that a server listens on: made from options, inherited, shared out, removed."""
+"""The sockets that a server listens on: created from options, inherited, shared and removed."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def no_descriptor_leaks():
 
 @pytest.fixture
 def opened():
-    """A function from options to Listeners, which are closed when the test is over."""
+    """Yield a function from options to Listeners, which are closed after the test."""
     made = []
 
     def function(environ=None, **options):
@@ -80,7 +80,7 @@ def test_a_port_that_is_anothers_on_the_second_address_is_not_taken(opened, monk
 
 @support.needs_ipv6
 def test_ipv6_is_bound_beside_ipv4(opened):
-    for _ in range(10):  # the port may be another process's over IPv4
+    for _ in range(10):  # another process may have the port over IPv4
         listeners = opened(bind=["[::]:0"])
         port = listeners.addresses[0].sockets[0].getsockname()[1]
         assert listeners.urls == [f"http://[::]:{port}"]
@@ -206,7 +206,7 @@ def test_a_unix_socket_has_its_mode_and_is_removed(opened, tmp_path):
 @pytest.mark.parametrize("mode", ["600", "660", "666", "777", "000"])
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
 def test_a_unix_socket_is_made_with_its_mode(opened, tmp_path, monkeypatch, mode, umask):
-    """It never has another one, and no chmod() can meet another file at the path."""
+    """It never has another mode, and no chmod() can affect another file at the path."""
     monkeypatch.setattr(os, "chmod", None)
     path = tmp_path / "a.sock"
     before = os.umask(umask)
@@ -222,7 +222,7 @@ def test_a_unix_socket_is_made_with_its_mode(opened, tmp_path, monkeypatch, mode
     ("given", "expected"), [({}, 0o600), ({"uds_mode": "640"}, 0o640)], ids=["kept", "given"]
 )
 def test_the_mode_of_a_stale_unix_socket(opened, tmp_path, given, expected):
-    """An administrator restricts a socket that way; uvicorn keeps the mode, too."""
+    """An administrator may restrict a socket that way; uvicorn also keeps the mode."""
     path = tmp_path / "a.sock"
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(path))
@@ -248,7 +248,7 @@ def test_a_stale_unix_socket_is_replaced(opened, tmp_path):
     ("kind", "listens"),
     [
         (socket.SOCK_STREAM, True),
-        (socket.SOCK_STREAM, False),  # its application is being imported
+        (socket.SOCK_STREAM, False),  # the application is still being imported
         (socket.SOCK_DGRAM, False),
     ],
 )
@@ -332,7 +332,7 @@ def test_systemds_variables_that_are_not_for_us_are_ignored(opened, more, count)
     assert "LISTEN_FDS" in environ
 
 
-#: As systemd does: the socket as descriptor 3, the variables for the process that is executed.
+#: Like systemd: the socket is descriptor 3, and the variables name the executed process.
 ACTIVATE = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 class Supervised(Command):
-    """`mgloop serve main:app` with workers, once all of them are ready."""
+    """`mgloop serve main:app` with workers, after all of them are ready."""
 
     def __init__(self, *arguments, cwd, workers=2):
         arguments = ["serve", "main:app", "--port", 0, "--workers", workers, *arguments]
@@ -43,7 +43,7 @@ class Supervised(Command):
         self.workers += [self.ready() for _ in range(workers - 1)]
 
     def ready(self):
-        """Wait until a worker is ready; its process id."""
+        """Wait until a worker is ready; return its process id."""
         return int(self.wait_for(r"Worker \[(\d+)\] is ready")[1])
 
 
@@ -82,21 +82,21 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
     with Supervised(cwd=folder) as command:
         with pending(command.address, "/gate") as answer:
             command.wait_for("in the gate")
-            # As Ctrl-C at a terminal, and an init system at the end of a service, send it.
+            # Ctrl-C at a terminal and an init system send the signal to all processes.
             os.killpg(command.pid, number)
             command.wait_for("the application has shut down")  # of the worker without a request
             assert command.process.poll() is None
             os.killpg(command.pid, signal.SIGINT)
             if number == signal.SIGTERM:
                 command.wait_for("press CTRL[+]C again to cancel them")
-                os.killpg(command.pid, signal.SIGTERM)  # means nothing
+                os.killpg(command.pid, signal.SIGTERM)  # ignored
                 os.killpg(command.pid, signal.SIGINT)
             assert command.end() == 0
             with pytest.raises((ConnectionError, OSError)):
                 answer()
     # That was the supervisor's second SIGINT: it cancels requests, and applications shut down.
     assert command.output.count("the application has shut down") == 2
-    assert "the gate was cancelled" in command.output  # a line may be mixed with another worker's
+    assert "the gate was cancelled" in command.output  # the line may be mixed with another worker's
 
 
 def test_a_worker_told_twice_to_end_still_finishes_its_request(folder):
@@ -129,7 +129,7 @@ def test_a_killed_worker_is_replaced_and_the_reason_said(folder):
         command.wait_for(rf"Worker \[{victim}\] was ended by SIGKILL; another one is started")
         successor = command.ready()
         answering(command.address, {other, successor})
-        # One that does not live long waits before it is replaced.
+        # The supervisor waits before it replaces a worker that ended soon after its start.
         os.kill(successor, signal.SIGKILL)
         command.wait_for(rf"Worker \[{successor}\] was ended by SIGKILL")
         command.wait_for(r"The next worker starts in 0\.5 seconds")
@@ -204,9 +204,9 @@ def test_sighup_brings_new_code_and_lets_old_requests_finish(folder):
             write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
             command.send(signal.SIGHUP)
             command.wait_for("Shutting down")
-            command.wait_for("Shutting down")  # only the new ones listen
+            command.wait_for("Shutting down")  # only the new workers listen
             assert get(command.address).startswith("new")
-            # Its worker drains, and ends when its request has.
+            # The worker of that request drains, and ends after its request.
             os.kill(gatekeeper, signal.SIGUSR1)
             assert answer() == (200, str(gatekeeper))
             wait_gone(gatekeeper)
@@ -228,7 +228,7 @@ def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(folder):
     with Supervised("--limit-max-requests", 5, cwd=folder) as command:
         first = set(command.workers)
         while True:
-            pid = int(get(command.address))  # each must succeed
+            pid = int(get(command.address))  # each request must succeed
             if pid not in first:
                 break
         command.wait_for("is replaced: it has begun 5 requests")
@@ -245,7 +245,7 @@ def test_a_worker_at_its_memory_limit_is_replaced(folder):
 
 
 def test_what_a_worker_has_forked_does_not_hold_up_the_end(folder):
-    """It has the worker's end of the socket by which the two talk, and lives on."""
+    """The forked process inherits the worker's socket to the supervisor, and lives on."""
     forking = """await receive()
         if os.fork() == 0:
             os.close(1)
@@ -259,7 +259,7 @@ def test_what_a_worker_has_forked_does_not_hold_up_the_end(folder):
         assert command.stop() == 0
 
 
-# Not SIGSEGV, which a sanitizer has its own way with.
+# SIGSEGV is left out because sanitizers handle it.
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 def test_workers_end_when_the_supervisor_dies(folder, number):
     with Supervised(cwd=folder) as command:
@@ -291,7 +291,7 @@ def test_a_third_sigint_kills(folder):
     with Supervised(cwd=folder) as command:
         with pending(command.address, "/stuck"):
             command.send(signal.SIGINT)
-            command.wait_for("the application has shut down")  # the other one
+            command.wait_for("the application has shut down")  # the other worker
             command.send(signal.SIGINT)
             command.wait_for("Stopping at once")
             command.send(signal.SIGINT)
@@ -299,7 +299,7 @@ def test_a_third_sigint_kills(folder):
 
 
 def held_start(number):
-    """The application, whose start of that number waits for the file "go"."""
+    """Return an application whose start with that number waits for the file "go"."""
     starting = f"""await receive()
         with open("starts", "a+") as starts:
             print("start", file=starts, flush=True)
@@ -313,7 +313,7 @@ def held_start(number):
 
 @pytest.mark.parametrize("held", [1, 2])
 def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
-    """With the old code, which the first or the second has read when SIGHUP comes."""
+    """The first or the second worker has read the old code when SIGHUP arrives."""
     old = held_start(held)
     write_app(folder, old)
     arguments = ["serve", "main:app", "--port", 0, "--workers", 2]
@@ -321,7 +321,7 @@ def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
         command.wait_for(f"start {held}")
         write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
         command.send(signal.SIGHUP)
-        if held == 2:  # when its turn has come
+        if held == 2:  # when it is the second one's turn
             command.wait_for("SIGHUP: workers are replaced")
             command.wait_for("is ready")
         (folder / "go").touch()
@@ -334,7 +334,7 @@ def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
 
 
 def test_a_sighup_counts_for_the_successor_of_a_worker_at_its_limit(folder):
-    """It has read the old code, too, and there is one replacement more, not two."""
+    """The successor has read the old code, too, and is replaced once, not twice."""
     old = held_start(3)
     write_app(folder, old)
     with Supervised("--limit-max-requests", 5, cwd=folder) as command:
@@ -368,7 +368,7 @@ def test_workers_run_with_the_options_of_the_interpreter(tmp_path, options):
     write_app(tmp_path, told)
     bodies = []
     for workers in (1, 2):
-        # Both with -P, which workers have in any case.
+        # Both run with -P, which workers use in any case.
         arguments = ["serve", "main:app", "--port", 0, "--workers", workers, "--lifespan", "off"]
         with Command(*arguments, cwd=tmp_path, options=["-P", *options]) as command:
             bodies.append(get(command.url()))
@@ -394,7 +394,7 @@ def test_that_the_first_worker_cannot_be_started_is_one_line(monkeypatch, option
 
 
 def test_a_signal_that_also_ends_the_first_worker_is_no_failure(monkeypatch):
-    """An init system sends it to all, and a worker cannot handle it yet."""
+    """An init system sends it to all processes, and a worker cannot handle it yet."""
 
     async def ended(supervisor, _number):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -410,7 +410,7 @@ def test_a_signal_that_also_ends_the_first_worker_is_no_failure(monkeypatch):
 
 @pytest.fixture(params=["watchfiles", "looking"])
 def reload_arguments(request, folder):
-    """The command, with watchfiles if that is here, and without."""
+    """Return the arguments, with watchfiles if it is installed, and without."""
     if request.param == "watchfiles":
         pytest.importorskip("watchfiles")
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From an HTTP connection to a WebSocket, by a real server and with the websockets library."""
+"""The upgrade of an HTTP connection to a WebSocket, with a real server and websockets."""
 
 import asyncio
 import base64
@@ -139,7 +139,7 @@ async def test_a_websocket_behind_a_request(loop):
 
 @on_loop
 async def test_a_server_that_ends_begins_none(loop):
-    """It would not receive the close frame of the shutdown."""
+    """The new session would not receive the close frame of the shutdown."""
     async with Server(config(timeout_keep_alive=600)) as server:
         server.site.begin_shutdown()
         client = Client(*await asyncio.open_connection(*server.sockets[0].getsockname()))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A WebSocket session between a real connection and an ASGI application, on both loops.
 
-The `websockets` library is the client that behaves, upgrading.Peer the one that does not.
+The `websockets` library is the conforming client, upgrading.Peer the other one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from mgloop.http.errors import ClientDisconnected
 
 @contextlib.contextmanager
 def logged(caplog):
-    """Expect that something is logged; the text of it, afterwards."""
+    """Expect that a record is logged; return its text, which is filled in afterwards."""
     caplog.clear()
     yield
     assert caplog.records, "nothing was logged"
@@ -44,7 +44,7 @@ def nothing_else_is_logged(caplog):
 
 
 async def echo(scope, receive, send):
-    """Accepts, and returns every message until the client goes."""
+    """Accept, and echo every message until the client disconnects."""
     assert await receive() == {"type": "websocket.connect"}
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":
@@ -69,14 +69,14 @@ class Recording:
         await send({"type": "websocket.accept"})
         while not self.messages or self.messages[-1]["type"] == "websocket.receive":
             self.messages.append(await receive())
-        # For ever after.
+        # The same message is returned forever.
         assert await receive() == self.messages[-1]
         if self.then is not None:
             await self.then(receive, send)
 
 
 class Held:
-    """An application that does `step(receive, send)` and stays until it is let go."""
+    """An application that runs `step(receive, send)` and stays until it is released."""
 
     def __init__(self, step, *, accept=True):
         self.step = step
@@ -145,7 +145,7 @@ async def test_the_answer_to_the_handshake(loop):
             peer.send(closing(1000))
             assert await peer.read_close() == (1000, "")
         assert site.answers == [101]
-    assert KEY == b"dGhlIHNhbXBsZSBub25jZQ=="  # the RFC's own example
+    assert KEY == b"dGhlIHNhbXBsZSBub25jZQ=="  # the example of the RFC
 
 
 @on_loop
@@ -554,7 +554,7 @@ async def test_the_client_goes(loop, data, code, reason):
         with pytest.raises(OSError) as caught:
             await send({"type": "websocket.send", "text": "late"})
         assert type(caught.value) is ClientDisconnected
-        # Many applications close in any case; after that they should know.
+        # Many applications close in any case; sending after that is an error.
         await send({"type": "websocket.close"})
         with pytest.raises(RuntimeError, match=r"after sending 'websocket\.close'"):
             await send({"type": "websocket.send", "text": "late"})
@@ -659,7 +659,7 @@ async def test_a_peer_that_breaks_the_rules(loop, data, code):
 
 @on_loop
 async def test_a_peer_that_breaks_the_rules_and_goes(loop):
-    """The close frame resets the connection, and the server cannot end its side of it."""
+    """The close frame provokes a reset, and the server cannot end its side of the connection."""
     app = Recording()
     async with upgrading.serving(loop, app) as site:
         with socket.create_connection(site.address) as sock:
@@ -759,7 +759,7 @@ async def test_a_peer_has_to_wait_for_the_application(loop, size):
             peer.send(frame(BINARY, bytes(size)) * count)
             await support.wait_until(lambda: site.answers)
             if size > 10:
-                # The socket is full, and nothing moves any more.
+                # The socket is full, and nothing is sent any more.
                 left = None
                 while left != (left := peer.writer.transport.get_write_buffer_size()):
                     await asyncio.sleep(0.05)
@@ -784,7 +784,7 @@ async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
     app = Held(step)
     async with upgrading.serving(loop, app, ws_max_queue=4) as site:
         frames = b"".join(frame(TEXT, b"%d" % number) for number in range(100))
-        # In one piece, which is read as one, and mostly not taken apart.
+        # The frames arrive in one piece, which is read in one call and mostly not parsed yet.
         async with bare(site, behind=frames) as peer:
             support.reset(peer.writer.get_extra_info("socket").dup())
             peer.writer.transport.abort()
@@ -812,7 +812,7 @@ async def test_the_application_has_to_wait_for_a_slow_peer(loop):
             while before != (before := len(sent)):
                 await asyncio.sleep(0.05)
             assert 0 < before < 150
-            # Answered when there is room, and only the last.
+            # Pings are answered when the socket is writable, and only the last of them.
             for number in range(1000):
                 peer.send(frame(PING, b"%d" % number))
             frames = [await peer.read_frame() for _ in range(200)]
@@ -846,7 +846,7 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
 @pytest.mark.parametrize("who", ["client", "server"])
 @on_loop
 async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, who):
-    """And not when a client that reads nothing has been cut off."""
+    """The call ends immediately, and not only when a client that reads nothing has been cut off."""
 
     async def app(scope, receive, send):
         def noted(message):
@@ -868,7 +868,7 @@ async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, 
             site.members[0].begin_shutdown()
         await ended.wait()
         await support.turns(5)
-        assert site.members  # for the connection is there
+        assert site.members  # the connection itself still exists
 
 
 @pytest.mark.parametrize("accepts", [True, False])
@@ -914,7 +914,7 @@ async def test_what_receive_and_send_return_are_coroutines(loop):
             await call
         await asyncio.create_task(send({"type": "websocket.accept"}))
         assert await asyncio.wait_for(receive(), support.PATIENCE) == text("a")
-        # Nothing happens before it is awaited.
+        # The call does nothing before it is awaited.
         never = send({"type": "websocket.send", "text": "never"})
         never.close()
         with pytest.raises(RuntimeError, match="cannot reuse"):
@@ -944,13 +944,13 @@ async def test_a_receive_that_is_cancelled_loses_nothing(loop):
         one = asyncio.create_task(receive())
         two = asyncio.create_task(receive())
         await support.turns(3)
-        # Woken up, and cancelled before it runs: the message is the other's.
+        # The task was woken and then cancelled before it ran: the other task gets the message.
         receive.__self__.data_received(frame(TEXT, b"a"))
         one.cancel()
         assert await two == text("a")
         with pytest.raises(asyncio.CancelledError):
             await one
-        # Cancelled while it waits.
+        # The task is cancelled while it waits.
         one = asyncio.create_task(receive())
         await support.turns(3)
         one.cancel()
@@ -1055,7 +1055,7 @@ async def test_shutting_down_refuses_who_is_not_accepted_yet(loop):
         await app.done.wait()
         assert app.result == disconnect(1012)
         app.leave.set()
-        # The client library tries again after a 503, as it should.
+        # The client library retries after a 503, as it should.
         connecting.cancel()
         with pytest.raises((asyncio.CancelledError, InvalidStatus)):
             await connecting

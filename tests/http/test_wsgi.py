@@ -115,7 +115,7 @@ def url(command):
 
 
 def exchange(url, method, path, body=None, headers=()):
-    """Status, headers and body of one request on a connection of its own."""
+    """Send one request on a new connection; return status, headers and body."""
     with contextlib.closing(connect(url)) as connection:
         connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
@@ -180,7 +180,7 @@ def test_write(url):
 
 
 def test_many_at_once(url):
-    """More than a2wsgi has threads."""
+    """There are more requests than a2wsgi has threads."""
     with ThreadPoolExecutor(30) as pool:
         bodies = [BODY[start : start + 100_000] for start in range(30)]
         answers = list(pool.map(lambda body: exchange(url, "POST", "/echo", body)[2], bodies))
@@ -204,7 +204,7 @@ def test_an_error_in_mid_response_cuts_it(command, url):
 
 
 def test_more_than_was_announced_is_an_error(command, url):
-    """As often as a2wsgi has threads, and more than its queue holds: none of them is lost."""
+    """There are as many as a2wsgi has threads, and more than its queue holds: no thread is lost."""
     for _ in range(12):
         with contextlib.closing(connect(url)) as connection:
             connection.request("GET", "/too-much")
@@ -215,7 +215,7 @@ def test_more_than_was_announced_is_an_error(command, url):
 
 
 def clients_that_go(url, count):
-    """Begin downloads without an end, and go."""
+    """Begin endless downloads, and disconnect."""
     for number in range(count):
         with contextlib.closing(connect(url)) as connection:
             connection.request("GET", f"/for-ever?gone-{number}")
@@ -224,7 +224,7 @@ def clients_that_go(url, count):
 
 
 def test_a_generator_is_closed_when_the_client_goes(url):
-    """More often than a2wsgi has threads: none of them is lost."""
+    """There are more clients than a2wsgi has threads: no thread is lost."""
     for name in clients_that_go(url, 12):
         assert get(url, f"/notes/{name}") == "closed"
 

@@ -58,7 +58,7 @@ class Site:
 
 
 class Upgrade(asyncio.Protocol):
-    """Takes an upgrade request for granted, and its lines apart."""
+    """Parses the lines of an upgrade request, without checking that it is one."""
 
     def __init__(self, site):
         self.site = site
@@ -99,7 +99,7 @@ class Upgrade(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def serving(loop, app, *, ssl=None, **options):
-    """A Site with a server; at the end every session has to be gone, or is cut off."""
+    """Yield a Site with a server; at the end every session must end or is cut off."""
     site = Site(loop, app, **options)
     server = await loop.create_server(lambda: Upgrade(site), "127.0.0.1", 0, ssl=ssl)
     site.address = server.sockets[0].getsockname()
@@ -116,7 +116,7 @@ async def serving(loop, app, *, ssl=None, **options):
 
 
 def frame(opcode, payload=b"", *, fin=True, rsv=0, mask=b"\x12\x34\x56\x78", length=None):
-    """A frame as a client sends it; `length` is what its header claims."""
+    """Return a frame as a client sends it; `length` is the length in its header."""
     size = len(payload) if length is None else length
     head = bytes([fin << 7 | rsv << 4 | opcode])
     masked = 0x80 if mask else 0
@@ -137,7 +137,7 @@ def closing(code, reason=b""):
 
 
 class Peer:
-    """The client's end of a connection, bare."""
+    """The client's end of a connection, without a WebSocket library."""
 
     def __init__(self, reader, writer):
         self.reader = reader
@@ -147,7 +147,7 @@ class Peer:
         self.writer.write(data)
 
     async def read_frame(self):
-        """(the first byte, the payload) of an unmasked frame."""
+        """Read an unmasked frame; return (the first byte, the payload)."""
         first, size = await self.reader.readexactly(2)
         if size == 126:
             size = int.from_bytes(await self.reader.readexactly(2), "big")
@@ -156,19 +156,19 @@ class Peer:
         return first, await self.reader.readexactly(size)
 
     async def read_close(self):
-        """The code and the reason of the close frame that has to come next."""
+        """Read the next frame, which must be a close frame; return its code and reason."""
         first, payload = await self.read_frame()
         assert first == 0x80 | CLOSE, (first, payload)
         return int.from_bytes(payload[:2], "big") if payload else 1005, payload[2:].decode()
 
     async def read_head(self):
-        """(status line, headers) of the answer to the handshake."""
+        """Read the answer to the handshake; return (status line, headers)."""
         lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         return lines[0], [tuple(line.split(b": ", 1)) for line in lines[1:-2]]
 
 
 def request(*headers):
-    """An upgrade request."""
+    """Return an upgrade request."""
     lines = [
         b"GET / HTTP/1.1",
         b"Host: localhost",
@@ -183,16 +183,16 @@ def request(*headers):
 
 @contextlib.asynccontextmanager
 async def bare(site, *headers, behind=b"", shake=True, small=False):
-    """Yield a Peer whose handshake was accepted, or whose request was only sent (`shake=False`).
+    """Yield a Peer whose handshake was accepted, or only sent if `shake` is false.
 
-    The third argument is data to send together with the request.
+    `behind` is sent directly after the request.
     """
     sock = socket.socket()
     sock.setblocking(False)
     if small:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     await site.loop.sock_connect(sock, site.address)
-    # The limit: how much a peer that does not read takes all the same.
+    # `limit` bounds the data that a peer accepts although it does not read.
     reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
     peer = Peer(reader, writer)
     try:

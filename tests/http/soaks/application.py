@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The application that is soaked: a path for each way of answering. It says which process it is."""
+"""The application of the soaks: a path for each way of answering. Answers have the process id."""
 
 import asyncio
 import hashlib
@@ -7,7 +7,7 @@ import os
 
 PID = b"%d" % os.getpid()
 BIG = bytes(range(256)) * 4096
-# Without a name in a folder, because a worker that is killed could not delete it.
+# The file must be nameless, because a killed worker could not delete it.
 FILE = os.memfd_create("mgloop-soak")
 os.write(FILE, BIG * 4)
 
@@ -43,7 +43,7 @@ async def on_hello(receive, send):
 
 
 async def on_echo(receive, send):
-    """Each piece of the body as it comes."""
+    """Send back each piece of the body as it arrives."""
     await start(send)
     while (message := await receive())["type"] == "http.request":
         more = message["more_body"]

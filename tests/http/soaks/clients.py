@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Clients that keep exact accounts: of how long they waited, and of what became of each request."""
+"""Clients that record their waiting times and the outcome of each request."""
 
 import asyncio
 import collections
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-# Also where this file is the program.
+# Needed also when this file is run as a program.
 sys.path.extend(str(Path(__file__).resolve().parents[number]) for number in (1, 2))
 
 from serving import check
@@ -91,9 +91,9 @@ class Ordinary:
     @classmethod
     @contextlib.asynccontextmanager
     async def elsewhere(cls, port):
-        """One in a process of its own, for what happens here must not delay it.
+        """Run a client in a separate process, so that this process's work does not delay it.
 
-        It has not begun before it is given; `times` are there when the block has ended.
+        It has started when it is yielded; `times` are available after the block.
         """
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, __file__, f"{port}"],
@@ -113,7 +113,7 @@ class Ordinary:
                 await process.wait()
 
     def within(self, share):
-        """Milliseconds in which this share of the requests was answered."""
+        """Return the milliseconds in which this share of the requests was answered."""
         times = sorted(self.times)
         return times[min(len(times) - 1, int(len(times) * share))] * 1000
 
@@ -126,21 +126,21 @@ class Ordinary:
 
 
 class Exact:
-    """A client whose every request is answered, or whose connection ended as HTTP allows.
+    """A client whose requests are answered, or whose connections end only as HTTP allows.
 
-    That is: it was closed before a request was sent on it, or an earlier response had announced
-    that it would be (RFC 9112, 9.3 and 9.6). What else happens is a failure, with the process that
-    had answered on the connection before, if any had.
+    HTTP allows a connection to be closed before a request is sent on it, or after a response that
+    announced it (RFC 9112, 9.3 and 9.6). Any other end is a failure, which is recorded with the
+    process that had answered on the connection, if any.
     """
 
     def __init__(self, port):
         self.port = port
         self.counts = collections.Counter()
-        self.answered_by = {}  # process -> when last
-        self.failures = []  # (when, process or None, what)
+        self.answered_by = {}  # process -> time of its last answer
+        self.failures = []  # (time, process or None, description)
 
     async def run(self, going, kind):
-        """Requests one after the other while going() is true; `kind` is one of KINDS."""
+        """Send requests one after another while going() is true; `kind` is one of KINDS."""
         while going():
             process = None
             client = None
@@ -197,7 +197,7 @@ KINDS = (plain, waiting, posting, pipelining)
 
 
 async def be_ordinary(port):
-    """Until the standard input ends."""
+    """Run an ordinary client until the end of the standard input."""
     ordinary = Ordinary(port)
     async with ordinary.running():
         print("begun", flush=True)

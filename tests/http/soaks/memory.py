@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a server keeps: for an idle connection, and after very many of everything."""
+"""The memory that a server keeps: per idle connection, and after many requests and connections."""
 
 import contextlib
 import resource
@@ -11,7 +11,7 @@ from serving import GET, Server, SoakError, check, mib
 from soaking import resident
 from websockets.sync.client import connect as connect_websocket
 
-#: What a browser's request has.
+#: The headers of a browser's request.
 BROWSER = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: keep-alive\r\n"
     b"User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n"
@@ -50,7 +50,7 @@ mgloop.run(main())
 
 
 def idle(connections):
-    """Bytes per idle connection of a server, and of the least that can be."""
+    """Measure the bytes per idle connection of a server, and of a minimal program."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit < connections + 100:
         print(f"  {limit} descriptors are the limit here: so many connections, less 100")
@@ -99,7 +99,7 @@ def per_connection(pid, connect, count, request, size):
 
 
 def growth(requests, connections, messages):
-    """So many of each, and the memory after a tenth of them and after all."""
+    """Make these numbers of each; compare the memory after a tenth of them and after all."""
     with Server() as server:
         size = server.response_size()
         grows(server, "requests", lambda part: ask(server, size, requests * part // 10))
@@ -115,7 +115,7 @@ def grows(server, what, do):
     done += do(9)
     after = server.memory()
     if after - before > GROWTH:
-        # A heap settles; a leak goes on.
+        # A heap stops growing; a leak does not.
         before = after
         done += do(9)
         after = server.memory()
@@ -124,7 +124,7 @@ def grows(server, what, do):
 
 
 def ask(server, size, count, ahead=16):
-    """Requests on a few connections, some ahead; each response must have come."""
+    """Send pipelined requests on a few connections; check that each response arrives."""
     done = 0
     while done < count:
         with server.connect() as sock:
@@ -139,7 +139,7 @@ def ask(server, size, count, ahead=16):
 
 
 def come_and_go(server, count):
-    """Connections, of which the client ends some, the server others, and some are reset."""
+    """Open connections, of which the client ends some, the server others, and some are reset."""
     last = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     for number in range(count):
         with server.connect(number) as sock:
@@ -161,7 +161,7 @@ def come_and_go(server, count):
 
 
 def talk(server, count):
-    """Messages of a WebSocket that come back, half of them compressed."""
+    """Send messages over WebSockets, half of them compressed; check their echoes."""
     message = support.pattern(1024)
     for compression in (None, "deflate"):
         url = server.address.replace("http", "ws") + "/"

@@ -20,7 +20,7 @@ ROUGH = (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError)
 BODY = support.pattern(1 << 20)
 BIG = bytes(range(256)) * 4096
 
-#: Short, so that a soak sees many of them.
+#: The timeouts are short, so that a soak sees many of them.
 TIMEOUTS = (
     *("--timeout-head", 4, "--timeout-body", 5, "--timeout-keep-alive", 4, "--timeout-write", 4),
     *("--ws-ping-interval", 2, "--ws-ping-timeout", 10, "--ws-max-size", "2M"),
@@ -31,7 +31,7 @@ HANDSHAKE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 
-#: What no client may send, and all of it is refused with 400 or more.
+#: Invalid requests, all of which the server refuses with 400 or more.
 MALFORMED = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
     b"GET / HTTP/1.1\r\n\r\n",
@@ -105,7 +105,7 @@ class Clients(Mix):
         size = self.random.choice([1, 100, 5000, 70_000, 300_000, len(BODY)])
         return BODY[:size]
 
-    # --- those whom a server is for ---
+    # --- ordinary clients ---
 
     async def keep_alive(self):
         async with self.connected() as client:
@@ -129,7 +129,7 @@ class Clients(Mix):
                 check(response[2] == (body if path == "/echo" else digest), "other bytes")
 
     async def pieces(self):
-        """A chunked body, which comes back chunk by chunk."""
+        """Send a chunked body, which is echoed chunk by chunk."""
         async with self.connected() as client:
             await client.send(
                 b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -178,7 +178,7 @@ class Clients(Mix):
             await websocket.ping()
             check(await websocket.recv() == "onetwothree", "another message")
 
-    # --- the others ---
+    # --- hostile and broken clients ---
 
     async def raises(self):
         async with self.connected() as client:
@@ -207,7 +207,7 @@ class Clients(Mix):
             check((status, body) == (200, b"bit by bit"), "status", status)
 
     async def sends_and(self, sent, pause):
-        """A socket on which that was sent."""
+        """Return a socket on which `sent` was sent."""
         sock = support.socket.socket()
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -243,7 +243,7 @@ class Clients(Mix):
         sock.close()
 
     async def half_closes(self):
-        """No more to say, but the answer is waited for: the server may cut it, and must end it."""
+        """Half-close after a request; the server may cut the response, and must end it."""
         with await self.sends_and(self.some_request(), 0) as sock:
             with contextlib.suppress(OSError):
                 sock.shutdown(support.socket.SHUT_WR)
@@ -252,7 +252,7 @@ class Clients(Mix):
                     pass
 
     async def never_reads(self):
-        """Until the server has had enough of it."""
+        """Read nothing until the server cuts the connection, or leave before."""
         with await self.sends_and(request(path="/file") * 4, self.random.choice([0.05, 0.05, 5])):
             pass
 
@@ -264,7 +264,7 @@ class Clients(Mix):
             await task
 
     async def too_slow(self):
-        """Nothing, or half a head: the server ends it."""
+        """Send nothing or half a head; the server must end the connection."""
         async with self.connected() as client:
             sent = self.random.choice([b"", request()[:-4]])
             await client.send(sent)
@@ -288,7 +288,7 @@ class Clients(Mix):
             frame, code = self.random.choice(WRONG_FRAMES)
             await client.send(frame)
             kind = 0x89
-            while kind == 0x89:  # a ping, of a server that has been waiting
+            while kind == 0x89:  # a ping, sent by a server that has been waiting
                 kind, length = await client.reader.readexactly(2)
                 payload = await client.reader.readexactly(length)
             check((kind, int.from_bytes(payload[:2], "big")) == (0x88, code), kind, payload, code)
@@ -307,7 +307,7 @@ class Clients(Mix):
 
 
 async def soak(seconds):
-    """The mix for so long."""
+    """Run the mix of scenarios for `seconds`."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(Server(*TIMEOUTS))]
         trust = None

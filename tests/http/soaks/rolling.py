@@ -23,12 +23,12 @@ WRK = shutil.which("wrk")
 #: Seconds until all requests of a killed process have failed, even on a busy machine.
 AFTER_A_KILL = 1.0
 
-#: Seconds for a new worker to answer, on a machine that has much else to do.
+#: Seconds for a new worker to answer on a busy machine.
 PATIENCE = 60.0
 
 
 async def replaced(workers, seconds, interval=1.0):
-    """SIGHUP every so often: no request fails."""
+    """Send SIGHUP at intervals: no request may fail."""
 
     async def disturb(server, exact, going):
         while going():
@@ -39,13 +39,13 @@ async def replaced(workers, seconds, interval=1.0):
 
 
 async def recycled(workers, seconds, requests=3000):
-    """Workers that end after some requests: none fails."""
+    """Let workers end after some requests: no request may fail."""
     options = ["--limit-max-requests", requests, "--limit-max-requests-jitter", requests // 4]
     await under_load(f"recycled after {requests} requests", workers, seconds, None, *options)
 
 
 async def killed(workers, seconds, interval=3.0):
-    """kill -9 of a worker every so often: only requests in that worker fail."""
+    """Send SIGKILL to a worker at intervals: only requests in that worker may fail."""
     kills = {}
 
     async def disturb(server, exact, going):
@@ -67,7 +67,7 @@ async def killed(workers, seconds, interval=3.0):
 
 async def under_load(title, workers, seconds, disturb, *options, kills=None):
     with Server("--workers", workers, *options) as server:
-        for _ in range(workers - 1):  # the first was ready before it said where it serves
+        for _ in range(workers - 1):  # the first worker was ready before the address was printed
             server.wait_for(r"Worker \[\d+\] is ready")
         exact = Exact(server.port)
         began = time.monotonic()
@@ -103,7 +103,7 @@ async def under_load(title, workers, seconds, disturb, *options, kills=None):
 
 
 def excused(failure, kills):
-    """It was in a process that was killed, or on a connection that none had answered yet then."""
+    """Return whether a killed process explains the failure."""
     when, process, what = failure
     if "ConnectionRefused" in what:
         return False
@@ -113,7 +113,7 @@ def excused(failure, kills):
 
 
 async def settled(server, workers):
-    """Workers that were replaced have ended."""
+    """Wait until replaced workers have ended."""
     deadline = time.monotonic() + 60
     while (left := len(children(server.pid))) != workers:
         check(time.monotonic() < deadline, left, "processes instead of", workers)
@@ -126,7 +126,7 @@ def children(pid):
 
 
 class Wrk:
-    """What wrk has said."""
+    """The results of wrk."""
 
     connections = 32
 

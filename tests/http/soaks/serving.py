@@ -71,12 +71,12 @@ class Server(Command):
             time.sleep(0.1)
 
     def finish(self):
-        """End it in order; it must not have complained about itself."""
+        """End the server in order; its log must not contain faults of its own."""
         status = self.stop()
         check(status == 0, "exit status", status, self.lines[-5:])
         for number, line in enumerate(self.lines):
             check(not OWN_FAULTS.search(line), "in the log:", self.lines[number : number + 40])
-        # What else has raised than the application's, with all that came before.
+        # Check that all other exceptions are the application's; show the lines that follow.
         for number, line in enumerate(self.lines):
             if line.startswith("Traceback (most recent call last)"):
                 rest = self.lines[number + 1 :]
@@ -88,11 +88,11 @@ class Server(Command):
 
     @staticmethod
     def connect_to(port, number=0):
-        """A blocking socket, from one of many addresses."""
+        """Return a blocking socket, bound to one of many addresses."""
         sock = socket.socket()
         try:
             sock.settimeout(60)
-            # 28,000 ports for each.
+            # Each address has only 28,000 ports.
             sock.bind((f"127.0.0.{number % 200 + 1}", 0))
             sock.connect(("127.0.0.1", port))
         except BaseException:
@@ -101,7 +101,7 @@ class Server(Command):
         return sock
 
     def response_size(self):
-        """How long the response to GET is, which is the same each time."""
+        """Return the size of the response to GET, which is always the same."""
         with self.connect() as sock:
             sock.sendall(GET)
             size = len(sock.recv(65536))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""slowhttptest's attacks, while others are served.
+"""slowhttptest's attacks while other clients are served.
 
-All but the one by ranges, which gives up where a server knows none, as this one does.
+The attack by ranges is left out, because slowhttptest gives up on servers without ranges, as here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from serving import Server, check, mib
 
 TOOL = shutil.which("slowhttptest")
 
-#: Of others' requests.
+#: The limit for other clients' requests.
 P99 = 50.0  # ms
 
 #: The maximum memory of each of an attack's connections, and a constant for the first ones.
@@ -25,7 +25,7 @@ PER_CONNECTION = 16 << 10
 ONCE = 4 << 20
 
 
-#: As many connections as others have at most, in use and free, and slowhttptest's own probe.
+#: The maximum of other clients' connections, in use and free, and slowhttptest's own probe.
 OTHERS = 2 * Ordinary.AT_A_TIME + 1
 
 
@@ -34,13 +34,13 @@ class Attack:
     name: str
     options: str
     path: str = "/"
-    # Whether the time-outs end it; else it lasts as long as it likes.
+    # Whether the timeouts end the attack; otherwise it lasts as long as it likes.
     cut: bool = True
-    # Bytes of the application's own that wait for each connection.
+    # Bytes of the application's response that are buffered for each connection.
     waiting: int = 0
 
 
-#: {0} and {1}: seconds between two pieces, few enough for the connection and too many for a body.
+#: {0}, {1}: seconds between two pieces, short enough for the connection and too long for a body.
 ATTACKS = (
     Attack("slow heads", "-H -i {0:.0f} -x 24"),
     Attack("slow bodies, a piece every 5 s", "-B -i 5 -x 10 -s 8192", "/echo", cut=False),
@@ -63,14 +63,14 @@ class Manner:
     connections: int = 1000
     attacks: tuple[Attack, ...] = ATTACKS
     options: tuple = ()  # of the server
-    pauses: tuple[float, float] = (3, 40)  # for heads, for bodies
+    pauses: tuple[float, float] = (3, 40)  # for heads and for bodies
     p99: float = P99
-    patience: float = 150.0  # until an attack must have been cut
+    patience: float = 150.0  # seconds until an attack must have been cut
     endless: float = 20.0  # for one that need not be
     settled: float = 3.0  # without any of its connections
 
     async def run(self):
-        """Each of the attacks on a new server."""
+        """Run each of the attacks on a new server."""
         if TOOL is None:
             print("  skipped: there is no slowhttptest here")
             return
@@ -95,7 +95,7 @@ class Manner:
                 began = time.monotonic()
                 process = subprocess.Popen(
                     [
-                        # One on another machine would not take the server's processor.
+                        # Lower the priority: a client on another machine would not use this processor.
                         *[
                             "nice",
                             "-n",
@@ -131,7 +131,7 @@ class Manner:
             most = ONCE + self.connections * (PER_CONNECTION + attack.waiting)
             check(grown < most, "memory grew by", mib(grown))
             check(watched.cut or not attack.cut, "the time-outs have not ended it")
-            # What its own probe says.
+            # Check the results of slowhttptest's own probe.
             check("Connection refused" not in said, said[-1000:])
             check(not re.search(r"available:\W+(?:\x1b\[[\d;]*m)?\s*NO", said), said[-1000:])
             await asyncio.to_thread(server.let_go)

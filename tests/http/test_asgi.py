@@ -1827,7 +1827,7 @@ async def test_who_does_not_read(loop):
 )
 @on_loop
 async def test_who_reads_slowly_gets_all(loop, request_):
-    """It takes longer than the timeout, and longer than the server waits after its last response."""
+    """It takes longer than the timeout, and than the server's wait after the last response."""
     payload = bytes(8 << 20)
     app = sized(payload)
     async with Serving(loop, app, timeout_write=1) as serving:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debug mode: what asyncio checks and logs when it is on, and that none of it happens when off."""
+"""Debug mode: asyncio's checks and logs if it is enabled, and their absence if it is not."""
 
 import asyncio
 import gc

@@ -131,7 +131,7 @@ class TestThreads:
         )
 
     def test_a_loop_that_the_policy_still_holds(self, loop_kind):
-        """It goes when modules have lost their names already."""
+        """The loop is destroyed after the names of modules have been cleared."""
         install = "import mgloop; mgloop.install()" if loop_kind == "mgloop" else ""
         _, errors = support.run_python(
             loop_kind,

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import support
 
-pytestmark = pytest.mark.slow  # a process with a C library of its own for each
+pytestmark = pytest.mark.slow  # each test has a process with its own C library
 
-#: Put before every program. Programs wait for each other by events, never by the loop's timers,
-#: which would hide that a wake-up was lost; `alarm()` ends one that stands still.
+#: Precedes every program. Programs wait for each other with events, never with the loop's timers,
+#: which would hide a lost wake-up; `alarm()` ends a program that hangs.
 PRELUDE = """\
 import contextlib, ctypes, errno, faulthandler, gc
 faulty = ctypes.CDLL(os.environ["FAULTY_LIBC"])
@@ -79,7 +79,7 @@ under_asan = pytest.mark.skipif(
 
 @pytest.fixture(scope="session")
 def faulty_libc(tmp_path_factory):
-    """The path of faulty_libc.c, compiled."""
+    """Compile faulty_libc.c; return the path of the library."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("without gcc there is nothing to preload")
@@ -91,7 +91,7 @@ def faulty_libc(tmp_path_factory):
 
 @pytest.fixture
 def run_faulty(faulty_libc, loop_kind):
-    """Runs a program in a fresh interpreter whose C library fails when `fail()` says so."""
+    """Return a function that runs a program in a fresh interpreter with faulty_libc.c."""
     preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD"), faulty_libc]))
 
     def run(code):
@@ -134,7 +134,7 @@ class TestConstructor:
 
     @pytest.mark.mgloop_only
     def test_wakeup_that_cannot_be_watched(self, run_faulty):
-        """Each epoll_ctl() of the constructor that fails is an OSError: none goes unnoticed."""
+        """Each failing epoll_ctl() of the constructor raises OSError: no failure is ignored."""
         run_faulty("""
             fail("epoll_ctl", 0)
             loop = new_loop()
@@ -166,7 +166,7 @@ class TestConstructor:
     @under_asan
     @pytest.mark.mgloop_only
     def test_out_of_memory(self, run_faulty):
-        """Whichever allocation fails, the constructor raises MemoryError or does without."""
+        """Whichever allocation fails, the constructor raises MemoryError or does without it."""
         run_faulty("""
             for call in "calloc", "realloc":
                 for skip in range(80):
@@ -196,7 +196,7 @@ class TestWakeUp:
         """)
 
     def test_its_recv_fails_again_and_again(self, run_faulty):
-        """Every other time; and no descriptor is left of those that came and went."""
+        """Every second call fails, and the replaced descriptors are all closed."""
         run_faulty("""
             loop = quiet(new_loop())
             assert_woken(loop, times=1)
@@ -247,7 +247,7 @@ class TestWakeUp:
         """)
 
     def test_its_send_is_interrupted(self, run_faulty):
-        """EINTR says that nothing was sent: the call is made again."""
+        """EINTR means that nothing was sent: the call is repeated."""
         run_faulty("""
             loop = quiet(new_loop())
             assert_woken(loop, times=1)
@@ -258,7 +258,7 @@ class TestWakeUp:
 
     @pytest.mark.parametrize("error", ["ENOBUFS", "ENOMEM"])
     def test_its_send_fails(self, run_faulty, error):
-        """That wake-up may be lost, as it is with asyncio: the next one may not."""
+        """That wake-up may be lost, as with asyncio, but the next one must not be."""
         run_faulty(f"""
             loop = quiet(new_loop())
             assert_woken(loop, times=1)
@@ -280,7 +280,7 @@ class TestWakeUp:
         """)
 
     def test_loop_is_closed_after_a_fault(self, run_faulty):
-        """Closing right after, with nothing run between, is safe as well."""
+        """Closing immediately after the fault, before the loop runs, is safe as well."""
         run_faulty("""
             loop = quiet(new_loop())
             fail("recv", errno.ECONNRESET)
@@ -319,7 +319,7 @@ class TestPosting:
     '''
 
     def test_none_to_take_them(self, run_faulty):
-        """The loop may raise MemoryError, and has lost nothing: it goes on where it was."""
+        """The loop may raise MemoryError, but loses no call: it continues where it was."""
         run_faulty(
             self.PRELUDE
             + """
@@ -373,7 +373,7 @@ class TestPosting:
         )
 
     def test_none_when_the_loop_is_closed(self, run_faulty):
-        """close() may raise MemoryError; called again it closes the loop, and they run."""
+        """close() may raise MemoryError; a second call closes the loop, and the calls run."""
         run_faulty(
             self.PRELUDE
             + """
@@ -398,7 +398,7 @@ class TestTimers:
     @pytest.mark.parametrize("error", ["EPERM", "ENOMEM"])
     @pytest.mark.parametrize("every", [1, 2])
     def test_alarm_that_cannot_be_set(self, run_faulty, error, every):
-        """Timers are on time, and no processor time is spent on waiting for them."""
+        """Timers are on time, and waiting for them uses no processor time."""
         run_faulty(f"""
             loop = new_loop()
             fail("timerfd_settime", errno.{error}, times=-1, every={every})
@@ -445,7 +445,7 @@ class TestTimers:
         "arm", ["call_later(0, step)", "call_at(loop.time(), step)", "call_later(1e-6, step)"]
     )
     def test_what_is_due_at_once_is_not_slept_for(self, run_faulty, arm):
-        """Timers that come close upon each other share a wake-up; but not those set for sooner."""
+        """Timers close to each other share a wake-up, except timers that are due earlier."""
         run_faulty(f"""
             loop = new_loop()
             left = 200
@@ -519,7 +519,7 @@ async def connect(family, peer=echo):
 
 
 class TestTransports:
-    """Of streams: an EAGAIN that the kernel would not give, and interruptions."""
+    """Stream transports: an EAGAIN that the kernel would not return, and interruptions."""
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
@@ -589,7 +589,7 @@ run(main())
 
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_the_end_of_the_stream(self, run_faulty, error):
-        """No more data will come to wake a transport that has missed it."""
+        """No more data will arrive to wake a transport that has missed the end."""
         run_faulty(
             ECHO
             + f"""
@@ -608,7 +608,7 @@ run(main())
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_data_and_the_end_at_once(self, run_faulty, family, error):
-        """The data that is read at the second attempt does not make the end forgotten."""
+        """Reading the data at the second attempt must not hide the end of the stream."""
         run_faulty(
             ECHO
             + f"""
@@ -637,7 +637,7 @@ run(main())
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("skip", range(6))
     def test_the_peer_waits_for_room(self, run_faulty, family, skip):
-        """Wherever in the stream it happens: nothing more comes before something is read."""
+        """The fault may be anywhere in the stream: the peer cannot send more before it is read."""
         run_faulty(
             ECHO
             + f"""
@@ -693,7 +693,7 @@ run(main())
 class TestAccepting:
     @pytest.mark.parametrize("error", ["EMFILE", "ENOMEM", "ENOBUFS", "EAGAIN", "EINTR"])
     def test_fails_once(self, run_faulty, error):
-        """The connection that waits is accepted a little later, and so are others."""
+        """The waiting connection is accepted a little later, and so are others."""
         run_faulty(f"""
             async def serve(reader, writer):
                 writer.write(await reader.readexactly(2))
@@ -724,7 +724,7 @@ class TestRegistration:
     @pytest.mark.mgloop_only  # asyncio forgets the reader, and can no longer register the file
     @pytest.mark.parametrize("error", ["ENOMEM", "ENOSPC"])
     def test_writer_that_cannot_be_added(self, run_faulty, error):
-        """The reader that was there is not hurt, and the writer can be added later."""
+        """The existing reader is not affected, and the writer can be added later."""
         run_faulty(f"""
             loop = new_loop()
             left, right = socket.socketpair()
@@ -779,10 +779,10 @@ class TestRegistration:
             loop.close()
         """)
 
-    @pytest.mark.mgloop_only  # asyncio's reports it, and leaves the connection unread
+    @pytest.mark.mgloop_only  # asyncio's loop reports it, and leaves the connection unread
     @pytest.mark.parametrize("error", ["ENOMEM", "ENOSPC"])
     def test_connection_that_cannot_be_watched(self, run_faulty, error):
-        """That one is lost; the server accepts the next."""
+        """That connection is lost; the server accepts the next."""
         run_faulty(f"""
             async def serve(reader, writer):
                 writer.write(await reader.readexactly(2))
@@ -814,7 +814,7 @@ class TestRegistration:
 
 class TestInterruptions:
     def test_every_wait(self, run_faulty):
-        """Timers run although no wait ends as it should."""
+        """Timers run although every wait fails."""
         run_faulty("""
             loop = new_loop()
             loop.call_later(0.05, loop.stop)
@@ -827,7 +827,7 @@ class TestInterruptions:
         """)
 
     def test_every_tenth_call(self, run_faulty):
-        """A busy server, and every kind of call interrupted now and then."""
+        """A busy server, in which every kind of call is occasionally interrupted."""
         run_faulty(
             ECHO
             + """

@@ -10,7 +10,7 @@ import support
 
 
 class TestFork:
-    """os.fork() with a loop: in subprocesses, since pytest's own process may have threads."""
+    """os.fork() with a loop: in subprocesses, because pytest's own process may have threads."""
 
     def test_a_new_loop_in_the_child(self, loop_kind):
         support.run_python(
@@ -72,7 +72,7 @@ class TestFork:
             """,
         )
 
-    # asyncio's child takes the wake-up socket out of the epoll set that it shares with its parent.
+    # asyncio's child removes the wake-up socket from the epoll set that it shares with its parent.
     @pytest.mark.mgloop_only
     def test_closing_the_inherited_loop_leaves_the_parents_alone(self, loop_kind):
         support.run_python(
@@ -104,10 +104,10 @@ class TestFork:
         )
 
     @pytest.mark.mgloop_only
-    # asyncio's collected loop closes itself, with the effect named above.
+    # A garbage-collected asyncio loop closes itself, with the same effect.
     @pytest.mark.mgloop_only
     def test_dropping_the_inherited_loop(self, loop_kind):
-        """A child that ends normally, so that the interpreter tears its copy of the loop down."""
+        """A child ends normally, so that the interpreter destroys its copy of the loop."""
         support.run_python(
             loop_kind,
             """
@@ -125,9 +125,9 @@ class TestFork:
         )
 
 
-@pytest.mark.mgloop_only  # asyncio's child keeps the handlers, which only make it deaf
+@pytest.mark.mgloop_only  # asyncio's child keeps the handlers, and then ignores the signals
 class TestSignalsOfTheChild:
-    """The child of a running loop has the handlers and the wake-up descriptor from before."""
+    """The child of a running loop has the handlers and wake-up descriptor set before the run."""
 
     def test_what_was_there_before(self, loop_kind):
         support.run_python(
@@ -168,7 +168,7 @@ class TestSignalsOfTheChild:
         )
 
     def test_without_a_handler_of_the_loop(self, loop_kind):
-        """A running loop has a wake-up descriptor in any case."""
+        """A running loop has a wake-up descriptor even without handlers."""
         support.run_python(
             loop_kind,
             """
@@ -183,7 +183,7 @@ class TestSignalsOfTheChild:
         )
 
     def test_a_signal_that_comes_before_the_child_runs(self, loop_kind):
-        """It ends the child, and the parent's handler is not called for it."""
+        """The signal ends the child, and the parent's handler is not called for it."""
         support.run_python(
             loop_kind,
             """

@@ -14,7 +14,7 @@ import pytest
 import support
 from peers import skip_on_asyncio
 
-#: Put before each program: in_child(function) runs it in a forked child and waits for it.
+#: Precedes each program: in_child(function) runs it in a forked child and waits for it.
 _TOOLS = """
     import concurrent.futures, contextlib, signal, subprocess, traceback
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -88,7 +88,7 @@ def run_program(kind, before, program):
 
 each_before = pytest.mark.parametrize("before", BEFORE)
 
-#: Everything that a loop does, as a function that parent and child can run.
+#: All features of a loop, as a function that parent and child can run.
 EVERYTHING = """
     def everything(loop):
         calls = []
@@ -160,7 +160,7 @@ EVERYTHING = """
 class TestOneAfterTheOther:
     @each_before
     def test_everything(self, loop_kind, before):
-        """In the child, in another child, and in the parent after both."""
+        """It runs in the child, in another child, and in the parent after both."""
         run_program(
             loop_kind,
             before,
@@ -212,7 +212,7 @@ class TestOneAfterTheOther:
 
     @each_before
     def test_what_was_scheduled_before(self, loop_kind, before):
-        """Callbacks, timers and tasks are there in the child, and still in the parent."""
+        """Callbacks, timers and tasks exist in the child, and still in the parent."""
         run_program(
             loop_kind,
             before,
@@ -295,7 +295,7 @@ class TestOneAfterTheOther:
         )
 
     def test_a_listening_server(self, loop_kind):
-        """Made before the fork: parent and children accept from the same socket."""
+        """A server made before the fork: parent and children accept from the same socket."""
         run_program(
             loop_kind,
             "never run",
@@ -316,7 +316,7 @@ class TestOneAfterTheOther:
         )
 
     def test_a_listening_socket_of_the_servers_own(self, loop_kind):
-        """The worker makes its server in the child, of the socket that it has inherited."""
+        """The worker makes its server in the child, from the socket that it has inherited."""
         run_program(
             loop_kind,
             "never run",
@@ -339,7 +339,7 @@ class TestOneAfterTheOther:
         )
 
     def test_a_connection(self, loop_kind):
-        """A transport from before the fork goes on in the child, and then in the parent."""
+        """A transport from before the fork works in the child, and then in the parent."""
         run_program(
             loop_kind,
             "never run",
@@ -413,7 +413,7 @@ class TestOneAfterTheOther:
     """,
         )
 
-    # asyncio's child takes the descriptor out of the set that it shares with its parent.
+    # asyncio's child removes the descriptor from the set that it shares with its parent.
     @pytest.mark.mgloop_only
     def test_a_sock_recv_that_waits(self, loop_kind):
         run_program(
@@ -456,11 +456,11 @@ class TestOneAfterTheOther:
     """,
         )
 
-    # asyncio's child takes the wake-up socket out of it.
+    # asyncio's child removes the wake-up socket from the shared set.
     @pytest.mark.mgloop_only
     @each_before
     def test_closed_in_the_child(self, loop_kind, before):
-        """After use; the parent's descriptors stay registered."""
+        """The child uses and closes the loop; the parent's descriptors stay registered."""
         run_program(
             loop_kind,
             before,
@@ -487,8 +487,8 @@ class TestOneAfterTheOther:
         )
 
     def test_while_another_loop_runs_in_the_parent(self, loop_kind):
-        """multiprocessing's way: forked from inside one loop, the child runs another of the
-        parent's, which is idle."""
+        """As in multiprocessing: a process is forked inside a running loop, and the child runs
+        another, idle loop of the parent's."""
         run_program(
             loop_kind,
             "never run",
@@ -516,7 +516,7 @@ class TestOneAfterTheOther:
         )
 
 
-# With asyncio it is left to chance whose events are whose: the epoll set is one.
+# With asyncio the epoll set is shared, so either process may receive an event.
 @pytest.mark.mgloop_only
 class TestAtTheSameTime:
     @each_before
@@ -536,7 +536,7 @@ class TestAtTheSameTime:
 
     @each_before
     def test_descriptors_of_the_same_number(self, loop_kind, before):
-        """After the fork both open files that get the same numbers."""
+        """After the fork both open files, which get the same descriptor numbers."""
         run_program(
             loop_kind,
             before,
@@ -564,8 +564,8 @@ class TestAtTheSameTime:
 
     @each_before
     def test_nobody_is_woken_for_the_other(self, loop_kind, before):
-        """The child's wake-ups, signals and timers do not end the parent's wait, nor its events
-        get lost: they all had their own."""
+        """The child's wake-ups, signals and timers do not end the parent's wait, and no event is
+        lost: each process gets its own."""
         run_program(
             loop_kind,
             before,
@@ -597,7 +597,7 @@ class TestAtTheSameTime:
         )
 
     def test_a_listening_server(self, loop_kind):
-        """Each connection is accepted by one of them, and answered."""
+        """Each connection is accepted and answered by one of the processes."""
         run_program(
             loop_kind,
             "never run",

@@ -24,7 +24,7 @@ factory_gets_every_keyword = (
 
 @contextlib.contextmanager
 def python_functions_of_the_loop():
-    """Collect the names of the functions of asyncio.base_events that the block calls."""
+    """Collect the names of the functions of asyncio.base_events that are called in the block."""
     called = []
 
     def note(frame, event, _):
@@ -287,7 +287,7 @@ class TestTasks:
         del task
         gc.collect()
         assert "destroyed but it is pending" in reported.pop()["message"]
-        # The report had revived it; 3.14 lists it among the loop's tasks until it is gone again.
+        # The report has revived it; 3.14 lists it among the loop's tasks until it is collected.
         gc.collect()
 
     def test_cancellation(self, loop, run):
@@ -423,7 +423,7 @@ class TestTaskFactories:
         seen = []
 
         def factory(loop, coro, **kwargs):
-            # CPython 3.13.3 began to pass every keyword on, None included.
+            # CPython 3.13.3 began to pass on every keyword, including those with the value None.
             seen.append({key: value for key, value in kwargs.items() if value is not None})
             return asyncio.Task(coro, loop=loop, **kwargs)
 

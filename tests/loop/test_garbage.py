@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Nothing that the loop makes keeps a cycle of the user's objects alive.
+"""No object that the loop makes keeps a reference cycle of the user's objects alive.
 
-Programs keep handles in the very objects whose methods the handles call, and those objects in the
-context in which they were made: a request with its time-out is such a knot. asyncio's handles are
-visible to the garbage collector, which unties it; whatever a loop uses instead must do no worse,
-when the callback has run, has failed, was cancelled, or was still waiting as the loop closed.
+Programs keep handles in the objects whose methods the handles call, and those objects in the
+context in which they were made: a request with its timeout is such a cycle. asyncio's handles are
+visible to the garbage collector, which breaks the cycle. Another loop's handles must do the same,
+whether the callback has run, has failed, was cancelled, or was still waiting as the loop closed.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def any_loop(request, loop):
 class TestHandles:
     @pytest.fixture(autouse=True)
     def collector_is_off(self):
-        """So that each cycle is collected where the test expects it, or not at all."""
+        """Disable the collector, so that a cycle is collected only where the test expects it."""
         gc.disable()
         yield
         gc.enable()
@@ -133,7 +133,7 @@ class TestHandles:
 
     @pytest.mark.parametrize("end", ["run", "fail", "cancel", "close"])
     def test_in_the_context_that_they_keep(self, loop_factory, schedule, end):
-        """The handle keeps a copy of the context, the context the request, which the handle."""
+        """The handle keeps a context copy, the context the request, the request the handle."""
         loop = loop_factory()
         loop.set_exception_handler(lambda loop, context: None)
         request = Request()
@@ -192,7 +192,7 @@ class TestOthers:
             assert_collected(reference)
 
     def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, loop_kind):
-        """Abandoned without being closed: collected, with asyncio's warnings, all the same."""
+        """The loop is abandoned without being closed, and collected, with asyncio's warnings."""
         code = """
         import gc, weakref
         warnings.simplefilter("ignore")
@@ -247,7 +247,7 @@ class TestOthers:
         assert_collected(reference)
 
     def test_the_collector_cancels_all_that_share_a_context(self, loop_kind):
-        """Up to 3.11 it may start in the middle of a copy of the context that they share."""
+        """Up to 3.11 the collector may start during the copy of the shared context."""
         support.run_python(
             loop_kind,
             """
@@ -292,7 +292,7 @@ class TestOthers:
         )
 
     def test_a_thousand_requests_leave_nothing(self, loop):
-        """The whole knot, as a server ties it, counted."""
+        """The complete cycle, as in a server; the objects are counted."""
         alive = weakref.WeakSet()
 
         def serve(number):
@@ -306,7 +306,7 @@ class TestOthers:
 
         for number in range(1000):
             loop.call_soon(serve, number)
-        # Asked for last, it comes after every timer: asyncio keeps cancelled ones until their time.
+        # It is scheduled last and runs after every timer: asyncio keeps cancelled ones until then.
         loop.call_soon(loop.call_later, 0.05, loop.stop)
         loop.run_forever()
         gc.collect()

@@ -27,7 +27,7 @@ alive = weakref.WeakSet()
 
 
 class Knot(asyncio.Protocol, asyncio.DatagramProtocol):
-    """A protocol that puts itself, and so its transport, into the context that it is called in."""
+    """A protocol that puts itself, and thus its transport, into the context of its callbacks."""
 
     def __init__(self, where, ends):
         self.where = where
@@ -70,7 +70,7 @@ def count_alive():
 
 
 async def over_streams(loop, knot, listening):
-    """Connections of accepted and connecting protocols, to plain sockets; all are over."""
+    """Make connections of accepted and connecting protocols to plain sockets; end them all."""
     if listening.family == socket.AF_UNIX:
         server = await loop.create_unix_server(knot, sock=listening)
     else:
@@ -145,7 +145,7 @@ WAYS = {"TCP": over_tcp, "UNIX": over_unix, "UDP": over_udp, "pipes": over_pipes
 @pytest.mark.parametrize("where", ["connection_made", "data_received", "connection_lost"])
 @pytest.mark.parametrize("over", WAYS.values(), ids=WAYS)
 def test_a_variable_that_reaches_the_transport(loop, run, tmp_path, over, where):
-    """Set in a callback: 200 of 200 protocols are collected after connection_lost()."""
+    """A variable is set in a callback: all 200 protocols are collected after connection_lost()."""
     ends = []
     knot = functools.partial(Knot, where, ends)
 
@@ -162,7 +162,7 @@ def test_a_variable_that_reaches_the_transport(loop, run, tmp_path, over, where)
 @pytest.mark.parametrize("where", ["connection_made", "data_received"])
 @pytest.mark.parametrize("over", WAYS.values(), ids=WAYS)
 def test_transports_that_outlive_their_loop(loop_factory, tmp_path, over, where):
-    """Never closed, and connection_lost() never called: collected all the same."""
+    """Transports that were not closed, and got no connection_lost(), are collected."""
     ends = []
 
     class Open(Knot):
@@ -315,7 +315,7 @@ assert reference() is None, "kept alive"
 
 
 def test_a_forgotten_loop_whose_handles_somebody_keeps(loop_kind):
-    """They keep the loop; when they are let go of, it is collected, and nothing crashes."""
+    """The handles keep the loop; once they are released, it is collected without a crash."""
     code = """
         import gc, weakref
         warnings.simplefilter("ignore")
@@ -380,7 +380,7 @@ UNCLOSED = {
 @pytest.mark.parametrize("action", ["error", "default", "ignore"])
 @pytest.mark.parametrize("what", UNCLOSED.values(), ids=UNCLOSED)
 def test_an_unclosed_transport_closes_its_descriptor(loop_kind, what, action):
-    """It warns; where that raises, it has closed it all the same."""
+    """It warns; if the warning raises, the descriptor is closed nevertheless."""
     code = f"""
 import gc, textwrap
 WHAT = textwrap.dedent({what!r})

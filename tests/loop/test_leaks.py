@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reference counts balance: no operation of the loop gains or loses one.
+"""Reference counts balance: no operation of the loop gains or loses a reference.
 
-Native code counts by hand what Python counts by itself. Each operation is repeated until one lost
-reference per call would stand out, first to warm caches and free lists up, then to measure: the
-reference counts of what took part, and the number of memory blocks that Python has handed out.
+Native code counts by hand the references that Python counts automatically. Each operation is
+repeated so often that one lost reference per call would stand out, first to warm up caches and
+free lists, then to measure: the reference counts of the objects involved, and the number of
+memory blocks that Python has allocated.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ import support
 
 REPEAT = 800
 
-#: In debug mode, where each call walks the stack.
+#: The number in debug mode, in which each call walks the stack.
 REPEAT_DEBUG = 300
 
 
 class Subject:
-    """What takes part in the operations: its reference counts are watched."""
+    """The objects involved in the operations, whose reference counts are watched."""
 
     def __init__(self, loop, pair):
         self.loop = loop

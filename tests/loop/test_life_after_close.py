@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What outlives its loop can still be called: transports, servers, handles, waiting socket calls.
+"""Objects that outlive their loop can still be called: transports, servers, handles, socket calls.
 
 A program closes its loop while transports are open, in all their states, and calls one method of
-each.  asyncio's answer, mostly RuntimeError "Event loop is closed", is the specification: the same
-program is run over both loops, and the answers are compared.  The methods are listed by dir(), so
-that none is forgotten.  And whatever is callable must not crash, on objects that were never
-initialised either.
+each.  asyncio's outcome, mostly RuntimeError "Event loop is closed", is the specification: the same
+program is run over both loops, and the outcomes are compared.  The methods are listed by dir(), so
+that all are covered.  And no callable may crash, not even on objects that were never initialised.
 
-Everything runs in fresh interpreters, of which a crash leaves the last thing that they were at.
+All programs run in fresh interpreters; their last line of output shows the call that crashed.
 """
 
 import asyncio.selector_events
@@ -322,7 +321,7 @@ MAKERS = [
     "write_pipe",
 ]
 
-#: Answers that need not be asyncio's: a second abort() of its pipes tries to end them once more
+#: Outcomes that may differ from asyncio's: a second abort() of its pipes tries to end them again
 #: (docs/differences.md).
 SECOND_ABORT = {"open: abort/0 again", "with a queue: abort/0 again"} | {
     f"{state}: abort/0{again}"
@@ -330,7 +329,7 @@ SECOND_ABORT = {"open: abort/0 again", "with a queue: abort/0 again"} | {
     for again in ("", " again")
 }
 
-#: And its datagram transports forget the datagrams of abort(), but not their size.
+#: asyncio's datagram transports forget the datagrams on abort(), but not their size.
 QUEUE_OF_DATAGRAMS = {
     f"{state}: something queued after abort/0" for state in ("with a queue", "closing with a queue")
 }
@@ -350,7 +349,7 @@ def test_transports(loop_kind, tmp_path, make):
 
 
 def test_servers(loop_kind, tmp_path):
-    """Serving and not, over TCP and UNIX; closing them still closes their sockets."""
+    """Servers that serve or not, over TCP and UNIX; closing them still closes their sockets."""
     compare(
         loop_kind,
         f"""
@@ -390,7 +389,7 @@ def test_servers(loop_kind, tmp_path):
 
 
 def test_handles(loop_kind):
-    """Of every way to schedule; cancelled, run, or still waiting as the loop was closed."""
+    """Handles of every scheduling method; cancelled, run, or waiting as the loop was closed."""
     compare(
         loop_kind,
         """
@@ -456,7 +455,7 @@ def test_the_handles_of_readers_and_writers(loop_kind):
 
 
 def test_the_methods_of_the_loop(loop_kind):
-    """Most raise; those that wait raise as soon as they would have to."""
+    """Most methods raise; those that wait raise when they would have to wait."""
     compare(
         loop_kind,
         """
@@ -572,7 +571,7 @@ def test_the_methods_of_the_loop(loop_kind):
 
 
 def test_coroutines_of_the_socket_methods(loop_kind):
-    """Begun before the loop was closed, and resumed, thrown at or closed after it."""
+    """They begin before the loop is closed, and are resumed, thrown into or closed after it."""
     compare(
         loop_kind,
         """
@@ -681,7 +680,7 @@ def shake(thing, but=()):
 
 @pytest.mark.mgloop_only
 def test_blank_objects(loop_kind):
-    """`kind.__new__(kind)` and `kind()` of each native class, all methods: nothing crashes."""
+    """`kind.__new__(kind)` and `kind()` of each native class, all methods: no crash."""
     code = """
         types = native_types()
         missing = {
@@ -713,7 +712,7 @@ def test_blank_objects(loop_kind):
 
 @pytest.mark.mgloop_only
 def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
-    """All that the collector knows of mgloop's classes, private ones too: nothing crashes."""
+    """All objects of mgloop's classes known to the collector, including private ones: no crash."""
     code = """
         async def main(loop):
             things = []

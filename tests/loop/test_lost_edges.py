@@ -24,7 +24,7 @@ import support
 
 INTERRUPTIONS = [KeyboardInterrupt, SystemExit]
 each_interruption = pytest.mark.parametrize("interruption", INTERRUPTIONS)
-#: Which of its calls interrupt: the first, a later one, several in a row.
+#: Which calls interrupt: the first, a later one, several in a row.
 each_moment = pytest.mark.parametrize("moments", [{1}, {2}, {1, 2, 3}], ids=["1st", "2nd", "1-3"])
 
 #: Seconds after which data that was in the kernel before the loop ran counts as lost.
@@ -68,7 +68,7 @@ def run_through(loop, interrupter, future):
 
 
 class _Ends(asyncio.BaseProtocol):
-    """Counts what arrives; `over` is done when the connection is."""
+    """Counts the received data; `over` is done when the connection has ended."""
 
     def __init__(self, loop, interrupt, where):
         self.interrupt = interrupt
@@ -131,7 +131,7 @@ either_family = pytest.mark.parametrize(
 
 
 def pour(sock, data):
-    """Hand all of `data` to a non-blocking socket, however long it takes, and close it."""
+    """Send all of `data` to a non-blocking socket, however long it takes, and close it."""
     sock.setblocking(True)
     sock.sendall(data)
     sock.close()
@@ -146,7 +146,7 @@ class TestStreams:
     @either_protocol
     @either_family
     def test_the_rest_of_the_data_and_its_end(self, loop, interruption, moments, kind, sockets):
-        """All of it is in the kernel before the loop runs: nothing new comes to wake it."""
+        """All of it is in the kernel before the loop runs: no new data arrives to wake it."""
         data = support.pattern(100_000)
         interrupt = Interrupter(interruption, moments)
         with sockets() as (ours, peer):
@@ -244,7 +244,7 @@ class TestStreams:
     @each_interruption
     @either_family
     def test_connection_lost(self, loop, interruption, sockets):
-        """The descriptor is closed all the same: the peer sees the end."""
+        """The descriptor is closed nevertheless: the peer sees the end."""
         interrupt = Interrupter(interruption, {1})
         with sockets() as (ours, peer):
             protocol = Plain(loop, interrupt, "connection_lost")
@@ -338,7 +338,7 @@ class TestStreams:
 
     @each_interruption
     def test_other_transports_have_their_turn(self, loop, interruption):
-        """Those whose reports came with the one that interrupted."""
+        """Transports whose events came in the same poll are served as well."""
         interrupt = Interrupter(interruption, {1, 2, 3, 4, 5})
         with contextlib.ExitStack() as stack:
             pairs = [stack.enter_context(tcp_sockets()) for _ in range(10)]
@@ -370,7 +370,7 @@ class TestStreams:
                 client_ssl_context.wrap_socket(sock, server_hostname="localhost") as tls,
             ):
                 tls.sendall(data)
-                # The end of the stream is a matter of its own, in TLS.
+                # This test does not cover the end of the stream in TLS.
                 release.wait(support.PATIENCE)
 
         with support.in_thread(client):
@@ -478,7 +478,7 @@ class TestDatagrams:
         with socket.socket(kind, socket.SOCK_DGRAM) as peer:
             peer.setblocking(False)
             waiting = list(sent)
-            # A UNIX socket queues but a few: the rest follows when there is room.
+            # A UNIX socket queues only a few: the rest follows when it is writable.
             with contextlib.suppress(BlockingIOError):
                 while waiting:
                     peer.sendto(waiting[0], address)
@@ -658,7 +658,7 @@ class TestDescriptors:
 
     @each_interruption
     def test_tasks_that_wait_for_sockets(self, loop, interruption, socketpair):
-        """An interruption in one task does not take the data from the other."""
+        """An interruption in one task does not take the data of the other."""
         ours, peer = socketpair
         other_ours, other_peer = socket.socketpair()
         with other_ours, other_peer:
@@ -685,12 +685,12 @@ class TestDescriptors:
 
 # --- a clock in Python ---------------------------------------------------------------------------
 
-#: Longer than any of it takes, shorter than a test may.
+#: Longer than the calls under test take, shorter than a test may take.
 FAR = 3.0
 
 
 class Clock:
-    """loop.time() in Python, which does `action` once, at its `at`-th call while the loop runs."""
+    """Replaces loop.time(); runs `action` once, at its `at`-th call while the loop runs."""
 
     def __init__(self, loop, action, at=1):
         self.loop = loop
@@ -708,7 +708,7 @@ class Clock:
 
 
 def run_with_clock(loop, action, at=1):
-    """Run with a far timer and a clock that does `action`; the seconds until loop.stop()."""
+    """Run with a distant timer and a clock with `action`; return the seconds until loop.stop()."""
     far = loop.call_later(FAR, loop.stop)
     clock = Clock(loop, action, at)
     loop.time = clock
@@ -731,7 +731,7 @@ class TestClocks:
         assert took < FAR / 2
 
     def test_during_which_another_thread_calls(self, loop):
-        """The clock lets go of the interpreter, as any line of Python may."""
+        """The clock releases the GIL, as any line of Python may."""
 
         def let_another_in():
             thread = threading.Thread(target=loop.call_soon_threadsafe, args=(loop.stop,))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mgloop's own ground: Mongoose is really below, and an idle loop costs nothing.
+"""mgloop's use of Mongoose: Mongoose is really used, and an idle loop costs nothing.
 
 Stock Mongoose walks all its connections in every poll, and spins on a descriptor that is readable
-but not wanted. mgloop's port parks the connections; these tests would notice if it stopped to.
+but unused. mgloop's port parks the connections; these tests fail if it no longer does.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ import support
 
 pytestmark = pytest.mark.mgloop_only
 
-#: Of half a second without work, the seconds of CPU time that a loop may use: Python's own
-#: bookkeeping for the run takes a millisecond or two, spinning takes it all.
+#: Seconds of CPU time that a loop may use in half a second without work: Python's own bookkeeping
+#: for the run takes a millisecond or two, spinning takes all of it.
 IDLE_CPU = 0.1
 
-#: Times that a thread may go to sleep in half a second without work.
+#: How often a thread may go to sleep in half a second without work.
 IDLE_WAITS = 25
 
 
 def voluntary_waits():
-    """How often the calling thread has given the processor away of its own accord."""
+    """Return how often the calling thread has voluntarily given up the processor."""
     with open("/proc/thread-self/status") as status:
         for line in status:
             if line.startswith("voluntary_ctxt_switches"):
@@ -37,7 +37,7 @@ def voluntary_waits():
 
 @pytest.fixture
 def assert_idle(loop):
-    """Runs the loop for half a second and asserts that it slept."""
+    """Return a function that runs the loop for half a second and checks that it slept."""
 
     def check():
         loop.call_later(0.5, loop.stop)
@@ -57,7 +57,7 @@ class TestMongoose:
         assert mgloop.MONGOOSE_VERSION == "7.23"
 
     def test_its_functions_are_in_the_extension(self):
-        """Linked in, and not merely named: the poll and the wake-up are there as machine code."""
+        """Mongoose is linked in: the extension contains the machine code of poll and wake-up."""
         from mgloop import _loop
 
         nm = shutil.which("nm")
@@ -295,5 +295,5 @@ class TestParking:
             loop.remove_reader(idle)
             idle.close()
             peer.close()
-        # A walk over 400 connections takes longer than the whole iteration.
+        # Walking 400 connections takes longer than the whole iteration.
         assert among_others < 2 * alone

@@ -34,7 +34,7 @@ class BlockingError(Exception):
     """The tool's exception; not an OSError, because asyncio's own code would swallow that."""
 
 
-#: Where each call is permitted while a loop runs: functions of asyncio's files, by their names.
+#: Functions of asyncio's files that may make each call while a loop runs.
 PERMITTED = {
     "stat": {"asyncio/unix_events.py": {"create_unix_server", "_stop_serving"}},
     "unlink": {"asyncio/unix_events.py": {"_stop_serving"}},
@@ -75,7 +75,7 @@ def permitted(table, name, args):
 
 @pytest.fixture
 def no_blocking(monkeypatch):
-    """Calls that block raise BlockingError in a thread whose loop is running."""
+    """Let blocking calls raise BlockingError in a thread whose loop is running."""
     seen = []
 
     def wrap(name, original, table):
@@ -117,7 +117,7 @@ def small_file(tmp_path):
 
 @pytest.fixture
 def large_file(tmp_path):
-    """Larger than what sockets hold: sending it takes several steps."""
+    """Return a file larger than the sockets' buffers: sending it takes several steps."""
     path = tmp_path / "large"
     path.write_bytes(support.pattern(3 * support.BIG))
     with path.open("rb") as file:
@@ -126,7 +126,7 @@ def large_file(tmp_path):
 
 class TestBlockingCalls:
     def test_the_tool_itself(self, run, no_blocking):
-        """It sees what blocks, and only while a loop runs."""
+        """The tool detects blocking calls, and only while a loop runs."""
 
         async def main():
             os.stat("/")
@@ -214,7 +214,7 @@ class TestBlockingCalls:
         assert "sendfile" in no_blocking
 
     def test_everything_else(self, loop, run, no_blocking):
-        """Children, threads, names, pipes and signals need no call that blocks."""
+        """Child processes, threads, name resolution, pipes and signals need no blocking call."""
 
         async def main():
             process = await asyncio.create_subprocess_exec(
@@ -294,7 +294,7 @@ original_run = asyncio.events.Handle._run
 
 
 def wrapping(seen):
-    """As a monitor times callbacks: around the original."""
+    """A monitor that times callbacks by wrapping the original."""
 
     def _run(self):
         seen.append(self)
@@ -304,7 +304,7 @@ def wrapping(seen):
 
 
 def replacing(seen):
-    """As a monitor that runs the callback itself, from the handle's attributes."""
+    """A monitor that runs the callback itself, with the handle's attributes."""
 
     def _run(self):
         seen.append(self)
@@ -326,7 +326,7 @@ def replacing(seen):
 
 @pytest.fixture(params=[wrapping, replacing], ids=["wrapped", "replaced"])
 def seen(request, monkeypatch):
-    """The handles that went through a patched Handle._run, in their order."""
+    """Return the handles that went through a patched Handle._run, in order."""
     handles = []
     monkeypatch.setattr(asyncio.events.Handle, "_run", request.param(handles))
     return handles
@@ -388,7 +388,7 @@ class TestHandleRun:
         loop.remove_reader(ours)
         assert sorted(callbacks) == [("read", 7, b"a"), ("read", 7, b"b"), ("write",)]
         names = [getattr(handle._callback, "__name__", "") for handle in seen]
-        # The reader's handle is one and the same, for as long as it is registered.
+        # The reader has the same handle for as long as it is registered.
         assert len(seen) >= 3
         assert names.count("readable") <= 2
 
@@ -413,7 +413,7 @@ class TestHandleRun:
         assert names.count("readable") == 5
 
     def test_tasks_and_futures(self, loop, run, monkeypatch):
-        """A monitor names the task that was slow by what its step is bound to."""
+        """A monitor finds the slow task's name through the object that its step is bound to."""
         tasks = []
         callbacks = []
 
@@ -633,7 +633,7 @@ class TestHandleRun:
         assert len(calls) == 3
 
     def test_patched_before_the_loop_is_imported(self, loop_kind):
-        """Monitors patch first of all, before anything else is imported."""
+        """Monitors patch asyncio first, before other modules are imported."""
         support.run_python(
             loop_kind,
             """
@@ -658,7 +658,7 @@ class TestHandleRun:
         )
 
     def test_a_whole_program(self, loop, run, seen, tmp_path):
-        """Streams, locks, queues, children and threads work as ever."""
+        """Streams, locks, queues, children and threads work unchanged."""
 
         async def serve(reader, writer):
             writer.write(await reader.readline())
@@ -735,7 +735,7 @@ def told_about(loop, connect):
 
 
 def compared(loop, connect):
-    """The same on asyncio's own loop, and on the one under test."""
+    """Run the same on asyncio's own loop, and compare it with the loop under test."""
     reference = support.new_loop("asyncio")
     try:
         there = told_about(reference, connect)
@@ -759,7 +759,7 @@ def test_a_buffer_that_cannot_be_written(loop, name):
     assert here == there
 
 
-# asyncio calls get_buffer() again and again as long as it gets an empty one that could be written.
+# asyncio calls get_buffer() repeatedly as long as it gets an empty, writable buffer.
 @pytest.mark.parametrize("name", [name for name in BUFFERS if name != "an empty bytearray"])
 def test_a_buffer_that_cannot_be_written_over_tls(
     loop, name, server_ssl_context, client_ssl_context

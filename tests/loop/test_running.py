@@ -222,7 +222,7 @@ class TestRunUntilComplete:
         other.close()
 
     def test_a_failure_before_an_interruption_is_not_reported_twice(self, loop, run):
-        """The task's KeyboardInterrupt comes out of run_until_complete and nowhere else."""
+        """The task's KeyboardInterrupt leaves run_until_complete and is not reported elsewhere."""
 
         async def leave():
             raise KeyboardInterrupt
@@ -309,7 +309,7 @@ class TestClose:
 
         with pytest.warns(ResourceWarning, match="unclosed event loop"):
             lose_a_loop()
-        # asyncio's selector and self-pipe go with their own collection.
+        # asyncio's selector and self-pipe are closed when they are collected.
         gc.collect()
 
     def test_a_closed_loop_is_collected(self, loop_kind):
@@ -393,7 +393,7 @@ class TestExceptionHandler:
         assert order == ["kept"]
 
     def test_runs_in_the_context_of_the_callback(self, loop):
-        """As asyncio does it since 3.12; before, the handler ran in the surrounding context."""
+        """As in asyncio since 3.12; before, the handler ran in the surrounding context."""
         seen = []
 
         def fail():
@@ -407,14 +407,14 @@ class TestExceptionHandler:
 
 
 def test_a_source_tree_that_is_not_built_says_so(tmp_path):
-    """As for Python started in a clone, whose folder hides the installed package."""
+    """Python was started in a clone, whose folder hides the installed package."""
     package = tmp_path / "mgloop"
     shutil.copytree(
         Path(__file__).resolve().parents[2] / "mgloop",
         package,
         ignore=lambda folder, names: [name for name in names if name.endswith(".so")],
     )
-    # Without site, which would find the installed package first, or compile an editable one.
+    # -S, because site would find the installed package first, or compile an editable one.
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import mgloop"],
         cwd=tmp_path,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Scheduling callbacks: order, handles, context, and exceptions that leave an iteration.
 
-Timers as such are in test_timers.py, calls from other threads in test_threads.py, running,
-stopping and closing in test_running.py. Nothing that was scheduled may be lost, whether the loop
-is stopped, interrupted or left by an exception.
+Timers are in test_timers.py, calls from other threads in test_threads.py, running, stopping and
+closing in test_running.py. No scheduled callback may be lost, whether the loop is stopped,
+interrupted or left by an exception.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class TestCallSoon:
         support.turn(loop)
         gc.collect()
         if support.kind_of(loop) == "mgloop":
-            # asyncio's handle keeps them as long as it lives.
+            # asyncio's handle keeps them as long as it exists.
             assert alive() is None
         del handle
         gc.collect()
@@ -472,7 +472,7 @@ class TestContext:
         loop.call_soon(fail, context=context)
         support.turn(loop)
         reported.pop(LookupError)
-        # A context that was not left cannot be entered again.
+        # A context that was not exited cannot be entered again.
         assert context.run(variable.get) == "set inside"
         assert variable.get() == "outer"
 

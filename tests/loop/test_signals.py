@@ -13,7 +13,7 @@ import time
 import pytest
 import support
 
-#: Seconds within which an idle loop must have reacted, on a busy machine.
+#: Seconds within which an idle loop must react, on a busy machine.
 PROMPT = 2.0
 
 
@@ -32,7 +32,7 @@ class TestAddAndRemove:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def test_no_wakeup_descriptor_is_left_behind(self, loop_factory):
-        """Added in one run and removed in another, as aiohttp's run_app() does."""
+        """The handler is added in one run and removed in another, as in aiohttp's run_app()."""
         loop = loop_factory()
         loop.call_soon(loop.add_signal_handler, signal.SIGUSR1, print)
         loop.run_until_complete(asyncio.sleep(0))
@@ -50,7 +50,7 @@ class TestAddAndRemove:
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
     def test_closed_in_another_thread(self, loop_factory):
-        """Only the main thread can take the handler back; the loop is closed all the same."""
+        """Only the main thread can restore the handler; the loop is closed nevertheless."""
         loop = loop_factory()
         loop.add_signal_handler(signal.SIGUSR1, print)
         before = support.open_fds()
@@ -194,7 +194,7 @@ class TestDelivery:
             assert program.wait() == (0, "", "")
 
     def test_a_handler_set_with_the_signal_module(self, loop_kind):
-        """It runs although the loop knows nothing of it and waits without a time-out."""
+        """The handler runs although the loop does not know about it and waits without a timeout."""
         code = """
         loop = new_loop()
         signal.signal(signal.SIGUSR1, lambda *args: print("handled"))
@@ -273,7 +273,7 @@ class TestDelivery:
         )
 
     def test_a_storm_of_signals(self, loop_kind):
-        """More than the wake-up pipe holds: none of the kinds may be lost, nor the loop stuck."""
+        """More signals than the wake-up pipe holds: no kind is lost, and the loop continues."""
         support.run_python(
             loop_kind,
             """
@@ -490,7 +490,7 @@ class TestCtrlC:
             assert program.wait() == (0, "", "")
 
     def test_twice_in_a_runner(self, loop_kind):
-        """The second one does not wait for a task that does not give in to its cancellation."""
+        """The second Ctrl-C does not wait for a task that ignores its cancellation."""
         code = """
         async def main():
             print("ready")
@@ -515,7 +515,7 @@ class TestCtrlC:
             program.signal(signal.SIGINT)
             status, out, _ = program.wait()
             assert status == 0
-            # Whether the task has come to wait again by then is a matter of luck.
+            # The task may or may not be waiting again by then.
             assert out.split()[-1] == "interrupted"
 
     def test_ends_the_process_by_the_signal(self, loop_kind):

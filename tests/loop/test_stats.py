@@ -134,7 +134,7 @@ def test_calls_of_other_threads_and_their_wake_ups(loop):
 
     with support.in_thread(post):
         loop.run_forever()
-    loop.call_soon_threadsafe(loop.stop)  # while it does not run
+    loop.call_soon_threadsafe(loop.stop)  # the loop does not run at this time
     loop.run_forever()
     stats = loop.stats()
     assert stats.threadsafe_calls == count + 2
@@ -175,7 +175,7 @@ async def test_children(loop):
 
 
 async def exchange(connect, listener_kind, kind, loop):
-    """What a connection, an echo of 1,000 bytes and the end have counted; both ends are here."""
+    """Return the counters of a connection, an echo of 1,000 bytes and the end, for both ends."""
     before = loop.stats()
     reader, writer = await connect()
     writer.write(b"x" * 1000)
@@ -213,7 +213,7 @@ def test_stream_connections_and_their_bytes(run, tmp_path, kind):
             delta = await exchange(lambda: asyncio.open_unix_connection(path), kind, kind, loop)
         assert delta.bytes_sent == delta.bytes_received == 2000
         assert delta.writes == 2
-        assert delta.reads == 3  # one meets the end; the client has closed before it could
+        assert delta.reads == 3  # one read meets the end; the client has closed before it could
         assert delta.reads_blocked == delta.writes_blocked == delta.pauses == 0
         server.close()
 
@@ -506,7 +506,7 @@ def test_strace_sees_as_many_system_calls(tmp_path):
     text = log.read_text()
     window = text[text.index("/begin-mark") : text.index("/end-mark")]
     seen = collections.Counter(re.findall(r"^(\w+)\(", window, re.MULTILINE))
-    # What Python itself reads in between is of files.
+    # Python's other reads in this window are those of files.
     truth = [sum(seen[name] for name in names) for names in (POLLS, READS, WRITES)]
     assert json.loads(done.stdout) == truth
 
@@ -649,7 +649,7 @@ def test_timing_lets_go_of_callbacks(timed):
 
 
 def test_many_stretches_of_the_queue(timed):
-    """More than are kept apart: the numbers stay whole."""
+    """There are more callbacks than are recorded separately: the totals stay exact."""
     left = 5000
 
     def more():
@@ -666,7 +666,7 @@ def test_many_stretches_of_the_queue(timed):
 
 
 class Proxy:
-    """Of something that is not there: whatever it is asked for fails."""
+    """A proxy of a missing object: every access to an attribute fails."""
 
     def __call__(self):
         pass

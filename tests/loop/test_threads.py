@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The loop and other threads, executors, and other loops.
 
-call_soon_threadsafe must neither lose a call nor a wake-up, however the calls fall against the
-moments at which the loop begins and ends its wait; the tests therefore race on purpose and count.
+call_soon_threadsafe must lose neither a call nor a wake-up, whenever the loop begins or ends its
+wait; the tests therefore race on purpose and count.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ needs_gil = pytest.mark.skipif(
 
 @pytest.fixture
 def c_library():
-    """The C library, called with the GIL held; no other thread takes the GIL between two calls."""
+    """Return the C library, called with the GIL held, so that no thread runs between two calls."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(100)
     yield ctypes.PyDLL(None)
@@ -101,7 +101,7 @@ class TestCallSoonThreadsafe:
             for _ in range(1000):
                 loop.call_soon_threadsafe(order.append, "cancelled").cancel()
 
-        # The loop holds still, so that no call can slip through before its cancellation.
+        # The loop is blocked, so that no call can run before its cancellation.
         with support.in_thread(other):
             pass
         support.turn(loop)
@@ -157,7 +157,7 @@ class TestCallSoonThreadsafe:
 
     @pytest.mark.parametrize("debug", [False, True])
     def test_while_the_loop_is_being_closed(self, loop_factory, debug):
-        """Either the call is taken, and lost with the loop, or it is refused. No third way."""
+        """The call is either accepted, and lost with the loop, or refused."""
         failures = []
 
         def hammer(loop):
@@ -211,7 +211,7 @@ class TestCallSoonThreadsafe:
         assert got == [list(range(calls_per_thread))] * threads
 
     def test_no_wake_up_is_lost_in_two_thousand_round_trips(self, loop):
-        """Each call comes while the loop is about to wait, waits, or has just been woken."""
+        """Each call arrives while the loop is about to wait, waits, or has just been woken."""
         answered = threading.Event()
 
         def other():
@@ -225,7 +225,7 @@ class TestCallSoonThreadsafe:
             loop.run_forever()
 
     def test_calls_while_the_loop_is_busy_or_idle_in_turns(self, loop):
-        """A wake-up that the loop did not need must not swallow the next one that it needs."""
+        """An unneeded wake-up must not swallow the next one that is needed."""
         answered = threading.Event()
 
         def work(seconds):
@@ -263,7 +263,7 @@ class TestCallSoonThreadsafe:
 
     @needs_gil
     def test_runs_before_the_event_that_ended_the_wait(self, loop, socketpair, c_library):
-        """In asyncio such a callback is in the queue before the wait is over."""
+        """In asyncio such a callback is in the queue before the wait ends."""
         left, right = socketpair
         order = []
         loop.add_reader(left, order.append, "event")
@@ -285,7 +285,7 @@ class TestCallSoonThreadsafe:
     @needs_gil
     def test_runs_before_a_connection_that_was_made_before_it_is_accepted(self, loop, c_library):
         """A callback that cancels all tasks must not cancel the task of such a connection before
-        its first step: the task would never close the connection."""
+        its first step, because the task would then never close the connection."""
         calls = []
 
         class Protocol(asyncio.Protocol):
@@ -371,7 +371,7 @@ class TestWithoutWakeup:
 class TestRunCoroutineThreadsafe:
     @pytest.fixture
     def in_background(self, loop):
-        """Runs `loop` in a thread for the length of the test."""
+        """Run `loop` in a thread for the duration of the test."""
         started = threading.Event()
         loop.call_soon(started.set)
         with support.in_thread(loop.run_forever):
@@ -747,7 +747,7 @@ class TestSeveralLoops:
 
 
 def test_the_loop_does_not_hold_the_gil_while_it_waits(loop):
-    """Another thread gets on with its work during a wait."""
+    """Another thread makes progress during a wait."""
     ticks = []
     stop = threading.Event()
 
@@ -763,7 +763,7 @@ def test_the_loop_does_not_hold_the_gil_while_it_waits(loop):
 
 
 def test_a_busy_loop_lets_other_threads_run(loop):
-    """A loop that always has something ready, and so never waits, still gives the GIL away."""
+    """A loop that always has ready callbacks, and so never waits, still releases the GIL."""
     ticks = []
 
     def other():

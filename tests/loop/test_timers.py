@@ -148,7 +148,7 @@ class TestPrecision:
     # asyncio lacks counters, and wakes up once per millisecond.
     @pytest.mark.mgloop_only
     def test_timers_that_are_close_to_each_other_run_together(self, loop):
-        """One after the other they would cost the loop a sleep each: 2,000 in 20 ms."""
+        """Separately they would cost the loop a sleep each: 2,000 in 20 ms."""
         number = 2000
         early = []
         left = number
@@ -168,7 +168,7 @@ class TestPrecision:
         before = loop.stats().polls
         loop.run_forever()
         assert not early
-        # At most one per 50 us, and some for the rest of what a loop does.
+        # At most one per 50 us, and some for the loop's other work.
         assert loop.stats().polls - before < 500
 
     def test_a_deadline_that_comes_nearer_while_waiting(self, loop, socketpair):
@@ -206,10 +206,10 @@ class TestPrecision:
         assert not fired
         handle.cancel()
 
-    # asyncio's heap loses its order by it.
+    # It breaks the order of asyncio's heap.
     @pytest.mark.mgloop_only
     def test_a_delay_that_is_not_a_number(self, loop):
-        """Whatever becomes of it, the others run."""
+        """Whatever happens to that timer, the others run."""
         fired = []
         handles = [loop.call_later(math.nan, print) for _ in range(3)]
         for number in range(20):
@@ -221,7 +221,7 @@ class TestPrecision:
             handle.cancel()
 
     def test_a_deadline_behind_one_that_was_cancelled(self, loop):
-        """The wait may end at the cancelled one; it must go on then, and end at the next."""
+        """The wait may end at the cancelled timer; it must then continue, and end at the next."""
         started = loop.time()
         for _ in range(20):
             loop.call_later(0.005, pytest.fail, "it was cancelled").cancel()
@@ -232,7 +232,7 @@ class TestPrecision:
             started = loop.time()
 
     def test_deadlines_armed_and_cancelled_between_events(self, loop, socketpair):
-        """As servers do with their time-outs: always a later one, never kept."""
+        """Servers use timeouts this way: each is replaced by a later one and never fires."""
         left, right = socketpair
         received = []
         deadline = loop.call_later(0.02, pytest.fail, "a later one took its place")
@@ -253,7 +253,7 @@ class TestPrecision:
         assert 0 <= loop.time() - deadline.when() + RESOLUTION < 5
 
     def test_due_while_the_loop_never_waits(self, loop):
-        """The deadline was known to a wait; it comes while there is always something ready."""
+        """The deadline was known to a wait; it passes while there is always a ready callback."""
         due = []
         loop.call_later(0.03, due.append, True)
         loop.call_later(0.005, spin := lambda: due or loop.call_soon(spin))
@@ -414,7 +414,7 @@ class TestCancel:
         gc.collect()
         assert alive() is None
 
-    # asyncio sweeps cancelled timers now and then.
+    # asyncio removes cancelled timers only occasionally.
     @pytest.mark.mgloop_only
     def test_removes_the_handle_from_the_heap(self, loop):
         handles = [loop.call_later(1000 + number, print) for number in range(50)]
@@ -483,7 +483,7 @@ class TestMany:
                 expected.append(when)
         support.turn(loop, 2)
         assert fired == sorted(expected)
-        # The others are a heap still.
+        # The remaining timers are still a heap.
         moved = loop.time() + 7200
         loop.time = lambda: moved
         rest = handles[len(expected) :]
@@ -504,7 +504,7 @@ class TestMany:
         for number, when in enumerate(whens):
             loop.call_at(when, order.append, number)
         support.turn(loop, 2)
-        assert order == sorted(range(4000), key=whens.__getitem__)  # which is stable
+        assert order == sorted(range(4000), key=whens.__getitem__)  # sorted() is stable
 
     def test_cancelled_while_others_fire(self, loop):
         chance = random.Random(5)

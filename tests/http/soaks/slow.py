@@ -95,7 +95,7 @@ class Manner:
                 began = time.monotonic()
                 process = subprocess.Popen(
                     [
-                        # Lower the priority: a client on another machine would not use this processor.
+                        # Lower the priority; a client elsewhere would not use this processor.
                         *[
                             "nice",
                             "-n",

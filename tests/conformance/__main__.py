@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line: ``python -m tests.conformance [--loop mgloop] [--suite NAME ...]``.
 
-Runs the suites over the loop under test and over the standard library's, and prints what differs.
-Exit status: 0 when nothing failed, hung or crashed that the control run passes; 1 otherwise; 2 when
-the run was not possible (no ``test`` package, loop not importable).
+The command runs the suites over the loop under test and over the standard library's, and prints the
+differences. Exit status: 0 if no test failed, hung or crashed that passes in the control run; 1
+otherwise; 2 if the run was not possible (no ``test`` package, or the loop cannot be imported).
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.conformance import report, suites
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The options, with their defaults."""
+    """Return the options, with their defaults."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.conformance",
         description="CPython's own asyncio tests, over another event loop.",
@@ -63,11 +63,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 class RunError(Exception):
-    """The worker ended before it had run everything."""
+    """The worker ended before it had run all tests."""
 
 
 def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> report.Run:
-    """Run the suites *names* over *loop* in a worker process, printing progress as results come."""
+    """Run the suites *names* over *loop* in a worker process; print progress as results arrive."""
     options = {
         "loop": loop,
         "suites": names,
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = parse_arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A script's background job ignores it, and Runner's tests leave themselves out then.
+    # A script's background job ignores SIGINT, and Runner's tests are then skipped.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         suites.require_test_package()

@@ -12,11 +12,11 @@ The tests create a loop in five ways, and this module handles each:
   ``test_pep492``, where any loop does: the fixture that makes it is replaced;
 * ``test_utils.TestLoop`` (a loop with a fake clock) in the modules of ``TEST_LOOP_MODULES``, where
   a test that does not script the clock needs a loop and nothing else of it;
-* classes with a ``create_event_loop`` or ``new_loop`` of their own, all of which call one of these.
+* classes with their own ``create_event_loop`` or ``new_loop``, all of which call one of these.
 
-``swap`` is done once, in the process from which the tests are forked and before it imports a test
+``swap`` is called once, in the process from which the tests are forked and before it imports a test
 module, because some classes bind ``asyncio.EventLoop`` when they are defined. ``swap_for_module``
-is done in the forked child and dies with it. Single-threaded; holds no loop.
+is called in the forked child and ends with it. The module is single-threaded and holds no loop.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ TEST_LOOP_MODULES = frozenset({"test_tasks", "test_futures"})
 
 
 class Counts:
-    """How many loops of the right type were made, and how many standard ones none the less."""
+    """The numbers of loops of the right type that were made, and of standard loops made."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -36,7 +36,7 @@ class Counts:
 
 
 class _AnyLoop(type):
-    """Metaclass of the stand-in for SelectorEventLoop: callable, and good for isinstance."""
+    """The metaclass of the stand-in for SelectorEventLoop: callable, and usable with isinstance."""
 
     def __call__(cls, *_args, **_kwargs):
         return cls.make()
@@ -58,7 +58,7 @@ def _stand_in(factory: Callable, expected: type, counts: Counts) -> type:
 
 
 def swap(factory: Callable, expected: type) -> Counts:
-    """Make *factory* the maker of every loop asked for through asyncio; *expected* is its class."""
+    """Let *factory* make every loop that is requested through asyncio; *expected* is its class."""
     counts = Counts()
     stand_in = _stand_in(factory, expected, counts)
 
@@ -88,7 +88,7 @@ def swap(factory: Callable, expected: type) -> Counts:
 
 
 def _check_swap(stand_in: type, counts: Counts) -> None:
-    """Ask for a loop in each way and see that it is ours; the counts start again from zero."""
+    """Make a loop in each way and check its class; then reset the counts to zero."""
     makers = [asyncio.new_event_loop, asyncio.SelectorEventLoop]
     if hasattr(asyncio, "EventLoop"):
         makers.append(asyncio.EventLoop)
@@ -108,7 +108,7 @@ def _check_swap(stand_in: type, counts: Counts) -> None:
 
 
 def swap_for_module(module_name: str, fake_clock: bool) -> None:
-    """The swaps that hold for one test module only. *fake_clock*: leave ``new_test_loop`` alone."""
+    """Replace what only one test module needs. With *fake_clock* keep its ``new_test_loop``."""
     if module_name == "test_runners":
         _swap_runners()
     elif module_name == "test_pep492":
@@ -121,7 +121,7 @@ def _swap_runners() -> None:
     from test.test_asyncio import test_runners
 
     def new_loop(self):
-        # Not asyncio.new_event_loop(): the fixture's policy would come back here.
+        # Not asyncio.new_event_loop(), because the fixture's policy would call this again.
         loop = asyncio.SelectorEventLoop()
         shutdown = loop.shutdown_asyncgens
         loop.shutdown_ag_run = False
@@ -160,8 +160,7 @@ def _swap_test_loop() -> None:
         return loop
 
     def run_until_quiet(self, loop):
-        # Upstream asks loop._ready whether there is more to run; the longest chain takes four
-        # turns.
+        # Upstream checks loop._ready for more callbacks; the longest chain takes four iterations.
         for _ in range(10):
             utils.run_briefly(loop)
 
@@ -170,10 +169,10 @@ def _swap_test_loop() -> None:
 
 
 def use_public_close() -> None:
-    """Let ``test_utils.TestCase`` close a loop by its public methods only.
+    """Let ``test_utils.TestCase`` close a loop with public methods only.
 
-    CPython's version looks into ``loop._default_executor``, which would fail every test of a loop
-    that keeps its executor elsewhere, after the test itself has passed.
+    CPython's version uses ``loop._default_executor``. Without this, every test of a loop that keeps
+    its executor elsewhere would fail after the test itself has passed.
     """
     from test.test_asyncio import utils
 

@@ -24,7 +24,7 @@ class Run:
         self.version = ""
 
     def start(self, plan: dict) -> None:
-        """Take the worker's plan."""
+        """Store the worker's plan."""
         self.planned = plan["tests"]
         self.python = plan["python"]
         self.loop_class = plan["loop"]
@@ -36,12 +36,12 @@ class Run:
         )
 
     def add(self, result: dict) -> None:
-        """Take one result of the worker."""
+        """Store one result of the worker."""
         self.results[result["id"]] = result
 
 
 def progress(run: Run, result: dict, verbose: bool) -> None:
-    """A line for a bad result, for every result when *verbose*; else a count now and then."""
+    """Print a line for a bad result, for every result if *verbose*; otherwise sometimes a count."""
     done = len(run.results)
     if verbose or result["outcome"] in BAD:
         print(
@@ -54,7 +54,7 @@ def progress(run: Run, result: dict, verbose: bool) -> None:
 
 
 class Verdict:
-    """The loop under test against the control (None: no control was run)."""
+    """The loop under test compared with the control (None: no control was run)."""
 
     def __init__(self, subject: Run, control: Run | None) -> None:
         self.subject = subject
@@ -91,11 +91,11 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, hung or crashed that is not the control's failure too."""
+        """Return whether no test failed, hung or crashed that succeeds with the control."""
         return not self.ours
 
     def table(self) -> dict[str, Counter]:
-        """Outcomes by suite; ``no_loop`` counts the passed tests that made no loop at all."""
+        """Return outcomes by suite; ``no_loop`` counts the passed tests that made no loop."""
         rows: dict[str, Counter] = {}
         mine = {id(result) for result in self.ours}
         for result in self.subject.results.values():
@@ -109,7 +109,7 @@ class Verdict:
         return rows
 
     def print(self) -> None:
-        """The report: failures with their texts, then the table by suite."""
+        """Print the report: failures with their texts, then the table by suite."""
         for result in self.ours:
             print(f"\n=== {result['outcome'].upper()} {result['id']} ({result['seconds']} s)")
             print(result["text"].rstrip())
@@ -149,7 +149,7 @@ class Verdict:
         sys.stdout.flush()
 
     def as_json(self) -> dict:
-        """Everything, for a file."""
+        """Return all results for a file."""
         return {
             "loop": self.subject.loop,
             "version": self.subject.version,

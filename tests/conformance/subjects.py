@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which loop is under test: names for the command line, resolved to a factory.
+"""The loop under test: names for the command line, resolved to a factory.
 
-Must be imported before anything is swapped, since it remembers the standard library's own loop
-class (the control). Nothing here creates a loop but ``describe``, which makes and closes one.
+This module must be imported before anything is replaced, because it stores the standard library's
+own loop class (the control). Only ``describe`` creates a loop, and closes it.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ _KNOWN = {
 
 
 class SubjectError(Exception):
-    """The loop asked for cannot be imported or does not make an event loop."""
+    """The requested loop cannot be imported or does not make an event loop."""
 
 
 def resolve(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
-    """The factory for *name*: ``asyncio``, a known loop, or ``module:attribute``."""
+    """Return the factory for *name*: ``asyncio``, a known loop, or ``module:attribute``."""
     if name == "asyncio":
         return _STDLIB_LOOP
     module_name, _, attribute = _KNOWN.get(name, name).partition(":")
@@ -36,10 +36,10 @@ def resolve(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def loop_type(name: str) -> type:
-    """The class that the factory of *name* really makes.
+    """Return the class of the loops that the factory of *name* really makes.
 
-    A loop other than ``asyncio`` that turns out to be the standard library's is an error: the
-    whole run would otherwise be green and say nothing.
+    It is an error if a loop other than ``asyncio`` is the standard library's, because the whole run
+    would then pass without testing the loop.
     """
     loop = resolve(name)()
     try:
@@ -53,7 +53,7 @@ def loop_type(name: str) -> type:
 
 
 def version(name: str) -> str:
-    """The version of the package that supplies *name*, or an empty string."""
+    """Return the version of the package that supplies *name*, or an empty string."""
     if name == "asyncio":
         return ""
     module = importlib.import_module(_KNOWN.get(name, name).partition(":")[0])

@@ -2,10 +2,9 @@
 """The suites by name, the tests in them, and the one table of tests that are not run.
 
 A suite is a module of ``test.test_asyncio``, or some classes of one. Modules that an interpreter
-does not have (``test_eager_task_factory`` came with 3.12) are left out for it. Not among the
-suites are the modules that make no loop through asyncio at all and examine the insides of the
-standard library's own (``test_base_events``, ``test_selector_events``, ``test_proactor_events``,
-``test_windows_*``).
+lacks (``test_eager_task_factory`` came with 3.12) are left out. The suites exclude modules that
+make no loop through asyncio and test the internals of the standard library's loops
+(``test_base_events``, ``test_selector_events``, ``test_proactor_events``, ``test_windows_*``).
 """
 
 import fnmatch
@@ -58,13 +57,13 @@ SELECTOR_VARIANTS = ("PollEventLoopTests", "SelectEventLoopTests", "KqueueEventL
 
 
 class Skip(NamedTuple):
-    """A test that is not run over a loop other than the standard library's, and why."""
+    """A test that is not run over a loop other than the standard library's, and the reason."""
 
     pattern: str
     reason: str
 
 
-#: White-box tests only: each patches or reads something private of the selector loop.
+#: White-box tests only: each patches or reads a private part of the selector loop.
 SKIPS: tuple[Skip, ...] = (
     Skip(
         "test_subprocess.GenericWatcherTests.test_create_subprocess_fails_with_inactive_watcher",
@@ -98,7 +97,7 @@ FAKE_CLOCK = ("test_tasks.*.test_log_destroyed_pending_task",)
 
 
 class MissingTestsError(Exception):
-    """The interpreter comes without ``test.test_asyncio``; the message says how to get it."""
+    """The interpreter lacks ``test.test_asyncio``; the message says how to install it."""
 
 
 def require_test_package() -> None:
@@ -117,7 +116,7 @@ def require_test_package() -> None:
 
 
 def available() -> list[str]:
-    """The suites that the running interpreter has, in the order of ``SUITES``."""
+    """Return the suites that the running interpreter has, in the order of ``SUITES``."""
     return [
         name
         for name, (module, _) in SUITES.items()
@@ -126,7 +125,7 @@ def available() -> list[str]:
 
 
 def named(name: str) -> list[str]:
-    """The suites that *name* means: one of ``SUITES``, or all those of a module."""
+    """Return the suites that *name* means: one of ``SUITES``, or all those of a module."""
     return [suite for suite, (module, _) in SUITES.items() if name in (suite, module)]
 
 
@@ -139,12 +138,12 @@ def _flatten(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 
 def short_id(test: unittest.TestCase) -> str:
-    """``test_events.EPollEventLoopTests.test_run_forever``, without the package."""
+    """Return ``test_events.EPollEventLoopTests.test_run_forever``, without the package."""
     return test.id().removeprefix(f"{PACKAGE}.")
 
 
 def tests_of(suite: str) -> dict[str, unittest.TestCase]:
-    """The tests of *suite* by short id. An import error of its module is raised."""
+    """Return the tests of *suite* by short id. An import error of its module is raised."""
     module_name, classes = SUITES[suite]
     module = importlib.import_module(f"{PACKAGE}.{module_name}")
     found = {}
@@ -156,7 +155,7 @@ def tests_of(suite: str) -> dict[str, unittest.TestCase]:
 
 
 def skip_reason(test_id: str) -> str | None:
-    """The reason why *test_id* is in the skip table, or None."""
+    """Return the reason why *test_id* is in the skip table, or None."""
     for skip in SKIPS:
         if fnmatch.fnmatchcase(test_id, skip.pattern):
             return skip.reason

@@ -56,7 +56,7 @@ LOOPS = """
 
 @pytest.fixture
 def run(tmp_path):
-    """Run the command line over a loop of LOOPS: gives exit status, output and results."""
+    """Return a function that runs the command line over a loop: status, output, results."""
     (tmp_path / "broken_loops.py").write_text(textwrap.dedent(LOOPS))
 
     def run(loop, *arguments):
@@ -90,7 +90,7 @@ def run(tmp_path):
 
 
 def outcomes(results):
-    """How many results there are of each outcome."""
+    """Count the results of each outcome."""
     found = {}
     for result in results.values():
         found[result["outcome"]] = found.get(result["outcome"], 0) + 1

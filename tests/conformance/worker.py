@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The warm process: imports everything once, then forks a child for each test.
+"""The process from which the tests are forked: it imports everything once, then forks per test.
 
-Started by ``python -m tests.conformance`` as ``python -m tests.conformance.worker`` with one JSON
-object as its argument; prints one JSON object a line: first the plan, then a result for each test
-as it ends. Forking from a process that has already imported the tests costs milliseconds where a
-fresh interpreter would cost a third of a second, and it is safe because this process stays
-single-threaded and makes no loop once its imports and its self-check are done.
+``python -m tests.conformance`` starts it as ``python -m tests.conformance.worker`` with one JSON
+object as its argument. It prints one JSON object per line: first the plan, then a result for each
+test as it ends. A fork of a process that has already imported the tests takes milliseconds, a fresh
+interpreter a third of a second. Forking is safe because this process stays single-threaded and
+makes no loop once its imports and its self-check are done.
 
-Each child is the leader of a session and process group of its own, works in an empty folder of its
-own, and is killed with its whole group when its time is up.
+Each child is the leader of its own session and process group, works in its own empty folder, and is
+killed with its whole group when its time is up.
 """
 
 import faulthandler
@@ -40,7 +40,7 @@ _WARNING = re.compile(
 
 @dataclass
 class Running:
-    """A test that runs in a child: its pid, where it writes, and when its time is up."""
+    """A test that runs in a child: its pid, its output, and its deadline."""
 
     test_id: str
     suite: str
@@ -97,7 +97,7 @@ def _child(
     os.chdir(folder)
     tempfile.tempdir = None
     os.environ["TMPDIR"] = folder
-    # The fd stays the child's own: a test that counts or closes descriptors sees it like any other.
+    # The fd belongs to the child: a test that counts or closes descriptors sees it like any other.
     faulthandler.register(_DUMP_SIGNAL, file=2, all_threads=True)
     # As after any earlier test: in a fresh process 3.12's policy would make a loop on demand.
     events.set_event_loop(None)
@@ -128,7 +128,7 @@ class Warm:
         self._poll = select.poll()
 
     def run(self, planned: list[tuple[str, str, unittest.TestCase]]) -> None:
-        """Run *planned* (suite, id, test), emitting each result as it comes."""
+        """Run *planned* (suite, id, test); emit each result as it arrives."""
         try:
             self._run(iter(planned))
         finally:
@@ -151,7 +151,7 @@ class Warm:
 
     def _start(self, suite: str, test_id: str, test: unittest.TestCase) -> None:
         folder = tempfile.mkdtemp(dir=self._base, prefix="t")
-        # Outside the folder, which the test may list, fill or remove.
+        # Outside the folder, because the test may list, fill or remove the folder.
         output_path = f"{folder}.out"
         output_fd = os.open(output_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         read_fd, write_fd = os.pipe()
@@ -180,7 +180,7 @@ class Warm:
             self._finish(self._running[pidfd], hung=False)
         now = time.monotonic()
         for job in [job for job in self._running.values() if job.deadline <= now]:
-            # Where it hangs is worth more than that it hangs: ask for the stacks first.
+            # Ask for the stacks first, because they show where the test hangs.
             os.kill(job.pid, _DUMP_SIGNAL)
             time.sleep(0.3)
             self._finish(job, hung=True)
@@ -228,7 +228,7 @@ def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        # Forked a moment ago: not the leader of its own group yet.
+        # The child was just forked, and is not the leader of its own group yet.
         os.kill(pid, signal.SIGKILL)
 
 
@@ -239,7 +239,7 @@ def _death(status: int) -> str:
 
 
 def emit(message: dict) -> None:
-    """One line to the process that started us."""
+    """Send one line to the parent process."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -247,7 +247,7 @@ def emit(message: dict) -> None:
 def plan(
     names: list[str], pattern: str | None, with_skips: bool
 ) -> tuple[list[tuple[str, str, unittest.TestCase]], list[dict]]:
-    """The tests of the suites *names* that match *pattern*: those to run, those skipped."""
+    """Return the tests of the suites *names* that match *pattern*: those to run, those skipped."""
     to_run, skipped = [], []
     for suite in names:
         for test_id, test in suites.tests_of(suite).items():
@@ -271,19 +271,19 @@ def plan(
 
 
 def _prefer_installed() -> None:
-    """Look for the loop among the installed packages before the folder that this was started in.
+    """Look for the loop among the installed packages before the current folder.
 
-    Started from the top of the sources, that folder has the loop's sources without its native
-    modules.
+    If this was started from the top of the sources, that folder has the loop's sources without its
+    native modules.
     """
     here = os.getcwd()
     sys.path[:] = [entry for entry in sys.path if entry not in ("", here)] + [here]
 
 
 def main() -> int:
-    """Run as the argument says; the exit status only says whether the run itself was possible."""
+    """Run as the argument says; the exit status only shows whether the run itself was possible."""
     options = json.loads(sys.argv[1])
-    # So that the children are ended with it, whatever ends it.
+    # Run the clean-up on SIGTERM, so that the children are ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _prefer_installed()
     name = options["loop"]

@@ -256,7 +256,7 @@ class TestReader:
             right.close()
 
     def test_no_descriptor_is_favoured(self, loop):
-        """All of many ready descriptors are called before one of them is called much more often."""
+        """All of many ready descriptors are called before any is called much more often."""
         with support.nonblocking_socketpair() as busy:
             others = [socket.socketpair() for _ in range(50)]
             busy[1].send(b"x")
@@ -331,7 +331,7 @@ class TestWriter:
 
 
 class TestKinds:
-    """Whatever epoll can watch."""
+    """Every kind of file that epoll can watch."""
 
     def test_eventfd(self, loop, run):
         fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -579,7 +579,7 @@ class TestBadDescriptors:
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_socket_closed_while_it_is_watched(self, loop, side, socketpair):
-        """anyio closes first and removes afterwards."""
+        """anyio closes the socket first and removes it afterwards."""
         add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
         add(socketpair[0], print)
         add(socketpair[1], print)
@@ -632,8 +632,8 @@ class TestBadDescriptors:
     def test_a_transport_over_a_socket_whose_number_no_process_has(
         self, loop, run, reported, number
     ):
-        """The loop's table never grows for such a number: 2**29 would need 8 GiB, and from 2**30
-        on the loop never came back. The address space is limited so that a large table fails."""
+        """The loop's table must not grow for such a number: 2**29 would need 8 GiB, and from 2**30
+        on the loop hung. The address space is limited so that a large table fails."""
 
         class Socket(socket.socket):
             def fileno(self):
@@ -642,7 +642,7 @@ class TestBadDescriptors:
         left, right = socket.socketpair()
 
         async def create():
-            # Where asyncio makes a transport, its loop reports the error.
+            # If asyncio makes a transport, its loop reports the error.
             with contextlib.suppress(BadDescriptorError):
                 try:
                     transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
@@ -669,7 +669,7 @@ class TestBadDescriptors:
             with pytest.raises(PermissionError):
                 loop.add_reader(file, print)
             number = file.fileno()
-        # The number is free again; whatever gets it next must register as new.
+        # The number is free again; the next file with it must be registered as new.
         replacement = os.dup(socketpair[0].fileno())
         assert replacement == number
         socketpair[1].send(b"x")

@@ -18,7 +18,7 @@ from support import Calls
 
 class TestDescriptorReuse:
     def test_closed_behind_the_loops_back(self, loop, run):
-        """The user forgets to remove the reader: no crash, no spin, and removal still says True."""
+        """The user forgets to remove the reader: no crash, no spin, and removal returns True."""
         left, right = socket.socketpair()
         calls = Calls()
         loop.add_reader(left, calls)
@@ -88,7 +88,7 @@ class TestDescriptorReuse:
         os.close(number)
 
     def test_removed_then_reused(self, loop, run):
-        """Many lives of one number; each must hear of its own socket only."""
+        """A number is reused many times; each reader gets only its own socket's events."""
         for life in range(50):
             left, right = socket.socketpair()
             left.setblocking(False)
@@ -103,7 +103,7 @@ class TestDescriptorReuse:
             right.close()
 
     def test_a_duplicate_outlives_the_original(self, loop, run, socketpair):
-        """The kernel would go on reporting the closed number, for the duplicate's sake."""
+        """The kernel would continue to report the closed number because of the duplicate."""
         left, right = socketpair
         duplicate = left.dup()
         calls = Calls()
@@ -158,7 +158,7 @@ class TestDescriptorReuse:
                 loop.add_reader(pair[0], callback)
             support.turn(loop, 5)
             if len(old_calls):
-                # The order of ready descriptors is the kernel's: this round proves nothing.
+                # The kernel chooses the order of ready descriptors: this round proves nothing.
                 assert new
             assert len(new) == 2
             for sock in new:

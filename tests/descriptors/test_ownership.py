@@ -29,8 +29,8 @@ REFUSES_A_SECOND = "_ensure_fd_no_transport" in inspect.getsource(
     asyncio.selector_events.BaseSelectorEventLoop._make_socket_transport
 )
 
-#: Seconds: nothing here takes more than milliseconds, and a reader that is called over and over
-#: should not be for long.
+#: Seconds: the tests take only milliseconds, and a reader that is called repeatedly must not run
+#: for long.
 SOON = 5.0
 
 
@@ -63,7 +63,7 @@ class Closing:
         self.peer = peer
 
     def queue_data(self):
-        """Write more than the kernel takes; the bytes, or datagrams, that the peer must get."""
+        """Write more than the kernel accepts; return the number of bytes that the peer must get."""
         if isinstance(self.protocol, Datagrams):
             count = 0
             while self.transport.get_write_buffer_size() < 1000:
@@ -75,7 +75,7 @@ class Closing:
         return support.BIG
 
     async def drain(self, count):
-        """Have the peer read `count` bytes, and no more be there."""
+        """Let the peer read `count` bytes, which must be all."""
         while count > 0:
             data = await asyncio.wait_for(self.loop.sock_recv(self.peer, 2**18), SOON)
             assert data, f"the stream ended {count} bytes too early"
@@ -83,7 +83,7 @@ class Closing:
         assert count == 0
 
     async def ended(self):
-        """connection_lost() comes, once, and the descriptor is closed."""
+        """Check that connection_lost() is called once, and that the descriptor is closed."""
         assert await asyncio.wait_for(self.protocol.lost, SOON) is None
         await turns(2)
         assert self.sock.fileno() == -1
@@ -93,7 +93,7 @@ class Closing:
             assert self.peer.recv(100) == b""
 
     def forget(self):
-        """What a program has to do that has added a reader."""
+        """Remove the reader and the writer, as a program that has added them must."""
         self.loop.remove_reader(self.fd)
         self.loop.remove_writer(self.fd)
 
@@ -128,7 +128,7 @@ def closing(request, loop, run, tmp_path):
 
 queue_matters = pytest.mark.parametrize(
     "closing", ["TCP", "UNIX", "UNIX datagrams"], indirect=True
-)  # UDP on the loopback interface always has room
+)  # UDP on the loopback interface can always be written
 either_side = pytest.mark.parametrize("side", ["reader", "writer"])
 either_end = pytest.mark.parametrize("end", ["close", "abort"])
 
@@ -137,7 +137,7 @@ either_end = pytest.mark.parametrize("end", ["close", "abort"])
 @either_end
 @on_loop
 async def test_watched_after_its_end_has_begun(loop, closing, side, end):
-    """Nothing is queued: connection_lost() is due in the next iteration, and comes."""
+    """No data is queued: connection_lost() is due in the next iteration, and is called."""
     getattr(closing.transport, end)()
     getattr(loop, f"add_{side}")(closing.fd, Calls())
     await closing.ended()
@@ -147,7 +147,7 @@ async def test_watched_after_its_end_has_begun(loop, closing, side, end):
 @either_side
 @on_loop
 async def test_watched_in_connection_lost(loop, closing, side):
-    """The descriptor is still open then, and is closed in spite of it."""
+    """The descriptor is still open then, and is closed nevertheless."""
     lost = closing.protocol.connection_lost
 
     def connection_lost(exc):
@@ -163,7 +163,7 @@ async def test_watched_in_connection_lost(loop, closing, side):
 @queue_matters
 @on_loop
 async def test_a_reader_while_queued_data_are_sent(loop, closing):
-    """It is called as long as the descriptor lasts, and disturbs nothing."""
+    """It is called as long as the descriptor exists, and does not disturb the transport."""
     count = closing.queue_data()
     closing.transport.close()
     received = []
@@ -186,7 +186,7 @@ async def test_a_reader_while_queued_data_are_sent(loop, closing):
 @queue_matters
 @on_loop
 async def test_a_writer_while_queued_data_are_sent(loop, loop_kind, closing):
-    """It is called when there is room; the transport goes on sending."""
+    """It is called when the socket is writable; the transport continues to send."""
     skip_on_asyncio(loop_kind, "a writer takes the place of the transport's own")
     count = closing.queue_data()
     closing.transport.close()
@@ -200,7 +200,7 @@ async def test_a_writer_while_queued_data_are_sent(loop, loop_kind, closing):
 @queue_matters
 @on_loop
 async def test_removing_what_was_not_added_while_queued_data_are_sent(loop, loop_kind, closing):
-    """remove_reader() says so.  (asyncio's remove_writer() removes the transport's own.)"""
+    """remove_reader() returns False.  (asyncio's remove_writer() removes the transport's own.)"""
     count = closing.queue_data()
     closing.transport.close()
     assert loop.remove_reader(closing.fd) is False
@@ -228,7 +228,7 @@ async def test_sock_recv_while_queued_data_are_sent(loop, closing):
 @queue_matters
 @on_loop
 async def test_sock_recv_that_waits_as_the_descriptor_is_closed(loop, closing):
-    """It waits for ever, or fails; the transport ends."""
+    """The call waits forever, or fails; the transport ends."""
     count = closing.queue_data()
     closing.transport.close()
     receiving = loop.create_task(loop.sock_recv(closing.sock, 100))
@@ -256,7 +256,7 @@ async def test_aborted_while_a_reader_is_beside_queued_data(loop, closing):
 
 @on_loop
 async def test_the_number_is_used_again(loop):
-    """Life after life: a reader on the closing transport, then another transport, same number."""
+    """Repeatedly: a reader on the closing transport, then another transport on the same number."""
     numbers = set()
     for _ in range(50):
         with support.nonblocking_socketpair() as (ours, peer):
@@ -284,7 +284,7 @@ async def test_the_number_is_used_again(loop):
 
 
 def begin(coroutine):
-    """Take the first step of `coroutine`, and no other."""
+    """Run only the first step of `coroutine`."""
     try:
         coroutine.send(None)
     finally:
@@ -293,7 +293,7 @@ def begin(coroutine):
 
 @pytest.fixture(params=["TCP", "UDP"])
 def twice(request, loop):
-    """A connected socket, its peer, and a function that makes a transport's coroutine for it."""
+    """Return a connected socket, its peer, and a function that makes a transport's coroutine."""
     with contextlib.ExitStack() as stack:
         if request.param == "TCP":
             ours, peer = stack.enter_context(support.nonblocking_tcp_pair())
@@ -336,7 +336,7 @@ async def test_a_second_transport(loop, loop_kind, twice):
 
 @on_loop
 async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, twice):
-    """Made, and its connection_made() still to come."""
+    """The first was made, but its connection_made() has not been called yet."""
     skip_where_asyncio_takes_a_second(loop_kind)
     _, _, connect, protocol = twice
     first, second = protocol(loop), protocol(loop)
@@ -347,7 +347,7 @@ async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, t
     connecting.close()
     assert not waiter.done()
     await turns(3)
-    # The coroutine was given up, and with it the transport.
+    # The coroutine was closed, and with it the transport.
     await asyncio.wait_for(first.lost, SOON)
 
 
@@ -523,7 +523,7 @@ async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pai
 
 @on_loop
 async def test_a_second_server_over_a_listening_socket(loop, loop_kind):
-    """asyncio's second takes the place of the first; whatever happens, both can be closed."""
+    """asyncio's second server replaces the first; whatever happens, both can be closed."""
     first = await loop.create_server(lambda: Recorder(loop), "127.0.0.1", 0)
     sock = socket.socket(fileno=os.dup(first.sockets[0].fileno()))
     async with open_server(loop, lambda: Recorder(loop)) as second:

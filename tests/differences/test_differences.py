@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The deliberate differences from asyncio: docs/differences.md names a test here for each.
 
-A test that runs on both loops shows both sides, and so proves that there is a difference; one that
-is `mgloop_only` asks for something that asyncio does not have, or leaves to chance. A difference
-that goes away fails its test: then the line in the document goes away too.
+A test that runs on both loops shows both sides, and so proves that there is a difference. A test
+that is `mgloop_only` covers a feature that asyncio lacks, or behaviour that asyncio leaves
+undefined. If a difference disappears, its test fails: then remove the line in the document.
 """
 
 import ast
@@ -113,7 +113,7 @@ class TestScheduling:
         loop.run_forever()
         loop.set_debug(False)
         slow = [r for r in caplog.records if "Calls" in r.getMessage()]
-        # asyncio looks before each callback.
+        # asyncio checks before each callback.
         assert bool(slow) is side(loop_kind, asyncio=True, mgloop=False)
 
 
@@ -175,7 +175,7 @@ class TestHandles:
 
     def test_one_that_has_run_has_no_context(self, loop, loop_kind):
         handle = loop.call_soon(support.Calls())
-        # What get_context() returns, which is there from 3.12 on.
+        # The result of get_context(), which exists since 3.12.
         assert isinstance(handle._context, contextvars.Context)
         loop.call_soon(loop.stop)
         loop.run_forever()

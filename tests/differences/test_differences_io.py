@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The deliberate differences from asyncio in what touches descriptors: sockets and transports.
+"""The deliberate differences from asyncio in the use of descriptors: sockets and transports.
 
-As test_differences.py, which has the others.
+test_differences.py has the others.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Events(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def connected(sock, factory=Events):
-    """A transport over one end of a socket pair, and its protocol."""
+    """Yield a transport over one end of a socket pair, and its protocol."""
     transport, protocol = await asyncio.get_running_loop().create_connection(factory, sock=sock)
     try:
         yield transport, protocol
@@ -75,7 +75,7 @@ class TestDescriptors:
             loop.add_reader(number, lambda: seen.append(os.read(number, 1)))
             other.send(b"x")
             loop.run_until_complete(asyncio.sleep(0.02))
-            # asyncio's selector believes that the kernel still watches the number.
+            # asyncio's selector assumes that the kernel still watches the number.
             assert seen == side(loop_kind, asyncio=[], mgloop=[b"x"])
             with contextlib.suppress(FileNotFoundError):
                 loop.remove_reader(number)
@@ -88,7 +88,7 @@ class TestDescriptors:
             loop._selector.get_key(right)
         assert hasattr(loop._selector, "select") is side(loop_kind, asyncio=True, mgloop=False)
         loop.remove_reader(left)
-        # asyncio's own pair shows in its selector; mgloop shows the user's descriptors only.
+        # asyncio's own socket pair is in its selector; mgloop lists the user's descriptors only.
         assert len(loop._selector.get_map()) == side(loop_kind, asyncio=1, mgloop=0)
 
     def test_a_listening_socket_belongs_to_its_server(self, loop, loop_kind, run):
@@ -145,7 +145,7 @@ class TestSocketMethods:
             assert await waiting == b"1"
             right.send(b"2")
             await asyncio.sleep(0.01)
-            # asyncio's sock_recv() took the reader's place.
+            # asyncio's sock_recv() replaced the reader.
             assert loop.remove_reader(left) is side(loop_kind, asyncio=False, mgloop=True)
 
         run(main())
@@ -370,7 +370,7 @@ class TestTransports:
                 await support.turns(10)
                 if loop_kind == "mgloop":
                     look()
-                # Asking sends.
+                # A query sends the deferred data.
                 for _ in range(6):
                     loop.call_soon(support.Calls())
                 loop.call_soon(lambda: (transport.write(b"two"), seen.append("two is written")))
@@ -385,7 +385,7 @@ class TestTransports:
     def test_long_writes_in_a_row_leave_at_the_end_of_the_iteration(
         self, loop, loop_kind, run, socketpair
     ):
-        """But for the first, and no later than the high water mark is passed."""
+        """Except for the first write, and at the latest when the high-water mark is passed."""
         left, right = socketpair
         seen = []
 
@@ -505,7 +505,7 @@ class TestTransports:
                 )
                 with refused:
                     transport.write(strided)
-                # asyncio reports it, and gives the connection up.
+                # asyncio reports it, and gives up the connection.
                 assert transport.is_closing() is side(loop_kind, asyncio=True, mgloop=False)
 
         run(main())
@@ -673,7 +673,7 @@ class TestTransports:
 
 
 class Flow(asyncio.Protocol):
-    """How much was left to write at each resume_writing()."""
+    """Records how much data was left to write at each resume_writing()."""
 
     def __init__(self):
         self.left = []
@@ -726,7 +726,7 @@ class TestProcesses:
                 "/bin/sh", "-c", "read line; exit 7", stdin=reading
             )
             os.close(reading)
-            os.close(writing)  # only now it ends, and before the loop can look
+            os.close(writing)  # it ends only now, before the loop can notice
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             process._transport.get_extra_info("subprocess").poll()
             return await process.wait()
@@ -817,7 +817,7 @@ class TestDatagrams:
 
 
 class Client:
-    """A TLS client over a plain socket, which shows the records that arrive."""
+    """A TLS client over a plain socket, which records the types of arriving records."""
 
     def __init__(self, loop, sock, context):
         self.loop, self.sock = loop, sock
@@ -829,7 +829,7 @@ class Client:
         await self.loop.sock_sendall(self.sock, prefix + self.outgoing.read())
 
     async def until_done(self, step):
-        """``step()`` when it no longer wants to read."""
+        """Call ``step()`` until it no longer needs to read; return its result."""
         while True:
             try:
                 result = step()
@@ -844,7 +844,7 @@ class Client:
                 return result
 
     def records(self):
-        """The content types of the records that arrived since the last call."""
+        """Return the content types of the records that arrived since the last call."""
         types, data = [], self.arrived
         while data:
             types.append(data[0])
@@ -854,7 +854,7 @@ class Client:
 
 @pytest.fixture
 def contexts(client_ssl_context, server_ssl_context):
-    """Keyword arguments for connected_pair()."""
+    """Return keyword arguments for connected_pair()."""
     return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
 
 
@@ -877,7 +877,7 @@ class TestTls:
                 protocols.append(Answering())
                 return protocols[-1]
 
-            # Of 1.2, since from 1.3 on all records look alike.
+            # TLS 1.2, because from 1.3 on all records look alike.
             client_ssl_context.maximum_version = ssl.TLSVersion.TLSv1_2
             server = await loop.create_server(factory, "127.0.0.1", 0, ssl=server_ssl_context)
             with socket.create_connection(server.sockets[0].getsockname()) as sock:
@@ -926,7 +926,7 @@ class TestTls:
                 client = Client(loop, sock, client_ssl_context)
                 await client.until_done(client.tls.do_handshake)
                 await support.wait_until(lambda: protocols)
-                # The data and the closing alert in one piece.
+                # Send the data and the closing alert in one piece.
                 client.tls.write(b"last words")
                 with pytest.raises(ssl.SSLWantReadError):
                     client.tls.unwrap()
@@ -963,7 +963,7 @@ class TestTls:
                 client = Client(loop, sock, client_ssl_context)
                 with pytest.raises(ssl.SSLWantReadError):
                     client.tls.do_handshake()
-                # The request and the first message of the handshake in one piece.
+                # Send the request and the first message of the handshake in one piece.
                 await client.flush(prefix=b"go\n")
                 await client.until_done(client.tls.do_handshake)
                 client.tls.write(b"hello\n")
@@ -1049,7 +1049,7 @@ class TestTls:
                 ),
                 loop.connect_accepted_socket(lambda: silent, peer, ssl=contexts["server_ssl"]),
             )  # fmt: skip
-            silent.transport._ssl_protocol._transport.pause_reading()  # answers no closing alert
+            silent.transport._ssl_protocol._transport.pause_reading()  # sends no closing alert
             value = await loop.create_task(close(protocol.transport))
             await support.turns()
             gc.collect()
@@ -1062,7 +1062,7 @@ class TestTls:
         assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
 
     def test_an_empty_buffer_is_an_error(self, loop, loop_kind, run, reported, contexts):
-        """asyncio takes it for the end of the stream."""
+        """asyncio treats it as the end of the stream."""
 
         async def main():
             client, server = Recorder(loop), BufferedRecorder(loop, size=0)

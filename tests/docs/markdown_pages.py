@@ -49,7 +49,7 @@ def pages():
 
 
 def split(page):
-    """(blocks, lines of prose): the latter are empty where a block was."""
+    """Return (blocks, lines of prose): the latter are empty where a block was."""
     blocks, prose, lines = [], [], page.read_text().splitlines()
     number = 0
     while number < len(lines):
@@ -73,22 +73,22 @@ def split(page):
 
 
 def blocks(page):
-    """Those of `page`, in order."""
+    """Return the blocks of `page`, in order."""
     return split(page)[0]
 
 
 def prose(page):
-    """All but the blocks, as one text with the page's line numbers."""
+    """Return all text except the blocks, as one text with the page's line numbers."""
     return "\n".join(split(page)[1])
 
 
 def anchors(page):
-    """What a link may name after `#`: GitHub's form of the headings."""
+    """Return the anchors that a link may name after `#`: GitHub's form of the headings."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
         copies = [slug, *(f"{slug}-{n}" for n in range(1, 20))]
         found.add(next(name for name in copies if name not in found))
-    # What mkdocstrings puts there, of which the links name the whole path.
+    # The anchors that mkdocstrings makes; links use the whole path.
     return found | set(re.findall(r"^::: ([\w.]+)$", prose(page), re.M))

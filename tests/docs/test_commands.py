@@ -55,7 +55,7 @@ def check_make(arguments):
 
 
 def check_mgloop(arguments):
-    """By the parser itself; a value that cannot be is refused as well."""
+    """Check the arguments with the parser itself, which also refuses invalid values."""
     if not arguments or arguments[0] in ("--help", "--version"):
         return
     assert arguments[0] in ("run", "serve"), f"mgloop has no command {arguments[0]}"
@@ -68,7 +68,7 @@ def check_mgloop(arguments):
 
 
 def check_options(arguments, sources):
-    """Each is written out in the sources of the tool."""
+    """Check that each option is written out in the sources of the tool."""
     for word in arguments:
         if word.startswith("--") and word != "--":
             option = word.partition("=")[0]

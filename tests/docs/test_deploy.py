@@ -46,7 +46,7 @@ def test_the_containerfile():
 
 
 def test_the_systemd_page_copies_what_the_unit_serves():
-    """Each file that the commands of the page copy is there, and the application among them."""
+    """Each file that the commands of the page copy exists, including the application."""
     text = (ROOT / "docs" / "howto" / "systemd.md").read_text()
     copied = re.findall(r"mgloop/(examples/\S+)", "\n".join(re.findall(r"^cp .*", text, re.M)))
     assert all((ROOT / name).is_file() for name in copied)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The tables of docs/howto/from-uvloop.md: what mgloop has, and uvloop has not.
+"""The tables of docs/howto/from-uvloop.md: the features that mgloop has and uvloop lacks.
 
-uvloop's column is tried where uvloop is installed, in the version that the page speaks of.
+uvloop's column is tested if uvloop is installed in the version that the page names.
 """
 
 import asyncio
@@ -179,7 +179,7 @@ def test_the_tables(feature, name):
 
 
 def test_the_page_names_what_is_its_own():
-    """print_debug_info() and _monitor_fs() are uvloop's; stats() is mgloop's."""
+    """print_debug_info() and _monitor_fs() exist only in uvloop; stats() only in mgloop."""
     import mgloop
 
     assert hasattr(mgloop.Loop, "stats")

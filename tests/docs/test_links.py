@@ -14,7 +14,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.M)
 
 
 def links(page):
-    """(path, anchor) of each link that stays in the repository."""
+    """Return (path, anchor) of each link to a file of the repository."""
     text = re.sub(r"`[^`\n]+`", "", prose(page))
     for match in LINK.finditer(text):
         target = match[1] or match[2]

@@ -44,7 +44,7 @@ PAGES = [
 
 
 def environment():
-    """This one's, with the interpreter's own commands on PATH and nothing that configures them."""
+    """Return this environment, with the interpreter's commands on PATH, without their options."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -95,7 +95,7 @@ def answer(port):
 
 
 def serve(block, folder):
-    """Start the server, ask it something, end it by Ctrl-C."""
+    """Start the server, send it a request, end it with Ctrl-C."""
     port = block.mark.split()[1]
     assert port in block.text, f"{block} does not name port {port}"
     ours = free_port()
@@ -122,19 +122,19 @@ def serve(block, folder):
     assert said, f"{block} does not answer on its port:\n{printed}"
     assert said.startswith((b"HTTP/1.1 200 ", b"GET / HTTP/1.1")), (block, said)
     if process.returncode != 0:
-        # A program that leaves Ctrl-C to Python.
+        # A program that does not handle Ctrl-C itself.
         assert process.returncode == -signal.SIGINT, f"{block}:\n{printed}"
         assert printed.rstrip().endswith("KeyboardInterrupt"), f"{block}:\n{printed}"
 
 
 def check_fragment(block):
-    """Its pieces, between lines of `...`, are in the file, in that order."""
+    """Check that its pieces, between lines of `...`, are in the file, in that order."""
     text = (ROOT / block.mark.removeprefix("fragment of ")).read_text()
     end = 0
     for piece in re.split(r"^ *\.\.\. *\n", block.text, flags=re.M):
         place = text.find(piece.strip("\n"), end)
         if place < 0:
-            # Taken out of its indentation.
+            # The piece may be without its indentation.
             place = text.find(textwrap.indent(piece, "    ").strip("\n"), end)
         assert place >= 0, f"{block} is not in that file (any more):\n{piece}"
         end = place + 1
@@ -151,7 +151,7 @@ def test_the_samples_of_a_page_run(page, tmp_path):
             if sys.version_info < wanted:
                 continue
         if block.name is not None and not os.path.isabs(block.name):
-            # One in /etc/systemd, say, is for the reader to write.
+            # The reader must write a file in /etc/systemd, for example.
             (tmp_path / block.name).parent.mkdir(exist_ok=True)
             (tmp_path / block.name).write_text(block.text)
         if mark.startswith("fragment of "):
@@ -173,7 +173,7 @@ def test_the_samples_of_a_page_run(page, tmp_path):
 
 
 def run_all_tests(page, folder):
-    """The files of a page stand in one folder for its reader: they must not break each other."""
+    """A reader has the files of a page in one folder, so they must not affect each other."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder,
         env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -191,7 +191,7 @@ def test_marks_are_known():
 
 
 def test_python_is_run():
-    """A program that can be run says more than a fragment; files may be shown in part."""
+    """A complete program is better than a fragment; only files may be shown in part."""
     every = [block for page in pages() for block in blocks(page) if block.language == "python"]
     fragments = [str(b) for b in every if (b.mark or "").startswith("fragment")]
     assert fragments == []

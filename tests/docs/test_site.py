@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The site that `make docs` makes fetches nothing from elsewhere, and has every page."""
+"""The site that `make docs` makes fetches nothing from other sites, and has every page."""
 
 import importlib.util
 import re
@@ -74,7 +74,7 @@ def test_the_nav_has_every_page():
 
 
 def test_the_site_can_be_made(external, tmp_path):
-    """Strictly: a broken link or anchor fails it."""
+    """Strict mode: a broken link or anchor is an error."""
     for module in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(module) is None:
             pytest.skip("the dependency group docs is not installed: make docs is the test")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop run`: programs that know nothing of mgloop get its loop, whichever way they make one, and
-are otherwise as Python runs them."""
+"""`mgloop run`: programs that do not know mgloop get its loop, whichever way they make one. In all
+other respects they run as with Python."""
 
 import json
 import os
@@ -19,12 +19,12 @@ COMMAND = [sys.executable, "-m", "mgloop", "run"]
 
 @pytest.fixture(autouse=True)
 def buffered(monkeypatch):
-    """As most people run Python."""
+    """Remove PYTHONUNBUFFERED, as in most users' environments."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
 
 def run(*arguments, returncode=0, python_flags=(), env=None, cwd=None, stdin=""):
-    """(stdout, stderr) of `mgloop run`."""
+    """Run `mgloop run`; return (stdout, stderr)."""
     done = subprocess.run(
         [sys.executable, *python_flags, "-m", "mgloop", "run", *map(str, arguments)],
         input=stdin, capture_output=True, text=True, timeout=support.PATIENCE, cwd=cwd,
@@ -35,7 +35,7 @@ def run(*arguments, returncode=0, python_flags=(), env=None, cwd=None, stdin="")
 
 
 def makes_ours(code):
-    """Whether `code` makes its `loop` with mgloop, of which it does not know."""
+    """Return whether `code`, which does not know mgloop, makes its `loop` with mgloop."""
     preamble = """
         import asyncio, warnings
         warnings.simplefilter("ignore")
@@ -102,7 +102,7 @@ def run(main, *, loop_factory=new_event_loop, debug=None): raise AssertionError
 )
 @pytest.mark.parametrize("real", [False, True], ids=["stand-in", "uvloop"])
 def test_programs_that_name_uvloop(tmp_path, monkeypatch, code, real):
-    """The stand-in has uvloop's names, and would not run anything."""
+    """The stand-in has uvloop's names, but cannot run a program."""
     if real:
         pytest.importorskip("uvloop")
     else:
@@ -121,7 +121,7 @@ def test_packages_that_are_not_there_are_not_there():
 
 # --- as Python runs it ---------------------------------------------------------------------------
 
-#: What a program may see of how it was started. PYTHONPATH is named, and not compared.
+#: The ways a program can see how it was started. PYTHONPATH is listed, but not compared.
 SEES = """
 import json, sys
 
@@ -187,7 +187,7 @@ def test_the_exit_status_is_the_programs():
 
 
 def test_it_is_one_process():
-    """So that signals reach the program, and systemd sees the one that it has started."""
+    """Signals thus reach the program, and systemd sees the process that it has started."""
     with subprocess.Popen(
         [*COMMAND, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -244,7 +244,7 @@ def test_another_sitecustomize_is_heeded(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the other')")
     out, errors = run("-c", "import sitecustomize; print(sitecustomize.__file__)",
                       env={"PYTHONPATH": str(tmp_path)})  # fmt: skip
-    # The first line is that of the Python which runs `mgloop run`.
+    # The first line comes from the Python that runs `mgloop run`.
     assert out == f"the other\nthe other\n{tmp_path}/sitecustomize.py\n"
     assert errors == ""
 
@@ -264,7 +264,7 @@ def test_without_a_stdout(tmp_path):
 
 
 def test_nested():
-    """A program that uses `mgloop run` itself: once is enough."""
+    """A program that itself uses `mgloop run` is set up only once."""
     out, errors = run("-m", "mgloop", "run", "-c", "import os; print(os.environ['PYTHONPATH'])")
     assert out.count("launch") == 1
     assert errors == ""
@@ -281,7 +281,7 @@ def test_a_python_without_mgloop_says_so_and_goes_on(tmp_path):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-# (-S finds no mgloop in an environment of its own.)
+# (With -S, mgloop is not found in a virtual environment.)
 @pytest.mark.parametrize("flag", ["-E", "-I"])
 def test_where_python_does_not_look_at_the_environment(flag):
     _, errors = run("-c", "pass", python_flags=[flag], returncode=2)

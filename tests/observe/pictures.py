@@ -27,10 +27,10 @@ from . import scraping
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-#: Connections of each stretch of the load, which lasts so many seconds.
+#: Connections of each section of the load, all of which have the same duration.
 LOAD = (1, 10, 50, 10)
 STRETCH = 15.0
-#: As Grafana calls them.
+#: Grafana's names of the units.
 UNITS = {
     "s": "seconds", "Bps": "bytes per second", "percentunit": "share", "short": "",
     "ops": "per second", "cps": "per second",
@@ -39,7 +39,7 @@ UNITS = {
 
 @contextlib.contextmanager
 def started(name, *arguments, **environment):
-    """An example, by its file; (process, URL)."""
+    """Start an example, given by its file name; yield (process, URL)."""
     with subprocess.Popen(
         ["python", f"examples/{name}", "0", *arguments],
         cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, text=True,

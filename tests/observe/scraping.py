@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A real Prometheus that scrapes programs of ours each second, and the example's dashboard."""
+"""A real Prometheus that scrapes a test's program each second, and the example's dashboard."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def free_port():
 
 @contextlib.contextmanager
 def prometheus(target, folder):
-    """One that scrapes `target` (host:port); its Api."""
+    """Run a Prometheus that scrapes `target` (host:port); yield its Api."""
     (folder / "prometheus.yml").write_text(CONFIGURATION.format(target=target))
     port = free_port()
     with subprocess.Popen(
@@ -54,7 +54,7 @@ class Api:
         self.url = url
 
     def get(self, path, **parameters):
-        """Its `data`; ValueError if the request was not understood."""
+        """Return the response's `data`; ValueError if the request failed."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=10) as response:
             answer = json.load(response)
@@ -63,12 +63,12 @@ class Api:
         return answer["data"]
 
     def query(self, expression):
-        """(labels, value) of each series, now."""
+        """Return (labels, current value) of each series."""
         result = self.get("query", query=expression)["result"]
         return [(series["metric"], float(series["value"][1])) for series in result]
 
     def wait_for(self, expression, patience):
-        """Until it has a result."""
+        """Wait until the query has a result; return it."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class Api:
 
 
 def panels(interval="5s"):
-    """(title, unit, [(expression, legend)]) of the dashboard, its variables filled in."""
+    """Yield (title, unit, [(expression, legend)]) of the dashboard, with variables filled in."""
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         targets = [
             (_filled_in(target["expr"], interval), target["legendFormat"])

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The watchdog in a server under load: an aiohttp handler that blocks is named, whatever it blocks
-on."""
+"""The watchdog in a server under load: it names a blocking aiohttp handler, whatever blocks."""
 
 import concurrent.futures
 import os
@@ -103,7 +102,7 @@ def reports(folder, handler):
 def test_the_line_is_named(tmp_path, handler):
     told = reports(tmp_path, handler)
     (line,) = [n for n, text in enumerate(APP.splitlines(), 1) if f"# held: {handler}" in text]
-    # Without the GIL it goes on while its line is asked for.
+    # Without the GIL the thread continues while its line is read.
     lines = (line,) if has_gil() or handler != "extension" else (line, line + 1)
     named = [
         report for report in told

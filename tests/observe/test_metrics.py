@@ -54,7 +54,7 @@ def fetched(url):
 
 
 def exposed(registry):
-    """What Prometheus would read: the sample's name with its labels -> its value."""
+    """Return the values that Prometheus would read: the sample's name with its labels -> value."""
     text = prometheus_client.generate_latest(registry).decode()
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}

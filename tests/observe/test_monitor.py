@@ -301,7 +301,7 @@ def test_a_bad_path_in_the_environment_is_said_once(tmp_path):
 
 @pytest.mark.parametrize("setting", ["MGLOOP_MONITOR", "MGLOOP_WATCHDOG"])
 def test_no_thread_can_be_started(setting, path):
-    """As at the interpreter's end, or at a limit of the system's: the program goes on."""
+    """As at the interpreter's end, or at a limit of the system: the program continues."""
     code = """
         def refuse(thread):
             raise RuntimeError("can't start new thread")

@@ -29,7 +29,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "aiohttp_metrics.py"
 
 @contextlib.contextmanager
 def loaded_example():
-    """Its address, host:port, while requests come."""
+    """Yield its address, host:port, while requests arrive."""
     with subprocess.Popen(
         [sys.executable, EXAMPLE, "0"], stdout=subprocess.PIPE, text=True
     ) as program:
@@ -79,7 +79,7 @@ def test_the_dashboards_queries_have_data(tmp_path):
 
 
 def test_the_dashboard_names_what_there_is():
-    """Each metric of the queries is one that a loop has which runs."""
+    """Every metric in the queries is one of a running loop."""
 
     async def main():
         with LoopCollector(asyncio.get_running_loop(), registry=registry):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m mgloop.top`, of a process that works at a known rate."""
+"""`python -m mgloop.top` with a process that works at a known rate."""
 
 import contextlib
 import importlib.util
@@ -47,7 +47,7 @@ mgloop.run(main(lambda: print("runs", flush=True)), timing=True)
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """(process, path of its monitor): two loops, the first with timing."""
+    """Yield (process, path of its monitor): two loops, the first with timing."""
     path = tmp_path_factory.mktemp("top") / "monitor"
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -69,7 +69,7 @@ def run_top(*arguments, returncode=0):
 
 @contextlib.contextmanager
 def watching(whose):
-    """The command, after its first line."""
+    """Run the command; yield it after its first line."""
     with subprocess.Popen(
         [sys.executable, "-m", "mgloop.top", str(whose), "--json", "--interval", "0.1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -92,11 +92,11 @@ def test_as_json(program, by):
         for loop in loops.values():
             assert loop["seconds"] >= 0.5
             assert loop["callbacks"] > 0
-            # As fast as the machine lets it, and as much as was sent, but for a message that was
-            # on its way when either sample was taken.
+            # The rate depends on the machine. It equals the sent rate, except for a message
+            # that was in transit when either sample was taken.
             assert loop["received"] > 0
             assert round(abs(loop["received"] - loop["sent"]) * loop["seconds"]) <= 1000
-            # At most every 10 ms: one more may be in the span, and one leave while it is sampled.
+            # At most every 10 ms: the span may contain one more, and one may leave during sampling.
             most = 100 + 2 / loop["seconds"]
             assert 0 < loop["sent"] <= 1000 * most
             assert loop["connections"] == 2
@@ -126,7 +126,7 @@ def test_the_screen(program):
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_headings_are_whole(program, width, monkeypatch, capsys):
-    """At 60 columns as well, in more tables."""
+    """This also holds at 60 columns, with more tables."""
     pytest.importorskip("rich")
     monkeypatch.setenv("COLUMNS", str(width))
     assert top.main([str(program[1]), "--count", "1", "--interval", "0.1"]) == 0
@@ -199,7 +199,7 @@ mgloop.run(main())
 
 @pytest.mark.parametrize("setting", ["directory", "path"])
 def test_all_processes_of_a_supervisor(tmp_path, setting):
-    """Its workers have its environment, and a monitor each."""
+    """The workers have the supervisor's environment, and a monitor each."""
     path = tmp_path if setting == "directory" else tmp_path / "monitor"
     with subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, PROGRAM],
@@ -297,7 +297,7 @@ def test_bad_options(arguments, says):
 
 @pytest.fixture
 def sleeping():
-    """A process without a monitor."""
+    """Yield a process without a monitor."""
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process.pid
         process.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The watchdog: what holds up a loop is named, and a loop that goes on is left alone."""
+"""The watchdog: it names the code that holds up a loop, and does not report a loop that runs."""
 
 import asyncio
 import ctypes
@@ -47,9 +47,9 @@ def watched(stalls, main, **options):
 
     async def outer():
         with mgloop.watchdog(THRESHOLD, callback=stalls, **options):
-            await asyncio.sleep(0)  # its thread's start has taken time, too
+            await asyncio.sleep(0)  # starting the watchdog's thread has taken time, too
             await main()
-            await asyncio.sleep(THRESHOLD)  # the report comes when the loop goes on
+            await asyncio.sleep(THRESHOLD)  # the report comes when the loop continues
         return asyncio.get_running_loop().stats()
 
     return mgloop.run(outer())
@@ -155,8 +155,8 @@ def test_a_loop_that_waits_is_no_stall(stalls):
 
 def test_native_code_that_keeps_the_gil(stalls):
     async def main():
-        # Twice as long for each more. Several times: on a busy machine the watchdog's thread may
-        # not get to look, for want of a processor, while one lasts.
+        # Each further character doubles the time. Repeat it, because on a busy machine the
+        # watchdog's thread may get no processor time during one call.
         count, long = 18, 0
         while long < 4:
             began = time.monotonic()
@@ -346,7 +346,7 @@ def test_one_watchdog_for_a_loop(loop, stalls):
 
 
 def test_a_pulse_that_is_dropped_leaves_its_loops_to_others(loop):
-    """In a cycle as well, where the collector has cleared the loop before the pulse is freed."""
+    """This also holds in a cycle, if the loop is cleared before the pulse is freed."""
     Pulse(THRESHOLD, THRESHOLD).add(loop)
     another = Pulse(THRESHOLD, THRESHOLD)
     another.add(loop)
@@ -420,7 +420,7 @@ def test_an_unchanged_program(goes_on):
 
 
 def test_the_import_of_an_application_by_the_server(tmp_path):
-    """It is on the server's loop."""
+    """The import runs on the server's loop."""
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.5)\nraise ValueError('enough')\n")
     done = subprocess.run(
         [sys.executable, "-m", "mgloop", "serve", "slow:app", "--port", "0"], cwd=tmp_path,
@@ -476,6 +476,6 @@ def test_an_idle_loop_stays_without_system_calls(tmp_path):
     calls = [(float(time), call) for _, time, call in lines]
     [begun] = [time for time, call in calls if "/begin-mark" in call]
     assert any("/end-mark" in call for _, call in calls)
-    # The watchdog looks a few times more, until it sees that the loop waits.
+    # The watchdog checks a few more times, until it sees that the loop waits.
     idle = [call for time, call in calls if begun + 1 < time < begun + 2.9]
     assert idle == []

@@ -22,7 +22,7 @@ PIPE = asyncio.subprocess.PIPE
 def child_watcher(request):
     """Before 3.12 asyncio's own loop needs a child watcher attached to the current loop.
 
-    The fixture also checks that no child is left, not even as a zombie.
+    The fixture also checks that no child remains, not even as a zombie.
     """
     if request.getfixturevalue("loop_kind") == "asyncio" and sys.version_info < (3, 12):
         with asyncio.ThreadedChildWatcher() as watcher:
@@ -35,7 +35,7 @@ def child_watcher(request):
 
 
 def python(code):
-    """The arguments that run `code` in a bare, and therefore quick, interpreter."""
+    """Return the arguments that run `code` in a minimal, and therefore fast, interpreter."""
     return (sys.executable, "-I", "-S", "-c", code)
 
 
@@ -201,7 +201,7 @@ async def test_line_by_line(loop):
 
 @on_loop
 async def test_input_that_the_child_does_not_want(loop, reported):
-    """It ends, or closes its input: a broken pipe is not the parent's failure."""
+    """The child ends, or closes its input: a broken pipe is not a failure of the parent."""
     process = await asyncio.create_subprocess_exec("true", stdin=PIPE)
     await process.communicate(bytes(1_000_000))
     assert process.returncode == 0
@@ -374,7 +374,7 @@ async def test_nothing_is_left_behind(loop):
 @pytest.mark.mgloop_only
 @on_loop
 async def test_no_handler_and_no_thread_is_taken(loop):
-    """SIGCHLD stays the application's: its handler, and its own children."""
+    """SIGCHLD remains the application's: its handler, and its own children."""
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
     threads = threading.active_count()
     process = await asyncio.create_subprocess_exec("sleep", "1000")
@@ -398,7 +398,7 @@ async def test_a_handler_for_sigchld_works_beside(loop):
 
 @on_loop
 async def test_a_child_reaped_by_somebody_else(loop, caplog):
-    """Its status is lost: asyncio reports 255, with a warning in the log."""
+    """Its status is lost: asyncio reports 255, and logs a warning."""
     process = await asyncio.create_subprocess_exec("sleep", "1000")
     process.kill()
     with warnings.catch_warnings():

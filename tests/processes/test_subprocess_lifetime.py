@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Child processes where something runs out or ends too early: descriptors, the loop, the caller.
+"""Child processes when something is exhausted or ends too early: descriptors, the loop, the caller.
 
-Whatever happens, no descriptor and no zombie may be left. What children are for is in
+In no case may a descriptor or a zombie remain. The ordinary use of child processes is in
 test_subprocess.py.
 """
 
@@ -34,7 +34,7 @@ async def test_a_hundred_megabytes_both_ways(loop):
 
 @support.needs_popen_that_cleans_up
 def test_too_few_descriptors(loop_kind):
-    """With 0, 1, 2 ... descriptors left it either works or raises EMFILE, and leaves nothing."""
+    """With 0, 1, 2 ... free descriptors it either works or raises EMFILE, without leaks."""
     out, err = support.run_python(
         loop_kind,
         """
@@ -87,7 +87,7 @@ def test_too_few_descriptors(loop_kind):
     )
     outcomes = eval(out)
     assert set(outcomes) == {"EMFILE", 0}, err
-    # Nothing in between: once it works, it works with more.
+    # The outcomes are monotonic: if it works with some descriptors, it works with more.
     assert outcomes == sorted(outcomes, key=lambda outcome: outcome == 0)
 
 
@@ -110,7 +110,7 @@ async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
 @pytest.mark.mgloop_only
 @on_loop
 async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypatch):
-    """Until the loop knows of a child's end, the number must stay the child's: it may be used."""
+    """Until the loop knows of a child's end, its pid must remain valid, because it may be used."""
 
     def refused(pid, flags=0):
         raise PermissionError
@@ -120,7 +120,7 @@ async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypat
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x; exit 3", stdin=PIPE)
     process.stdin.write(b"go\n")
     deadline = time.monotonic() + support.PATIENCE
-    while threading.active_count() > threads:  # with the loop at a stand
+    while threading.active_count() > threads:  # while the loop is blocked
         assert time.monotonic() < deadline
         time.sleep(0.001)
     assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
@@ -150,7 +150,7 @@ def test_the_loop_is_closed_while_a_child_runs(loop_factory):
     process = loop.run_until_complete(asyncio.create_subprocess_exec("sleep", "1000"))
     loop.close()
     assert not support.fds_opened_since(before)
-    os.kill(process.pid, 0)  # it lives on
+    os.kill(process.pid, 0)  # it is still alive
     pid = process.pid
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -161,8 +161,8 @@ def test_the_loop_is_closed_while_a_child_runs(loop_factory):
     assert len(messages) == 2, messages
     assert messages[0] == f"subprocess {pid} is still running"
     assert messages[1].startswith("unclosed transport <_UnixSubprocessTransport")
-    # Collecting its transport has killed it, as with asyncio; it only has to be reaped, unless
-    # the destructor of Popen was late enough to do so.
+    # Collecting its transport has killed it, as with asyncio; it only has to be reaped, unless the
+    # destructor of Popen ran late enough to do so.
     with contextlib.suppress(ChildProcessError):
         assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
 
@@ -191,7 +191,7 @@ async def test_cancelled_while_being_started(loop):
 @pytest.mark.parametrize("action", ["kill", "terminate", "signal"])
 @on_loop
 async def test_signals_at_each_stage(loop, loop_kind, action):
-    """To a child that has ended but is not waited for yet: nothing. To one that is: an error."""
+    """A signal to a child that ended but was not waited for is ignored; afterwards it raises."""
     act = {
         "kill": lambda process: process.kill(),
         "terminate": lambda process: process.terminate(),
@@ -199,7 +199,7 @@ async def test_signals_at_each_stage(loop, loop_kind, action):
     }[action]
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x", stdin=PIPE)
     process.stdin.write(b"go\n")
-    # The loop is not given a chance to notice. (Before 3.12 asyncio has a thread that may.)
+    # The loop gets no chance to notice. (Before 3.12 asyncio has a thread that may notice.)
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     act(process)

@@ -31,7 +31,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import support
 from soaking import GROWTH, Mix, resident
 
-#: What a connection may end with when its other end misbehaves on purpose.
+#: The exceptions of a connection whose other end misbehaves on purpose.
 ROUGH = (ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -79,7 +79,7 @@ class PlainServer(Server, asyncio.Protocol):
 
 
 class BufferedServer(Server, asyncio.BufferedProtocol):
-    """The same with a buffer of its own."""
+    """The same server with its own buffer."""
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -208,7 +208,7 @@ class Soak(Mix):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def pause(self):
-        """Take a flood with reading paused and resumed at random."""
+        """Receive a flood of data, with reading paused and resumed at random."""
         async with self.connected(b"F") as (reader, writer):
             for _ in range(5):
                 writer.transport.pause_reading()
@@ -225,7 +225,7 @@ class Soak(Mix):
             await asyncio.sleep(0.02)
 
     async def cancel(self):
-        """Cancel a conversation wherever it happens to be."""
+        """Cancel a conversation at a random point."""
         task = self.loop.create_task(self.half_close())
         await asyncio.sleep(self.random.random() / 300)
         task.cancel()
@@ -278,7 +278,7 @@ class Soak(Mix):
         ]
 
     async def run(self, seconds):
-        """The resident memory after the warm-up and at the end, in bytes."""
+        """Return the resident memory after the warm-up and at the end, in bytes."""
         await self.start()
         before = await self.soak(seconds)
         for server in self.servers:
@@ -292,7 +292,7 @@ class Soak(Mix):
 
 
 def tls_contexts():
-    """Contexts for a server and a client, or None twice where no certificate can be made."""
+    """Return contexts for a server and a client, or None twice if no certificate can be made."""
     import certificates
 
     return certificates.contexts() if certificates.available else (None, None)
@@ -304,7 +304,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=180.0)
     args = parser.parse_args()
 
-    # A first, short loop allocates what stays for the life of the process.
+    # A first, short loop allocates the memory that the process keeps.
     support.finish(support.new_loop(args.loop))
     gc.collect()
     descriptors = support.open_fds()

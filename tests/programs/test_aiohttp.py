@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The main job: examples/aiohttp_hello.py, as the very program, before a real aiohttp client.
+"""The main use: examples/aiohttp_hello.py, as a program, with a real aiohttp client.
 
-The program runs in a process of its own on the loop under test; the client runs on the loop under
-test as well, here.
+The program runs in a separate process on the loop under test; the client runs in this process, also
+on the loop under test.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ LOOPS = {"asyncio": "Event loop: asyncio.", "mgloop": "Event loop: mgloop."}
 
 
 class Server:
-    """The program, running: `url` is where it listens."""
+    """The running program: `url` is its address."""
 
     def __init__(self, loop_kind, *options):
         self.process = subprocess.Popen(
@@ -50,7 +50,7 @@ class Server:
         return line[len(start) :].strip()
 
     def finish(self):
-        """Wait for the end, which must be an orderly one."""
+        """Wait for the end, and check that it was orderly."""
         out, err = self.process.communicate(timeout=support.PATIENCE)
         # Debug mode reports slow callbacks, which is not a failure on a busy machine.
         err = re.sub(r"^Executing .* took [0-9.]+ seconds\n", "", err, flags=re.MULTILINE)
@@ -62,7 +62,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(loop_kind, *options):
-    """A Server that is stopped, and must stop in order, at the end of the block."""
+    """Yield a Server; stop it at the end, and check that the end was orderly."""
     server = Server(loop_kind, *options)
     try:
         yield server
@@ -76,7 +76,7 @@ def running(loop_kind, *options):
 
 
 async def finish(loop, server):
-    """Wait for the end of the server without holding up the loop."""
+    """Wait for the end of the server without blocking the loop."""
     await loop.run_in_executor(None, server.finish)
 
 
@@ -88,7 +88,7 @@ async def check_hello(session, url):
 
 
 async def check_all_routes(session, url):
-    """A request of every kind."""
+    """Send a request of every kind."""
     await check_hello(session, url)
 
     body = support.pattern(5 * 1024 * 1024)
@@ -162,7 +162,7 @@ async def test_every_route_over_tls(
 
 @on_loop
 async def test_pipelined_requests(loop, loop_kind):
-    """Fifty requests in one packet get fifty answers, in order, on one connection."""
+    """Fifty requests in one packet get fifty responses, in order, on one connection."""
     with running(loop_kind) as server:
         host, port = server.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -258,7 +258,7 @@ async def refused(loop, server):
 
 @on_loop
 async def test_shutdown_under_fire_answers_all_it_accepted(loop, loop_kind):
-    """Requests keep coming while the server stops: each is answered in full or not taken at all."""
+    """Requests arrive while the server stops: each is answered completely or not accepted."""
     with running(loop_kind) as server:
         answered = 0
         connector = aiohttp.TCPConnector(limit=20)
@@ -274,7 +274,7 @@ async def test_shutdown_under_fire_answers_all_it_accepted(loop, loop_kind):
                         if await loop.run_in_executor(None, closed, server):
                             return
                         continue
-                    # Once the head is there, the body must be, too.
+                    # After the head, the body must be complete, too.
                     async with response:
                         assert len(await response.read()) == 100_000
                     answered += 1
@@ -288,7 +288,7 @@ async def test_shutdown_under_fire_answers_all_it_accepted(loop, loop_kind):
 
 
 def closed(server):
-    """Whether the server's listening socket is closed by now (a moment is given to it)."""
+    """Return whether the server's listening socket is closed; wait a moment for it."""
     host, port = server.url.removeprefix("http://").split(":")
     try:
         support.socket.create_connection((host, int(port)), timeout=1).close()

@@ -25,7 +25,7 @@ policies_are_not_deprecated = pytest.mark.skipif(
 
 
 def strict(code):
-    """Run `code`, with mgloop imported, in an interpreter that makes errors of warnings."""
+    """Run `code`, with mgloop imported, in an interpreter that turns warnings into errors."""
     return support.run_python("mgloop", "import mgloop\n" + inspect.cleandoc(code), "-W", "error")
 
 
@@ -244,7 +244,7 @@ class TestRun:
         )
 
     def test_keywords_are_named(self):
-        """So that type checkers and editors know them."""
+        """The names let type checkers and editors know the keywords."""
         import mgloop
 
         taken = inspect.signature(mgloop.run).parameters
@@ -267,7 +267,7 @@ class TestRun:
         cache = f"--cache-dir={tmp_path}"
         out, errors, _ = api.run(["--strict", "--config-file=", cache, str(program)])
         assert errors == ""
-        # Not those about mgloop itself, which mypy's own configuration knows.
+        # Ignore those about mgloop itself, which mypy's own configuration covers.
         found = [line for line in out.splitlines() if re.search(r"program\.py:.* error: ", line)]
         assert [line.split(":")[1] for line in found] == ["4", "5"], out
         assert '"flavour"' in found[0]
@@ -444,7 +444,7 @@ class TestPackage:
         assert mgloop.__version__ == importlib.metadata.version("mgloop")
 
     def test_version_of_a_copy_without_metadata(self):
-        """As in a program that carries its libraries with it: no distribution is looked up."""
+        """A program may include its libraries without metadata: no distribution is looked up."""
         import mgloop
 
         out, _ = support.run_python(

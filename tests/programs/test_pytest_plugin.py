@@ -69,7 +69,7 @@ ON_ASYNCIO = """
 
 @pytest.fixture
 def project(pytester, monkeypatch):
-    """A function that writes a project with one test module and returns what pytest says of it."""
+    """Return a function that writes a project with one test module and returns pytest's result."""
     pytest.importorskip("pytest_asyncio")
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         monkeypatch.delenv(name, raising=False)
@@ -226,7 +226,7 @@ AIOHTTP = """
 
 @pytest.mark.parametrize("plugin", ["aiohttp.pytest_plugin", "pytest_aiohttp.plugin"])
 def test_aiohttp(project, plugin):
-    """aiohttp's own plugin, which it deprecates, and pytest-aiohttp, for pytest-asyncio."""
+    """aiohttp's own plugin, which is deprecated, and pytest-aiohttp, which uses pytest-asyncio."""
     pytest.importorskip(plugin)
     if plugin.startswith("aiohttp"):
         arguments = [*NO_PYTEST_ASYNCIO, "-p", plugin]
@@ -265,7 +265,7 @@ def test_without_any_of_them(project):
 
 
 def test_a_server_that_a_test_runs_is_not_warned_of(project):
-    """install() in an application would be; --mgloop has made no promise about servers."""
+    """install() in an application would warn; --mgloop promises nothing about servers."""
     module = """
         import asyncio
         import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""soak.py for a few seconds, or for as many as MGLOOP_SOAK_SECONDS says (180 is a soak)."""
+"""Run soak.py for a few seconds, or for MGLOOP_SOAK_SECONDS (a full soak takes 180)."""
 
 import os
 import pathlib

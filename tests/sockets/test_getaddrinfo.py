@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""getaddrinfo and getnameinfo: whatever way the loop takes, the answer is the C library's.
+"""getaddrinfo and getnameinfo: whichever way the loop uses, the result is the C library's.
 
-A loop may answer for a literal address without asking a thread. It must then agree with
-socket.getaddrinfo in every detail, the strange ones included, so most tests compare the two.
-Nothing here needs a name server.
+A loop may resolve a literal address without a thread. It must then agree with socket.getaddrinfo
+in every detail, including the strange ones, so most tests compare the two. The tests need no name
+server.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def outcome(function, *args, **kwargs):
 
 @pytest.fixture
 def same(loop, run):
-    """Asserts that the loop's getaddrinfo does what socket.getaddrinfo does."""
+    """Return a function that checks that the loop's getaddrinfo acts like socket.getaddrinfo."""
 
     def compare(host, port, **kwargs):
         async def ask():
@@ -233,7 +233,7 @@ class TestGetnameinfo:
         assert outcome(run, ask()) == expected
 
 
-# asyncio asks a thread even for a literal.
+# asyncio uses a thread even for a literal.
 @pytest.mark.mgloop_only
 def test_a_literal_needs_no_thread(loop_factory):
     loop = loop_factory()
@@ -251,7 +251,7 @@ def test_a_literal_needs_no_thread(loop_factory):
 
 @support.needs_ipv6
 def test_a_connection_to_a_zoned_address(loop, run):
-    """::1 with the number of the loopback as its zone is the same listener."""
+    """::1 with the index of the loopback interface as its zone is the same listener."""
 
     async def main():
         with support.listening_socket("::1") as listener:

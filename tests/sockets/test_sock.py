@@ -15,7 +15,7 @@ import support
 
 
 def test_all_are_coroutines(loop, socketpair):
-    """create_task() takes them as they are."""
+    """create_task() accepts the results directly."""
     left, _ = socketpair
     with open(__file__, "rb") as file:
         for awaitable in (
@@ -390,7 +390,7 @@ class TestCancellation:
         run(main())
 
     def test_a_coroutine_closed_while_waiting(self, loop, run, socketpair):
-        """GeneratorExit instead of CancelledError: the same clean-up."""
+        """GeneratorExit instead of CancelledError causes the same clean-up."""
         left, right = socketpair
 
         async def main():

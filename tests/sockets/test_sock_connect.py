@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""sock_connect and sock_accept, over TCP and AF_UNIX: refused, cancelled, late and in numbers."""
+"""sock_connect and sock_accept, over TCP and AF_UNIX: refused, cancelled, late, concurrent."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ import support
 
 @pytest.fixture
 def short_path():
-    """A path short enough for AF_UNIX."""
+    """Yield a path that is short enough for AF_UNIX."""
     with tempfile.TemporaryDirectory(prefix="s") as folder:
         yield os.path.join(folder, "socket")
 
@@ -99,7 +99,7 @@ class TestConnectAndAccept:
 
     @pytest.mark.parametrize("how", ["accepted", "refused"])
     def test_an_answer_that_comes_late(self, loop, run, how):
-        """The kernel asks again, after a second, for what a full backlog has left without one."""
+        """After a second the kernel retries a request that a full backlog has left unanswered."""
 
         async def main():
             with support.listening_socket(backlog=0) as listener, contextlib.ExitStack() as stack:
@@ -131,7 +131,7 @@ class TestConnectAndAccept:
         assert info.value.errno == errno.EISCONN
 
     def test_cancelled_connect(self, loop, run):
-        """A listener with a full backlog leaves a connection attempt without an answer."""
+        """A listener with a full backlog does not answer a connection attempt."""
 
         async def main():
             with support.listening_socket(backlog=0) as listener:

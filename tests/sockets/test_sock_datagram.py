@@ -11,7 +11,7 @@ import support
 
 @pytest.fixture
 def udp_pair():
-    """Two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
+    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
@@ -111,7 +111,7 @@ class TestDatagrams:
         run(main())
 
     def test_sendto_waits_for_room(self, loop, run, short_path):
-        """A full AF_UNIX receiver makes the sender wait; UDP would drop."""
+        """A full AF_UNIX receiver makes the sender wait; UDP would drop the datagram."""
 
         async def main():
             with (
@@ -128,8 +128,8 @@ class TestDatagrams:
                     if not done:
                         break
                     sent += 1
-                # One is enough if the receiver's queue (10 messages) was full. Where that is long,
-                # 512 under systemd, the sender's buffer was, and takes more.
+                # One is enough if the receiver's queue (10 messages) was full. If that queue is
+                # long (512 under systemd), the sender's buffer was full, and needs more.
                 received = 0
                 while not sending.done():
                     assert (await loop.sock_recvfrom(receiver, 10))[0] == b"x"

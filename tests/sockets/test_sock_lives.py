@@ -16,7 +16,7 @@ import support
 
 @pytest.fixture
 def udp_pair():
-    """Two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
+    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
@@ -59,7 +59,7 @@ class TestBadInput:
             run(loop.sock_recvfrom(socketpair[0], -1))
 
     def test_a_negative_count_that_compares_as_positive(self, loop, run, socketpair):
-        """The value of the count decides, and not its comparison operators."""
+        """The value of the count decides, not its comparison operators."""
         left, right = socketpair
         right.send(b"kept")
         with pytest.raises(ValueError, match="negative buffersize in recv"):
@@ -160,7 +160,7 @@ class TestLives:
     """One number, many sockets: the state of an old socket must not apply to a new one."""
 
     def test_closed_after_a_wait_and_used_again(self, loop, run):
-        """The kernel forgets the registration with close(); the loop must not trust its memory."""
+        """close() makes the kernel forget the registration, and the loop must not rely on its own."""
 
         async def main():
             numbers = set()
@@ -179,7 +179,7 @@ class TestLives:
         run(main())
 
     def test_closed_while_another_task_waits(self, loop, run):
-        """The wait goes on (asyncio's behaviour), can be cancelled, and the number is free."""
+        """The wait continues (asyncio's behaviour), can be cancelled, and the number is free."""
 
         async def main():
             left, right = socket.socketpair()
@@ -203,7 +203,7 @@ class TestLives:
     @pytest.mark.without_debug
     @pytest.mark.parametrize("operation", ["recv", "sendall"])
     def test_a_duplicate_keeps_the_registration_alive(self, loop, run, operation):
-        """Events of the duplicate arrive under the old number, which is someone else's by now."""
+        """Events of the duplicate arrive under the old number, which another socket may use now."""
 
         async def main():
             left, right = socket.socketpair()
@@ -284,7 +284,7 @@ class TestLives:
         run(main())
 
     def test_sock_methods_then_a_transport(self, loop, run, tcp_pair):
-        """What websocket and proxy libraries do: greet by hand, then hand the socket over."""
+        """Websocket and proxy libraries greet with the sock methods, then pass the socket on."""
         client, server = tcp_pair
 
         async def main():
@@ -319,7 +319,7 @@ class TestLives:
             assert sending.cancelled()
             assert left.fileno() != -1
 
-    @pytest.mark.mgloop_only  # over asyncio the reader takes the place of the call
+    @pytest.mark.mgloop_only  # over asyncio the reader replaces the call
     def test_a_call_that_ends_after_its_loop(self, loop_factory, socketpair):
         """In the meantime a reader and a writer were registered for the same socket."""
         loop = loop_factory()

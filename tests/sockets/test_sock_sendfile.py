@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""sock_sendfile: by the kernel where it can, by reading and writing where it cannot."""
+"""sock_sendfile: by the kernel if possible, otherwise by reading and writing."""
 
 import asyncio
 import io
@@ -11,7 +11,7 @@ import support
 
 @pytest.fixture
 def udp_pair():
-    """Two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
+    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sockets of other classes than the socket module's own.
+"""Sockets of classes other than the socket module's own.
 
 The sock_*() methods, transports and servers call the methods of such a class, as asyncio does. They
-make system calls of their own only for the socket module's class.
+make direct system calls only for the socket module's class.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ import support
 
 
 def own_class():
-    """A subclass of WitnessSocket whose `called` no other test sees."""
+    """Return a subclass of WitnessSocket whose `called` is not shared with other tests."""
     return type("Own", (support.WitnessSocket,), {})
 
 
 @pytest.fixture
 def own_pair():
-    """A socket of a class with methods of its own, and the socket that it is connected to."""
+    """Yield a socket of a class with its own methods, and the socket that it is connected to."""
     left, right = socket.socketpair()
     right.setblocking(False)
     with own_class()(left.family, left.type, left.proto, fileno=left.detach()) as own, right:
@@ -91,7 +91,7 @@ class TestSocketMethods:
             assert type(own).called == {"connect"}
 
     def test_a_connect_that_was_replaced(self, loop, run, monkeypatch):
-        """As pytest-socket does, which forbids connections."""
+        """pytest-socket replaces it to forbid connections."""
 
         def connect(sock, address):
             raise PermissionError(address)
@@ -123,7 +123,7 @@ class TestSocketMethods:
         run(main())
 
     def test_a_class_that_has_taken_the_name_before_the_import(self, loop_kind):
-        """As after gevent.monkey.patch_all()."""
+        """gevent.monkey.patch_all() does this."""
         out, _ = support.run_python(
             loop_kind,
             """
@@ -224,7 +224,7 @@ class TestTransports:
             await support.turns(3)
 
         run(main())
-        # asyncio reads into the buffer of its TLS protocol, as into any that has one.
+        # asyncio reads into the buffer of its TLS protocol, as with any buffered protocol.
         assert "send" in type(own).called
         assert {"recv", "recv_into"} & type(own).called
 

@@ -37,7 +37,7 @@ THREADS = 8
 
 
 class LoopThread:
-    """A loop of its own that runs in a thread of its own until stop()."""
+    """A loop that runs in its own thread until stop()."""
 
     def __init__(self, kind, name=None):
         self.ready = threading.Event()
@@ -60,7 +60,7 @@ class LoopThread:
         self.failure = context
 
     def run(self, coroutine):
-        """Its result, of another thread than the loop's."""
+        """Run the coroutine on the loop, from another thread; return its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         return future.result(support.PATIENCE * 3)
 
@@ -82,7 +82,7 @@ def loop_threads(kind, count):
 
 
 def in_threads(count, function):
-    """function(i) in `count` threads that begin together; their results."""
+    """Call function(i) in `count` threads that begin together; return their results."""
     barrier = threading.Barrier(count)
 
     def run(i):
@@ -98,7 +98,7 @@ def in_threads(count, function):
     not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a Python that always has its GIL"
 )
 def test_the_gil_stays_off(loop_kind):
-    """Without PYTHON_GIL=0, which would keep it off whatever a module declares."""
+    """Without PYTHON_GIL=0, which would keep the GIL off regardless of a module's declaration."""
     code = "import sys, mgloop; mgloop.new_event_loop().close(); assert not sys._is_gil_enabled()"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True)
@@ -109,7 +109,7 @@ def test_the_gil_stays_off(loop_kind):
 
 class TestPosting:
     def test_every_call_arrives_in_its_threads_order(self, loop_kind):
-        """From several threads into several loops, some of them asleep and some busy."""
+        """Several threads call several loops, some of them asleep and some busy."""
         each = CALLS // (THREADS * THREADS)
         arrived = [[[] for _ in range(THREADS)] for _ in range(THREADS)]
         with loop_threads(loop_kind, THREADS) as threads:
@@ -171,7 +171,7 @@ class TestPosting:
                         loop.call_soon_threadsafe(count)
                         accepted += 1
                         if accepted % 50 == 0:
-                            time.sleep(0.0005)  # the loop has to keep up
+                            time.sleep(0.0005)  # the loop must be able to keep up
                     except RuntimeError as exc:
                         complaint = str(exc)
                 return accepted, complaint
@@ -185,7 +185,7 @@ class TestPosting:
             assert accepted == [(n, "Event loop is closed") for n in ran[:4]]
 
     def test_it_keeps_its_place_among_the_loops_own(self, loop):
-        """What another thread has posted before comes before."""
+        """Calls that another thread has submitted earlier run earlier."""
         order = []
 
         def act():
@@ -352,7 +352,7 @@ class TestCancelling:
 
     @pytest.mark.parametrize("debug", [False, True])
     def test_looked_at_by_who_has_called(self, loop_kind, debug):
-        """While the loop runs it, and afterwards."""
+        """The handle is read while the loop runs it, and afterwards."""
 
         def callback(argument):
             pass
@@ -389,7 +389,7 @@ class TestCancelling:
 
 
 async def tcp_echo(seed, rounds=60, *, server_context=None, client_context=None):
-    """Streams to a server on the same loop, with sizes that take every path of a read."""
+    """Use streams to a server on the same loop, with sizes that cover every path of a read."""
 
     async def serve(reader, writer):
         with contextlib.suppress(ConnectionError):
@@ -550,7 +550,7 @@ class TestSideBySide:
         assert all(in_threads(THREADS, cycle))
 
     def test_one_that_another_thread_lets_go_of(self, loop_kind):
-        """Made and run here, collected there."""
+        """The loop is made and run in one thread, and collected in another."""
 
         class Holder:
             pass
@@ -613,7 +613,7 @@ async def transfer(size):
 @pytest.mark.mgloop_only
 class TestObserving:
     def test_the_figures_of_each_loop(self, loop_kind, monkeypatch):
-        """They are its own, and no count is seen to fall: that would be taken for a restart."""
+        """They are the loop's own, and no count decreases, which would look like a restart."""
         monkeypatch.setenv("MGLOOP_TIMING", "1")
         over = threading.Event()
         fallen = []
@@ -645,7 +645,7 @@ class TestObserving:
         assert [stats.connections["tcp"].closed for stats in accounts] == [2, 2, 2, 2]
 
     def test_loops_come_and_go_under_a_watchdog(self, loop_kind):
-        """It stalls none of them, and is let go of by each."""
+        """The watchdog stalls no loop, and releases each."""
         stalls = []
         first = mgloop.new_event_loop()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Subinterpreters: mgloop serves the main interpreter of a process, and says so in the others."""
+"""Subinterpreters: mgloop supports only the main interpreter, and raises an error in the others."""
 
 import sys
 
@@ -28,7 +28,7 @@ def run(interpreter, code):
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="run_string() came with CPython 3.12")
 @pytest.mark.parametrize("first", ["the main interpreter", "another"])
 def test_another_interpreter_gets_an_import_error(loop_kind, first):
-    """And the main one goes on, whichever tried first."""
+    """The main interpreter continues, whichever was first."""
     out, _ = support.run_python(
         "asyncio",
         PREAMBLE

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """loop.start_tls(): a plain connection becomes an encrypted one.
 
-The moment of the change is what matters: bytes of the handshake that are already there when it
-happens must reach the TLS layer, and none may be taken for data.
+The moment of the change is critical: bytes of the handshake that have already arrived must reach
+the TLS layer, and must not be taken for data.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ hands_over_the_stream_buffer = pytest.mark.skipif(
 
 
 async def upgrade(loop, recorder, context, **kwargs):
-    """start_tls() for a recorder's transport; the recorder uses the new one from then on."""
+    """Call start_tls() for a recorder's transport; the recorder uses the new one from then on."""
     recorder.transport = await loop.start_tls(recorder.transport, recorder, context, **kwargs)
     return recorder.transport
 
@@ -44,7 +44,7 @@ class HandshakeByHand:
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
         with pytest.raises(ssl.SSLWantReadError):
             self.tls.do_handshake()
-        #: The first flight, which the test has to send.
+        #: The first flight, which the test must send.
         self.hello = self.outgoing.read()
 
     async def run(self, function, *args):
@@ -64,7 +64,7 @@ class HandshakeByHand:
             await self.loop.sock_sendall(self.sock, data)
 
     async def talk(self, server):
-        """Finish the handshake and say something to the recorder at the other end."""
+        """Finish the handshake and send data to the recorder at the other end."""
         await self.run(self.tls.do_handshake)
         server.received.clear()
         await self.run(self.tls.write, b"secret")
@@ -103,7 +103,7 @@ async def test_both_ends(loop, server_ssl_context, client_ssl_context):
 async def test_a_handshake_that_is_already_in_the_socket(
     loop, server_ssl_context, client_ssl_context
 ):
-    """Paused at the command, upgraded later: the hello came in between, and no other edge comes."""
+    """The hello arrives while reading is paused before the upgrade, and no further edge follows."""
 
     class Pausing(Recorder):
         def data_received(self, data):
@@ -117,7 +117,7 @@ async def test_a_handshake_that_is_already_in_the_socket(
         assert await server.got(9) == b"STARTTLS\n"
         peer.send(client.hello)
         await asyncio.sleep(0.02)
-        # Only the transport in the clear is paused for good by this protocol.
+        # This protocol must pause only the plain transport for good.
         server.data_received = lambda data: Recorder.data_received(server, data)
         talking = loop.create_task(client.run(client.tls.do_handshake))
         await upgrade(loop, server, server_ssl_context, server_side=True)
@@ -131,7 +131,7 @@ async def test_a_handshake_that_is_already_in_the_socket(
 async def test_a_handshake_in_the_same_packet_as_the_command(
     loop, server_ssl_context, client_ssl_context
 ):
-    """The protocol's buffer takes just the command; the rest must stay for the TLS layer."""
+    """The protocol's buffer holds only the command; the rest must remain for the TLS layer."""
     upgrading = loop.create_future()
 
     class Upgrading(BufferedRecorder):
@@ -202,7 +202,7 @@ async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context):
 
 
 class Completing(asyncio.Transport):
-    """Takes a buffer before the data is there, as a transport over completion ports does."""
+    """Requests a buffer before the data arrives, as a transport over completion ports does."""
 
     _start_tls_compatible = True
 
@@ -330,7 +330,7 @@ async def test_what_cannot_be_upgraded(loop, client_ssl_context):
 async def test_reading_goes_on_after_an_upgrade_by_one_end_of_a_slow_connection(
     loop, server_ssl_context, client_ssl_context
 ):
-    """The hello arrives in pieces of one byte."""
+    """The hello arrives byte by byte."""
     server = Recorder(loop)
     async with open_server(loop, lambda: server) as listener:
         with support.socket.create_connection(("127.0.0.1", port_of(listener))) as peer:

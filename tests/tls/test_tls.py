@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """TLS over the loop's transports, client and server.
 
-The handshake and the ways it fails, data and flow control, the four ways a TLS connection ends,
-and what a transport says about its encryption.  Upgrading a plain connection is in
+The handshake and its failures, data and flow control, the four ways a TLS connection ends, and the
+transport's information about its encryption.  Upgrading a plain connection is in
 test_start_tls.py.
 """
 
@@ -29,7 +29,7 @@ from peers import (
 
 
 class LendingRecorder(BufferedRecorder):
-    """Lends its buffer as a memoryview: see test_a_bytearray_is_filled_beyond_one_record."""
+    """Returns its buffer as a memoryview: see test_a_bytearray_is_filled_beyond_one_record."""
 
     def get_buffer(self, sizehint):
         return memoryview(super().get_buffer(sizehint))
@@ -42,14 +42,14 @@ either_protocol = pytest.mark.parametrize(
 
 @pytest.fixture
 def contexts(client_ssl_context, server_ssl_context):
-    """Keyword arguments for connected_pair()."""
+    """Return keyword arguments for connected_pair()."""
     return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
 
 
 class BlockingPeer:
-    """A client that speaks TLS from a thread, step by step, over a blocking ssl.SSLSocket.
+    """A client that runs TLS in a thread, step by step, over a blocking ssl.SSLSocket.
 
-    The steps are functions that take the socket; `after` holds the thread back until it is set.
+    The steps are functions that take the socket; `after` delays the thread until it is set.
     """
 
     def __init__(self, context, port, *steps):
@@ -329,7 +329,7 @@ async def test_the_peer_leaves_without_goodbye(loop, contexts):
         peer = BlockingPeer(
             contexts["client_ssl"],
             port_of(listener),
-            # With anything unread in the socket, closing it would reset the connection.
+            # With unread data in the socket, closing it would reset the connection.
             lambda tls: tls.recv(1),
             lambda tls: tls.sendall(b"hello"),
             lambda tls: socket.socket(fileno=tls.detach()).close(),
@@ -358,7 +358,7 @@ async def test_the_peer_resets(loop, contexts):
 
 @on_loop
 async def test_a_goodbye_that_is_not_answered(loop, contexts):
-    """The peer never reads: the shutdown timeout ends what would wait for ever."""
+    """The peer never reads: the shutdown timeout ends a wait that would never end."""
     server = Recorder(loop)
     async with open_server(
         loop, lambda: server, ssl=contexts["server_ssl"], ssl_shutdown_timeout=0.1
@@ -395,7 +395,7 @@ async def test_a_callback_that_raises_is_reported(loop, contexts, reported, meth
 
 
 async def expect_report_in_debug_mode(loop, reported):
-    """A handshake that fails is reported by the server in debug mode, and only then."""
+    """Check that the server reports a failed handshake in debug mode, and only then."""
     if loop.get_debug():
         await support.wait_until(lambda: reported.contexts)
         reported.pop(OSError)
@@ -503,7 +503,7 @@ async def test_a_client_that_speaks_something_else(loop, contexts, reported):
         with socket.create_connection(("127.0.0.1", port_of(listener))) as sock:
             sock.setblocking(False)
             sock.send(b"GET / HTTP/1.0\r\n\r\n")
-            # Perhaps an alert, then the end.
+            # Possibly an alert, then the end.
             try:
                 await read_all(loop, sock)
             except ConnectionResetError:
@@ -614,7 +614,7 @@ async def test_alpn(loop, contexts):
 
 @on_loop
 async def test_sni(loop, contexts, certificate_authority):
-    """The server chooses its certificate by the name that the client asks for."""
+    """The server chooses its certificate by the name that the client requests."""
     asked = []
     other = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate_authority.issue_cert("other.example").configure_cert(other)

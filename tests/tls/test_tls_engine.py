@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whom a TLS connection calls: OpenSSL directly, or the ssl module.
+"""The engine of a TLS connection: OpenSSL directly, or the ssl module.
 
-What either does is tested by everything else here, step by step in protocol/. These tests say when
-which is chosen, and what a connection goes through that only OpenSSL itself can start.
+All other TLS tests, step by step in protocol/, cover the behaviour of either engine. These tests
+cover the choice of the engine, and events that only OpenSSL itself can start.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from peers import Recorder, connected_pair, on_loop, open_server, port_of
 #: The engine in use, which the environment may have selected.
 USUAL = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
 
-#: OpenSSL's options, which the ssl module does not name (the latter since 3.12).
+#: OpenSSL's options that the ssl module does not name (the latter since 3.12).
 ALLOW_CLIENT_RENEGOTIATION = 1 << 8
 ENABLE_KTLS = 1 << 3
 
@@ -40,7 +40,7 @@ HELLO = """
 
 @pytest.fixture
 def contexts(client_ssl_context, server_ssl_context):
-    """Keyword arguments for connected_pair()."""
+    """Return keyword arguments for connected_pair()."""
     return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
 
 
@@ -121,7 +121,7 @@ async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, conte
 async def test_methods_of_ssl_object_that_are_replaced_for_all_are_called(
     loop, contexts, monkeypatch
 ):
-    """As mocks and tracers do, after mgloop was imported."""
+    """Mocks and tracers do this after mgloop was imported."""
     called = set()
 
     def replace(name):
@@ -156,7 +156,7 @@ async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificat
 @on_loop
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
 async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version):
-    """It does not, but nothing else changes."""
+    """The kernel does not encrypt, but nothing else changes."""
     for context in contexts.values():
         context.options |= ENABLE_KTLS
         context.maximum_version = ssl.TLSVersion[version]
@@ -175,7 +175,7 @@ def test_the_ssl_module_can_be_chosen():
 
 
 def test_no_descriptor_is_left_for_the_first_connection():
-    """It goes through the ssl module; the next one looks again."""
+    """The connection uses the ssl module; the next one checks again."""
     out, _ = support.run_python(
         "mgloop",
         """
@@ -261,7 +261,7 @@ async def heard(process, what):
 )
 @on_loop
 async def test_new_keys_in_the_middle(loop, server_ssl_context, command, version):
-    """KeyUpdate, with and without a demand for the other side's, and a renegotiation."""
+    """KeyUpdate, with and without a request for the peer's, and a renegotiation."""
 
     if command == "R" and ssl.OPENSSL_VERSION_INFO >= (3,):
         server_ssl_context.options |= ALLOW_CLIENT_RENEGOTIATION

@@ -21,12 +21,12 @@ current = contextvars.ContextVar("current", default=None)
 
 @pytest.fixture
 def contexts(client_ssl_context, server_ssl_context):
-    """Keyword arguments for connected_pair()."""
+    """Return keyword arguments for connected_pair()."""
     return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
 
 
 class Knotted(Recorder):
-    """Is in the context of its own callbacks, and holds its transport for good."""
+    """A recorder in the context of its own callbacks, which never releases its transport."""
 
     def connection_made(self, transport):
         current.set(self)
@@ -141,7 +141,7 @@ def descriptors():
 @pytest.mark.parametrize("warnings", ["error", "ignore"])
 @pytest.mark.parametrize("action", ["pass", "one.transport.close()", "one.transport.abort()"])
 def test_descriptors_of_connections_that_were_forgotten(loop_kind, warnings, action):
-    """Also where the warning about it is an exception in __del__()."""
+    """This also holds if the warning about it raises an exception in __del__()."""
     support.run_python(
         loop_kind,
         PREAMBLE
@@ -173,7 +173,7 @@ assert set(seen) <= {{ResourceWarning}}, seen
 
 @pytest.mark.parametrize("stage", ["handshake", "connected", "closing"])
 def test_a_loop_that_was_forgotten_with_a_connection(loop_kind, stage):
-    """The time-outs of handshake and shutdown tie the connection to the loop."""
+    """The timeouts of handshake and shutdown connect the connection to the loop."""
     support.run_python(
         loop_kind,
         PREAMBLE

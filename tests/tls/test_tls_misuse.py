@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whatever is called, and whenever: an exception at worst, never a crash.
+"""Any call at any time may raise an exception, but never crashes.
 
-Native objects can be reached before they are initialised, after their connection or their loop is
-gone, and with any argument. Each program here calls everything that Python can see of the TLS
-protocol and its transport, in an interpreter of its own; that it ends with exit status 0 is the
-test.
+Native objects can be reached before they are initialised, after their connection or their loop has
+ended, and with any argument. Each program here calls everything that Python can see of the TLS
+protocol and its transport, in a separate interpreter; the test is that it ends with exit status 0.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Event loops with known faults, for the tests of the benchmarks: a harness that does not notice
-them measures nothing. Named ``bench_fakes:factory`` on the command line of a run."""
+them measures nothing. The command line of a run names them ``bench_fakes:factory``."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ import time
 
 
 class SlowLoop(asyncio.SelectorEventLoop):
-    """A sound loop that wastes 20 us in each call_soon."""
+    """A working loop that wastes 20 us in each call_soon."""
 
     def call_soon(self, callback, *args, context=None):
         until = time.thread_time_ns() + 20_000
@@ -19,7 +19,7 @@ class SlowLoop(asyncio.SelectorEventLoop):
 
 
 class _Faulty(asyncio.SelectorEventLoop):
-    """Serves with a protocol of its own instead of the one it is given."""
+    """Serves with its own protocol instead of the given one."""
 
     protocol: type[asyncio.Protocol]
 
@@ -86,14 +86,14 @@ class SilentLoop(_Faulty):
 
 
 class StuckLoop(asyncio.SelectorEventLoop):
-    """Cannot serve, and says so."""
+    """Cannot serve, and raises an error that says so."""
 
     async def create_server(self, *args, **kwargs):
         raise NotImplementedError("no servers")
 
 
 def over(factory):
-    """As aiofastnet wraps a loop: a factory of loops that have another create_server()."""
+    """Return a factory of loops with another create_server(), as aiofastnet wraps a loop."""
 
     def make():
         loop = factory()

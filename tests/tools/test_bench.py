@@ -33,7 +33,7 @@ from bench.seeds import payload, plan, tables  # noqa: E402
 
 
 def make_results(samples, workloads=(("echo/a", "cpu"),), **changes):
-    """Results with the subjects ref, ref#2 (control), fast and slow.
+    """Return results with the subjects ref, ref#2 (control), fast and slow.
 
     *samples* maps (workload, subject) to the values of the rounds.
     """
@@ -64,7 +64,7 @@ def make_results(samples, workloads=(("echo/a", "cpu"),), **changes):
 
 
 def ten_percent(subject="fast", factor=2.0):
-    """A run whose control strays by 10 %, and in which *subject* costs 1/*factor*."""
+    """Return a run whose control deviates by 10 %, and in which *subject* costs 1/*factor*."""
     reference = [10.0, 12.0, 11.0, 10.0]
     noisy = [1.1, 1 / 1.1, 1.1, 1 / 1.1]
     return make_results(
@@ -95,7 +95,7 @@ class TestStatistics:
         assert stats.Summary.of([]) is None
 
     def test_ratios_are_paired_within_the_round(self):
-        # Round 1 was twice as slow for both: pairing must not see it.
+        # Round 1 was twice as slow for both: pairing must cancel that.
         reference, subject = {0: 10.0, 1: 20.0, 2: 5.0}, {0: 5.0, 1: 10.0}
         assert stats.paired_ratios(reference, subject, lower_is_better=True) == [2.0, 2.0]
         assert stats.paired_ratios(reference, subject, lower_is_better=False) == [0.5, 0.5]
@@ -121,7 +121,7 @@ class TestStatistics:
             ([1.2, 1.3, 1.25, 1.2], 0.05, "faster"),
             ([0.8, 0.7, 0.75, 0.8], 0.05, "slower"),
             ([1.03, 1.04, 1.03, 1.02], 0.05, "same"),
-            # The median is beyond the band, but half of the rounds say otherwise.
+            # The median is beyond the band, but half of the rounds are not.
             ([0.9, 0.95, 1.3, 1.4], 0.05, "same"),
             ([2.0, 2.0], 0.05, "unclear"),
             ([], 0.05, "unclear"),
@@ -187,7 +187,7 @@ class TestResultsFile:
         assert "In 2 of 10 measurements" in "".join(report.control_summary(found))
         header, rows = report.detail_table(found, "echo")
         assert [row[header.index("disturbed")] for row in rows] == ["", "2 of 5"]
-        # Two are too few to do without the rest.
+        # Two samples are too few to discard the others.
         found.samples[-3]["others"] = 0.9
         assert len(found.ratios("echo/a", "fast")) == 5
         assert len(found.values("echo/a", "fast")) == 5
@@ -328,7 +328,7 @@ class TestCompare:
 
 
 class Quiet:
-    """Takes the place of stderr."""
+    """A replacement of stderr."""
 
     def isatty(self):
         return False
@@ -536,7 +536,7 @@ class TestNeighbours:
         monkeypatch.setattr(neighbours.time, "process_time", lambda: 0.0)
         watch = neighbours.Watch([0], [1])
         found = watch.found(100)
-        # Three seconds of the cores in two, of which the server had 1.9.
+        # The cores worked three seconds in two, of which the server had 1.9.
         assert found == {"others": 0.55, "client_sleeps": 0.0}
         assert neighbours.disturbed(found)
         assert not neighbours.disturbed({})

@@ -18,13 +18,13 @@ from bench.results import Results, load  # noqa: E402
 from bench.seeds import plan  # noqa: E402
 
 PICTURES = ROOT / "docs" / "benchmarks"
-# A screen.
+# The height of a screen in pixels.
 HIGHEST = 900
 EVERY_LOOP = tuple(loops.parse(name) for name in loops.KNOWN)
 
 
 def meetings():
-    """Of each picture's kind, the systems that may stand in it."""
+    """Yield each kind of picture with the systems that may appear in it."""
     known = [loop.name for loop in EVERY_LOOP]
     yield "loops", [*known, runner.FLOOR.name]
     yield "servers", [server.name for server in servers.KNOWN]
@@ -89,7 +89,7 @@ class TestColours:
             [int(found[name][at : at + 2], 16) for at in (1, 3, 5)]
             for name in ("mgloop 2thr", "mgloop")
         )
-        # A step towards white, of the same share in each channel.
+        # A step towards white has the same share in each channel.
         shares = [(s - b) / (255 - b) for s, b in zip(shade, base, strict=True)]
         assert max(shares) - min(shares) < 0.05
         assert max(shares) > 0
@@ -137,7 +137,7 @@ def test_figures_are_short():
 
 
 def results(names, rows, ratio, *, reference="uvloop", spread=1.3):
-    """A run of *names* at *rows*; ``ratio(name, row)`` to the reference, whiskers by *spread*."""
+    """Return a run of *names* at *rows*; ``ratio(name, row)`` to the reference, with *spread*."""
     workloads = [
         w.describe() for w in [*registry.workloads(), *plan.workloads(2)] if w.name in rows
     ]
@@ -176,7 +176,7 @@ MADE = {
 
 
 def texts(figure):
-    """All that is written in *figure* and can be seen."""
+    """Return all visible texts in *figure*."""
     found = [*figure.texts, *(t for legend in figure.legends for t in legend.get_texts())]
     for axes in figure.axes:
         if axes.get_visible():
@@ -189,19 +189,19 @@ def texts(figure):
 
 
 def overlaps(figure):
-    """Pairs of texts in *figure* that lie on each other."""
+    """Return pairs of texts in *figure* that overlap."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
     return [
         (one, other)
         for (one, a), (other, b) in itertools.combinations(boxes, 2)
-        # A dot of each is the air that belongs to a letter.
+        # Ignore one dot, which is the space around a letter.
         if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
     ]
 
 
 @pytest.fixture(scope="module", params=["results", "seeds", "asgi", *MADE])
 def drawn(request):
-    """The pictures of a results file that is in the repository, or of one made up here."""
+    """Yield the pictures of a results file of the repository, or of an artificial one."""
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     name = request.param
     found = MADE[name] if name in MADE else load(str(PICTURES / f"{name}.json"))
@@ -274,7 +274,7 @@ class TestBars:
         assert [text.get_text() for text in axes.texts] == ["23.4"]
         arrows = [line for line in axes.lines if line.get_marker() == ">"]
         assert [line.get_xdata()[0] for line in arrows] == [high]
-        # Nothing is drawn where it would be hidden.
+        # Nothing may be drawn outside the visible range.
         assert max(max(line.get_xdata()) for line in axes.lines) <= high
         assert max(bar.get_width() for bar in axes.patches) <= high
 
@@ -367,7 +367,7 @@ class TestLatency:
 
 
 def test_an_overlap_is_noticed():
-    """Of the check itself."""
+    """The test covers the check itself."""
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     figure, _ = canvas.blank(3)
     figure.text(0.5, 0.5, "one")

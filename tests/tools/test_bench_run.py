@@ -34,7 +34,7 @@ def command(*args):
 
 
 def bench(*args, env=None):
-    """Run the command to its end."""
+    """Run the command and wait for its end."""
     return subprocess.run(
         command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})},
         capture_output=True, text=True, timeout=100,
@@ -42,14 +42,14 @@ def bench(*args, env=None):
 
 
 def run(tmp_path, *args, env=None):
-    """Run ``bench run`` briefly; the finished process and the parsed results file."""
+    """Run ``bench run`` briefly; return the finished process and the parsed results file."""
     path = tmp_path / "r.json"
     done = bench("run", *BRIEF, "--json", str(path), *args, env=env)
     return done, json.loads(path.read_text()) if path.exists() else None
 
 
 def complaint(done):
-    """The one sentence of a command that failed on its input."""
+    """Return the one sentence of a command that failed because of its input."""
     assert done.returncode == 2, (done.stdout, done.stderr)
     lines = [line for line in done.stderr.splitlines() if line.startswith("bench: ")]
     assert len(lines) == 1, done.stderr
@@ -92,7 +92,7 @@ def test_bulk_writelines_and_accept(tmp_path):
                       "--only", "bulk,writelines,scale/accept,sendfile")  # fmt: skip
     assert done.returncode == 0, done.stderr
     ok = {s["workload"] for s in samples(found, "asyncio") if s["status"] == "ok"}
-    # 100 MB in 50 ms is asked of no machine: sendfile may end its window without one whole file.
+    # No machine sends 100 MB in 50 ms: sendfile may end its window without one whole file.
     assert ok >= {"echo/bulk-receive", "echo/bulk-send", "echo/writelines-10x1k-c100",
                   "scale/accept"}  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_tls(tmp_path):
 
 
 def test_tls_by_the_client_in_python(tmp_path):
-    """What a machine without OpenSSL's headers does: a compiler that cannot link -lssl."""
+    """A machine without OpenSSL's headers is simulated by a compiler that cannot link -lssl."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl program for a certificate")
     compiler = tmp_path / "cc"
@@ -360,7 +360,7 @@ def test_the_guard_says_that_a_revision_is_unknown():
 
 
 def test_asgi_servers(tmp_path):
-    """Those of the smallest environment: mgloop's own serves every kind of workload."""
+    """The servers of a minimal environment: mgloop's own serves every kind of workload."""
     if shutil.which("wrk") is None:
         pytest.skip("wrk is not installed")
     if shutil.which("openssl") is None:

@@ -74,7 +74,7 @@ LIBRARIES = (MONGOOSE, LLHTTP)
 
 
 def environment(**changes):
-    """This process's environment without what would steer pip or fetch.py, and with `changes`."""
+    """Return this environment without the variables for pip or fetch.py, and with `changes`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -102,7 +102,7 @@ def git(*arguments, cwd=ROOT):
 
 
 def paragraph(result):
-    """The one paragraph on standard error of a fetch.py that failed, which it must have."""
+    """Check that fetch.py failed; return the one paragraph of its standard error."""
     assert result.returncode == 1, result
     assert result.stdout == ""
     text = result.stderr
@@ -126,7 +126,7 @@ def library(request):
 
 @pytest.fixture
 def genuine(library):
-    """The folder with the files of the library that mgloop is built from."""
+    """Return the folder with the files of the library that mgloop is built from."""
     return fetch_genuine(library)
 
 
@@ -140,7 +140,7 @@ def repository():
 
 @pytest.fixture
 def copy(tmp_path, library):
-    """A copy of the library's part of thirdparty, below fetch.py's, with nothing fetched."""
+    """Copy the library's part of thirdparty, and fetch.py, without any fetched files."""
     folder = tmp_path / "thirdparty" / library.key
     folder.mkdir(parents=True)
     shutil.copy(FETCH, folder.parent)
@@ -149,7 +149,7 @@ def copy(tmp_path, library):
 
 
 def fetch(folder, *, python=sys.executable, **changes):
-    """Run the copy's fetch.py."""
+    """Run the copied fetch.py."""
     return run(python, folder.parent / "fetch.py", folder.name, **changes)
 
 
@@ -158,8 +158,8 @@ def make_distribution(library, folder, files, *, pinned_in=None):
     folder.mkdir()
     archive = folder / library.archive
     name, _, version = library.distribution.partition("-")
-    # Like the real ones: whatever builds it would have to come from a package index, and would run
-    # what lies in there.
+    # Like the real ones, it must not be built: the build back-end would come from a package
+    # index, and would run the distribution's code.
     back_end = f'requires = ["no-such-package"]\nbuild-backend = "{library.back_end}"\n'
     contents = {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
@@ -425,7 +425,7 @@ def test_versions_agree():
 
 
 def configure(tmp_path, *options, **changes):
-    """Configure a build of this tree with meson; return its output, which must be a failure's."""
+    """Configure a build of this tree with meson, which must fail; return its output."""
     meson = shutil.which("meson", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if meson is None:
         pytest.skip("needs meson")
@@ -449,7 +449,7 @@ def test_build_for_another_implementation_says_which(tmp_path):
 
 
 def native_file(tmp_path, binaries):
-    """A file that has meson build for this Python, with `tmp_path` in front of its modules."""
+    """Return a file that makes meson build for this Python, with `tmp_path` first in its path."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -500,7 +500,7 @@ def test_progress_of_a_build_is_shown_and_the_rest_if_it_fails(status):
 
 
 def test_make_without_an_index_says_what_to_do(tmp_path):
-    """Not after half a minute of attempts, and not in pip's words alone."""
+    """The message comes soon, not after half a minute of attempts, and not only in pip's words."""
     if shutil.which("make") is None:
         pytest.skip("needs make")
     with socket.socket() as closed:
@@ -558,7 +558,7 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     for library in LIBRARIES:
         assert {f"thirdparty/{library.key}/fetched/{name}" for name in library.names} <= members
 
-    # Neither an index nor a local copy: the distribution has to have all that it needs.
+    # Without an index and a local copy, the distribution must contain everything.
     build = tmp_path / "build"
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", tmp_path)
     # The test does not depend on the generated code, and optimisation takes most of the time.
@@ -575,7 +575,7 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "mgloop/licenses/llhttp/LICENSE-MIT" in names
 
-    # -S keeps the environment's own, perhaps editable, mgloop out of the way.
+    # -S excludes the environment's own, possibly editable, mgloop.
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r}); "
         "import asyncio, mgloop; mgloop.run(asyncio.sleep(0.01)); print(mgloop.__file__)"

@@ -18,7 +18,7 @@ import check_except  # noqa: E402
 
 
 def found(body):
-    """The first words of the findings in a function with *body*."""
+    """Return the first words of the findings in a function with *body*."""
     source = "def function(f, g):\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
     return [(finding.line, finding.message.split("'")[1]) for finding in check_except.check(source)]
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mgloop_only
 
 spec = importlib.util.spec_from_file_location("wheels", ROOT / "tools" / "wheels.py")
 wheels = importlib.util.module_from_spec(spec)
-sys.modules["wheels"] = wheels  # where dataclasses look
+sys.modules["wheels"] = wheels  # dataclasses looks the module up there
 spec.loader.exec_module(wheels)
 
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
@@ -103,7 +103,7 @@ def test_a_command_that_fails_says_what_it_said(capfd):
 
 
 def test_what_a_command_answers_is_without_its_warnings():
-    """Those of auditwheel, which answers in JSON."""
+    """auditwheel answers in JSON, and also prints warnings."""
     program = "import sys; print('WARNING', file=sys.stderr); print('{}')"
     assert wheels.run(sys.executable, "-c", program) == "{}\n"
 
@@ -114,7 +114,7 @@ def test_times_are_those_of_the_commit(monkeypatch):
 
 
 def packed(path, mode, date):
-    """A source distribution as a machine might make it: two files, the second one's mode given."""
+    """Write a source distribution with two files; *mode* is that of the second one."""
     with tarfile.open(path, "w:gz") as archive:
         for name, text, bits in ("b", b"two", mode), ("a", b"one", 0o755):
             member = tarfile.TarInfo(f"mgloop-1/{name}")

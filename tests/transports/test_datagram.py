@@ -60,7 +60,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self.lost.set_result(exc)
 
     async def got(self, count):
-        """Wait for `count` datagrams in all; return the latest as (data, address)."""
+        """Wait for `count` datagrams in total; return the latest as (data, address)."""
         await self.until(lambda: len(self.received) >= count)
         return self.received[count - 1]
 
@@ -71,7 +71,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 class Endpoint:
-    """A datagram endpoint for the length of a block: (transport, protocol)."""
+    """A context manager with a datagram endpoint: (transport, protocol)."""
 
     def __init__(self, loop, protocol=None, **kwargs):
         self.loop = loop
@@ -240,7 +240,7 @@ async def test_a_datagram_too_large_is_an_error_and_not_the_end(loop):
 
 @on_loop
 async def test_a_burst(loop):
-    """As many as the socket's buffer holds, read in however many turns."""
+    """As many datagrams as the socket's buffer holds arrive, whatever the number of iterations."""
     count = 100
     async with (
         Endpoint(loop, local_addr=LOCAL) as (server, protocol),
@@ -473,7 +473,7 @@ async def test_an_idle_endpoint_costs_nothing(loop):
 
 @on_loop
 async def test_a_flood_starves_nobody(loop):
-    """Each datagram received sends another: the loop must still come round."""
+    """Each received datagram sends another one: the loop must still serve other callbacks."""
     turns = 0
 
     class Pingpong(Datagrams):
@@ -495,7 +495,7 @@ async def test_a_flood_starves_nobody(loop):
 @on_loop
 async def test_extra_info(loop, loop_kind):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, _):
-        # asyncio's own is one since CPython 3.12.
+        # asyncio's own transport is one since CPython 3.12.
         stdlib = asyncio.selector_events._SelectorDatagramTransport
         if loop_kind == "mgloop" or issubclass(stdlib, asyncio.DatagramTransport):
             assert isinstance(transport, asyncio.DatagramTransport)
@@ -536,7 +536,7 @@ async def test_allow_broadcast(loop):
     async with Endpoint(loop, local_addr=LOCAL, allow_broadcast=True) as (transport, protocol):
         sock = transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST)
-        # The loopback network's broadcast address is allowed now, whether or not it gets there.
+        # Sending to the loopback network's broadcast address is now allowed, even if it is lost.
         transport.sendto(b"x", ("127.255.255.255", address_of(transport)[1]))
         await support.turns(3)
         assert [exc.errno for exc in protocol.errors if exc.errno == errno.EACCES] == []

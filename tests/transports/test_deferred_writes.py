@@ -20,12 +20,12 @@ import certificates
 import pytest
 import support
 
-#: Asked of a stream socket: the bytes that the peer has not acknowledged, or not taken.
+#: An ioctl of a stream socket: the bytes that the peer has not acknowledged, or not read.
 SIOCOUTQ = termios.TIOCOUTQ
 
 
 def in_a_busy_iteration(loop, action):
-    """Run `action` among enough callbacks that a loop would put writes off; return its result."""
+    """Run `action` among enough callbacks that a loop would defer writes; return its result."""
     outcome = loop.create_future()
 
     def act():
@@ -46,13 +46,13 @@ def in_a_busy_iteration(loop, action):
 
 
 def drained(sock):
-    """What a non-blocking socket has at this moment."""
+    """Return the data that a non-blocking socket has at this moment."""
     return support.drain(sock)
 
 
 @contextlib.contextmanager
 def connected(loop, family):
-    """(transport, plain socket at its other end)."""
+    """Yield (transport, plain socket at its other end)."""
     pair = support.nonblocking_tcp_pair() if family == "TCP" else support.nonblocking_socketpair()
     with pair as (ours, peer):
         protocol = support.RecordingProtocol(loop)
@@ -96,7 +96,7 @@ def object_by_number(sock):
 
 @contextlib.contextmanager
 def connected_by_tls(loop, server_protocol, server_context, client_context):
-    """The client's protocol of a TLS connection to a server with `server_protocol`."""
+    """Return the client's protocol of a TLS connection to a server with `server_protocol`."""
     server = loop.run_until_complete(
         loop.create_server(lambda: server_protocol, "127.0.0.1", 0, ssl=server_context)
     )
@@ -120,7 +120,7 @@ def connected_by_tls(loop, server_protocol, server_context, client_context):
 
 
 class TestTransportSocket:
-    """It was asked for before the write: asking once more might be what sends."""
+    """The socket was requested before the write, because another request might send the data."""
 
     @families
     @writes
@@ -247,7 +247,7 @@ class TestTransportSocket:
     def test_shutdown_below_tls_in_a_callback(
         self, loop, server_ssl_context, client_ssl_context, bare, size
     ):
-        """What data_received() of a TLS connection has written is below it by then."""
+        """Data that data_received() of a TLS connection has written must have been sent by then."""
 
         class Answering(support.RecordingProtocol):
             def data_received(self, data):
@@ -269,7 +269,7 @@ class TestTransportSocket:
 
 
 def recv_all(sock):
-    """Everything up to the end of the stream, by blocking."""
+    """Return all data up to the end of the stream; block until it arrives."""
     sock.setblocking(True)
     sock.settimeout(support.PATIENCE)
     chunks = []
@@ -280,7 +280,7 @@ def recv_all(sock):
 
 # --- fork ----------------------------------------------------------------------------------------
 
-#: How the child leaves the callback in which it was forked. asyncio has sent by then.
+#: How the child leaves the callback in which it was forked. asyncio has sent the data by then.
 DEPARTURES = {
     "SystemExit": "raise SystemExit(0)",
     "KeyboardInterrupt": "raise KeyboardInterrupt",
@@ -348,8 +348,8 @@ _FORK = """
 
 
 def in_a_callback_over_tls(loop_kind, program):
-    """How many bytes a client gets from the `Served` of the program, which forks when it is spoken
-    to; the client does `prepare(reader, writer)` before."""
+    """Return how many bytes a client gets from the program's class `Served`, which forks when it
+    receives data; the client runs `prepare(reader, writer)` before."""
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)
     begin = """
@@ -399,7 +399,7 @@ class TestFork:
         assert end == repr([b""] * transports)
 
     def test_it_has_been_sent_when_the_child_begins(self, loop_kind):
-        """So the child may answer for it, or the parent die."""
+        """The data is sent before the fork, so the child may answer, or the parent may die."""
         program = _FORK.format(departure="os._exit(0)", afterwards="pass", transports=3)
         out, _ = support.run_python(loop_kind, program)
         assert out.splitlines()[0] == repr([b"once"] * 3)
@@ -407,7 +407,7 @@ class TestFork:
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
     @pytest.mark.parametrize("departure", ["raise SystemExit(0)", "return", "os._exit(0)"])
     def test_in_a_callback_over_tls(self, loop_kind, departure, size):
-        """A record sent twice would be one that the peer refuses."""
+        """The peer would refuse a record that was sent twice."""
         read = in_a_callback_over_tls(
             loop_kind,
             f"""
@@ -509,7 +509,7 @@ class TestFork:
         )
 
     def test_the_loop_of_another_thread(self, loop_kind):
-        """It is in the middle of an iteration when the main thread forks."""
+        """That loop is in the middle of an iteration when the main thread forks."""
         support.run_python(
             loop_kind,
             """
@@ -581,7 +581,7 @@ class TestFork:
         )
 
     def test_a_forked_child_of_a_subprocess(self, loop_kind):
-        """subprocess forks and execs: the deferred write is the parent's alone."""
+        """subprocess forks and execs: only the parent sends the deferred write."""
         out, _ = support.run_python(
             loop_kind,
             """
@@ -624,7 +624,7 @@ def write_three(transport):
 
 
 class TestLongWrites:
-    """Several in one callback may wait for each other."""
+    """Several long writes in one callback may be deferred together."""
 
     @families
     def test_they_stay_in_order(self, loop, family):
@@ -782,7 +782,7 @@ class TestLeaving:
             assert drained(peer) == b"deferred"
 
     def test_by_an_exception_of_another_transports_protocol(self, loop):
-        """One transport's failure to be sent does not keep back the others' writes."""
+        """If one transport cannot send, the others' writes are sent nevertheless."""
 
         class Interrupting(asyncio.Protocol):
             def connection_made(self, transport):

@@ -30,7 +30,7 @@ from support import turns
 
 EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
 
-#: Seconds that a history may wait for one thing.
+#: Seconds that a history may wait for one event.
 SOON = 5.0
 
 LARGE = 400_000
@@ -41,16 +41,16 @@ class OopsError(Exception):
 
 
 class NoProtocol:
-    """What a factory makes instead of a protocol."""
+    """The result of a factory that makes no protocol."""
 
 
 ENOUGH = (KeyboardInterrupt, SystemExit)
 raised = st.sampled_from([OopsError, OopsError, *ENOUGH, None])
-#: What a callback does to its transport: a method, or a reset, which only TCP knows.
+#: A callback's actions on its transport: a method, or a reset, which only TCP supports.
 deeds = st.sampled_from([None] * 4 + ["write", "write_eof", "close", "abort", "reset"])
 
 SIDES = ["server", "client"]
-#: What happens to a protocol between its making and its end.
+#: The callbacks of a protocol between its creation and its end.
 IN_THE_MIDDLE = (
     "connection_made",
     "received",
@@ -172,7 +172,7 @@ class World:
             raise mishap.exception(mishap.event)
 
     def act(self, transport, deed):
-        """Do it to a transport, if it can; not every kind can do everything."""
+        """Do `deed` to a transport, if it supports it."""
         if deed == "reset":
             sock = transport.get_extra_info("socket")
             if sock is not None and sock.fileno() >= 0 and sock.type == socket.SOCK_STREAM:
@@ -180,7 +180,7 @@ class World:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             deed = "abort"
         if deed == "close":
-            # asyncio's TLS transport takes a second one for a reason to ignore abort().
+            # asyncio's TLS transport ignores abort() after a second close().
             if id(transport) in self.closed:
                 return
             self.closed[id(transport)] = transport
@@ -190,7 +190,7 @@ class World:
             getattr(transport, deed)(*arguments)
 
     def run(self, coroutine):
-        """Run it to its end; whenever an exception leaves the loop, run the loop again."""
+        """Run the coroutine to its end; run the loop again whenever an exception leaves it."""
         task = self.loop.create_task(coroutine)
         while not task.done():
             try:
@@ -201,12 +201,12 @@ class World:
         return task.result()
 
     def calm_down(self):
-        """From here on nothing raises: the next connection is served as if nothing had been."""
+        """Disable all faults: the next connection must be served normally."""
         self.plan.clear()
         self.course = {**self.course, "keep open": False}
 
     def soon(self, event, action):
-        """Let a callback of its own do what a protocol may make raise."""
+        """Run `action` in a callback, because a protocol may make it raise."""
 
         def act():
             with self.mishap(event):
@@ -216,7 +216,7 @@ class World:
 
 
 class Talker(asyncio.BaseProtocol):
-    """One end of a connection: answers, or counts answers, and checks what happens to it."""
+    """One end of a connection: answers, or counts answers, and checks its callbacks."""
 
     def __init__(self, world, side):
         self.world = world
@@ -241,7 +241,7 @@ class Talker(asyncio.BaseProtocol):
             pass
 
     def make_tight(self):
-        """Small buffers, so that writing is paused and resumed."""
+        """Set small buffers, so that writing is paused and resumed."""
         with contextlib.suppress(AttributeError):  # a read pipe
             self.transport.set_write_buffer_limits(2000)
         sock = self.transport.get_extra_info("socket")
@@ -330,7 +330,7 @@ def factory(world, side, kind):
 
 
 class Bystanders:
-    """A reader, a writer, timers, callbacks, futures and tasks, which may raise as well."""
+    """A reader, a writer, timers, callbacks, futures and tasks, all of which may raise."""
 
     def __init__(self, world):
         self.world = world
@@ -342,13 +342,13 @@ class Bystanders:
         self.loop.add_reader(self.left, self.read)
 
     def read(self):
-        # In this order: else a reader that raises first would be called for ever.
+        # Drain first: otherwise a reader that raises would be called forever.
         support.drain(self.left)
         with self.world.mishap("reader"):
             pass
 
     def close_while_a_call_waits(self):
-        """A reader that closes its socket, for which a sock_recv() waits."""
+        """Add a reader that closes its socket, for which a sock_recv() waits."""
         left, right = socket.socketpair()
         self.socks += [left, right]
         left.setblocking(False)
@@ -415,7 +415,7 @@ class Bystanders:
 
 
 async def until(predicate, what):
-    """Wait for it; garbage, which holds asyncio's failed connections open, is collected."""
+    """Wait until `predicate()` is true; collect garbage, which may keep connections open."""
     deadline = time.monotonic() + SOON
     while not predicate():
         await asyncio.sleep(0.001)
@@ -426,7 +426,7 @@ async def until(predicate, what):
 
 
 async def settled(tasks):
-    """Wait for tasks that may fail, and drop their exceptions."""
+    """Wait for tasks that may fail, and discard their exceptions."""
     tasks = list(tasks)
     await until(lambda: all(task.done() for task in tasks), "connecting")
     for task in tasks:
@@ -511,7 +511,7 @@ async def serving(starting):
 
 
 async def stream_history(world, bystanders, start, connect):
-    """`start(factory)` makes a server, `connect(factory, server)` a client of it."""
+    """Run a server, made by `start(factory)`, and clients, made by `connect(factory, server)`."""
     kind = BufferedTalker if world.course["buffered"] else PlainTalker
     async with serving(start(factory(world, "server", kind))) as server:
         bystanders.stir()
@@ -593,7 +593,7 @@ async def udp(world, bystanders):
         return loop.create_task(loop.create_datagram_endpoint(make, **where))
 
     def client(address):
-        # Without a name of its own a UNIX socket could not be answered.
+        # A UNIX socket without a name could not be answered.
         own = {"local_addr": name()} if unix else {}
         return endpoint("client", remote_addr=address, **own)
 
@@ -628,7 +628,7 @@ class PipeReader(PlainTalker):
 
 
 async def pipes(world, bystanders):
-    """Socket pairs and FIFOs: "client" is the writing end, "server" the reading one."""
+    """Run socket pairs and FIFOs: "client" is the writing end, "server" the reading one."""
     loop = world.loop
 
     def ends(number):
@@ -641,7 +641,7 @@ async def pipes(world, bystanders):
         try:
             return await connecting(file)
         except BaseException:
-            file.close()  # the factory has raised: it is still ours
+            file.close()  # the factory has raised, so the file is still ours
             raise
 
     def connections(number):
@@ -714,7 +714,7 @@ fuzz = settings(
     max_examples=EXAMPLES,
     suppress_health_check=list(HealthCheck),
 )
-# What asyncio gives up in the middle of accepting is left to the collector, which warns of it.
+# asyncio leaves connections whose accepting failed to the garbage collector, which warns.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.without_debug,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Pipe transports in detail: states, failures, limits, and kinds of file that behave oddly.
 
-What connect_read_pipe() and connect_write_pipe() are for is in test_pipes.py. Here is what a
-transport does when a callback raises, when the two ends disagree about when to stop, and when the
-file has message boundaries that a read must not run over.
+test_pipes.py covers the purpose of connect_read_pipe() and connect_write_pipe(). The tests here
+cover callbacks that raise, two ends that disagree about when to stop, and files with message
+boundaries that a read must respect.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class OopsError(Exception):
 
 
 def polling(transport):
-    """Does the transport say that it waits for the poll loop?"""
+    """Return whether the transport is registered for polling."""
     words = repr(transport).strip("<>").split()
     assert "polling" in words or "idle" in words
     return "polling" in words
@@ -96,7 +96,7 @@ def test_when_the_loop_is_closed_first(loop_factory, pipe):
         assert "open" in repr(transport)
         with pytest.raises(RuntimeError, match="Event loop is closed"):
             transport.close()
-        # As a program has to that wants no warning.
+        # A program must do this to avoid the warning.
         transport._pipe = None
 
 
@@ -138,7 +138,7 @@ async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
 
 @on_loop
 async def test_attributes_of_the_instance_come_first(loop, pipe):
-    """Programs and tests put functions of their own into a transport."""
+    """Programs and tests replace methods of a transport instance."""
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     calls = support.Calls()
@@ -169,7 +169,7 @@ async def test_extra_information(loop, pipe):
 
 @on_loop
 async def test_data_received_raises(loop, pipe, reported):
-    """Reported, and the pipe goes on."""
+    """The exception is reported, and the pipe continues."""
 
     class Failing(PipeRecorder):
         def data_received(self, data):
@@ -237,7 +237,7 @@ async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
             super().connection_made(transport)
             transport.close()
 
-    loop.set_debug(False)  # asyncio's log message about it would want the open file
+    loop.set_debug(False)  # asyncio's log message about it would need the open file
     pipe[1].write(b"never read")
     file = pipe["write" in connect]
     protocol = Closing(loop)
@@ -440,7 +440,7 @@ async def test_a_pipe_that_holds_more(loop, pipe):
 
 @on_loop
 async def test_a_device_that_cannot_be_polled(loop, reported):
-    """asyncio lets the attempt to watch it fail after connection_made."""
+    """asyncio's attempt to watch it fails after connection_made()."""
     transport, protocol = await read_end(
         loop, os.fdopen(os.open("/dev/zero", os.O_RDONLY), "rb", 0)
     )
@@ -508,7 +508,7 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
 @pytest.mark.mgloop_only
 @on_loop
 async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
-    """The value of the limit decides, and not its comparison operators."""
+    """The value of the limit decides, not its comparison operators."""
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):
@@ -582,7 +582,7 @@ async def test_ended_by_the_reader_while_closing(loop, pipe):
 
 @on_loop
 async def test_a_write_that_fails_at_once(loop, pipe, caplog):
-    """The reader is gone before the loop has had a chance to notice."""
+    """The reader is closed before the loop could notice it."""
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     reader.close()
@@ -609,7 +609,7 @@ async def test_abort_after_close(loop, pipe):
 
 @on_loop
 async def test_data_for_a_writing_socket_ends_it(loop, socketpair):
-    """asyncio takes whatever makes the socket readable for the end of its reader."""
+    """asyncio treats any readability of the socket as the end of its reader."""
     ours, theirs = socketpair
     transport, protocol = await write_end(loop, ours)
     transport.write(b"hello")
@@ -729,6 +729,6 @@ async def test_a_directory_is_refused(loop, tmp_path):
 
 
 def test_raw_mode_is_what_the_terminal_fixture_promises(terminal):
-    """Else the tests above would count newlines that the terminal has translated."""
+    """Otherwise the tests above would count newlines that the terminal has translated."""
     _, theirs = terminal
     assert not tty.tcgetattr(theirs)[1] & tty.OPOST

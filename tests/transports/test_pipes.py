@@ -14,13 +14,13 @@ import pytest
 import support
 from peers import Recorder, assert_idle, on_loop, skip_if_pipes_keep_reading
 
-#: More than a pipe holds.
+#: More bytes than a pipe holds.
 MESSAGE = support.pattern(1_000_000)
 
 
 @pytest.fixture
 def pipe():
-    """The two ends of a pipe as unbuffered binary files; the test may close either."""
+    """Yield the two ends of a pipe as unbuffered binary files; the test may close either."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb", 0) as reader, os.fdopen(write_end, "wb", 0) as writer:
         yield reader, writer
@@ -28,7 +28,7 @@ def pipe():
 
 @pytest.fixture
 def terminal():
-    """The two ends of a pseudo-terminal in raw mode as unbuffered binary files."""
+    """Yield the two ends of a pseudo-terminal in raw mode as unbuffered binary files."""
     parent, child = os.openpty()
     tty.setraw(child)
     with os.fdopen(parent, "r+b", 0) as ours, os.fdopen(child, "r+b", 0) as theirs:
@@ -36,7 +36,7 @@ def terminal():
 
 
 class PipeRecorder(Recorder):
-    """A Recorder that also stands for the protocol of a writing end, which receives nothing."""
+    """A Recorder that also serves as the protocol of a writing end, which receives nothing."""
 
 
 async def read_end(loop, file, recorder=None):
@@ -54,7 +54,7 @@ async def write_end(loop, file):
 
 
 async def read_fd(fd, count):
-    """Read `count` bytes from a non-blocking descriptor, or as many as come before its end."""
+    """Read `count` bytes from a non-blocking descriptor, or fewer if it ends."""
     data = bytearray()
     while len(data) < count:
         try:
@@ -416,7 +416,7 @@ async def test_sockets(loop, socketpair):
 
 @on_loop
 async def test_a_character_device_can_be_written(loop):
-    """/dev/null is always ready, and epoll does not know it."""
+    """/dev/null is always ready, and epoll does not support it."""
     transport, protocol = await write_end(
         loop, os.fdopen(os.open("/dev/null", os.O_WRONLY), "wb", 0)
     )

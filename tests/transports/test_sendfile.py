@@ -24,11 +24,11 @@ from peers import (
 )
 
 CONTENT = support.pattern(3_000_000)
-#: Since 3.14.8 the fall-back begins at its offset even if that is 0, not where the file stands.
+#: Since 3.14.8 the fall-back begins at its offset even if that is 0, not at the file's position.
 STRICT = "if offset" not in inspect.getsource(asyncio.BaseEventLoop._sendfile_fallback)
 
-#: Since September 2026 (gh-157025) a cancellation that comes while sendfile() still waits for the
-#: write buffer to empty leaves the transport as it was.
+#: Since September 2026 (gh-157025) a cancellation while sendfile() still waits for the write buffer
+#: to empty leaves the transport unchanged.
 CANCELLATION_IS_UNDONE = (
     inspect.getsource(selector_events.BaseSelectorEventLoop._sendfile_native)
     .partition("_make_empty_waiter")[0]
@@ -149,7 +149,7 @@ async def test_without_fall_back_such_a_file_is_refused(loop):
 
 @contextlib.asynccontextmanager
 async def over_tls(loop, client_ssl_context, server_ssl_context):
-    """The client's protocol, and the server's transport, which can only write()."""
+    """Yield the client's protocol and the server's transport, which supports only write()."""
     client, server = Recorder(loop), Recorder(loop)
     contexts = {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
     async with connected_pair(loop, client, server, **contexts) as (_, theirs):
@@ -180,7 +180,7 @@ def unbuffered(path):
 
 @contextlib.contextmanager
 def begun(path):
-    """One whose buffer holds more than has been asked for."""
+    """Yield an open file whose buffer holds more data than has been read."""
     with path.open("rb") as file:
         assert file.read(100) == CONTENT[:100]
         yield file
@@ -229,7 +229,7 @@ async def test_over_tls_as_if_read(
             sent = await loop.sendfile(transport, file, offset, count)
             assert sent == len(wanted)
             assert await client.got(sent) == wanted
-            # asyncio's own way to count where it ends, begun or not.
+            # asyncio's way to compute the final position, whether or not sending has begun.
             assert file.tell() == offset + sent
 
 
@@ -361,7 +361,7 @@ async def test_cancelled(loop, file):
 @pytest.mark.parametrize("reading", [True, False])
 @on_loop
 async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
-    """The transport writes on, and reads if it has read before."""
+    """The transport continues to write, and to read if it has read before."""
     if support.kind_of(loop) == "asyncio" and not CANCELLATION_IS_UNDONE:
         pytest.skip("this asyncio leaves the transport closed to write() and paused")
     protocol = Recorder(loop)
@@ -427,7 +427,7 @@ async def test_sock_whole_file(loop, tcp_pair, file, fallback):
     reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
     assert await loop.sock_sendfile(ours, file, fallback=fallback) == len(CONTENT)
     assert await reading == CONTENT
-    # The descriptor is free for other use again.
+    # The descriptor is free for other uses again.
     await loop.sock_sendall(ours, b"after")
     assert await loop.sock_recv(peer, 10) == b"after"
 
@@ -471,7 +471,7 @@ async def test_sock_cancelled(loop, tcp_pair, file):
     with pytest.raises(asyncio.CancelledError):
         await sending
     await support.turns(3)
-    # Nothing of it is left: the socket can be written by other means.
+    # No state is left: the socket can be written by other means.
     received = 100_000 + len(support.drain(peer))
     support.drain(peer)
     assert received < len(CONTENT)

@@ -26,7 +26,7 @@ from peers import (
 
 
 async def start(loop, **kwargs):
-    """A server for one recorder, and a client connected to it: (server, recorder, client)."""
+    """Return (server, recorder, client): a server for one recorder, and its connected client."""
     protocol = Recorder(loop, keep_open=True)
     server = await loop.create_server(lambda: protocol, "127.0.0.1", 0, **kwargs)
     client = Recorder(loop)
@@ -45,7 +45,7 @@ async def finish(server, *recorders):
 
 
 async def answers(protocol, client):
-    """Check that the two can still talk."""
+    """Check that both ends can still communicate."""
     before = len(protocol.received)
     client.transport.write(b"ping")
     assert (await protocol.got(before + 4))[before:] == b"ping"
@@ -283,7 +283,7 @@ async def test_cancelling_serve_forever_closes_the_clients(loop):
 
 @on_loop
 async def test_more_clients_than_the_backlog(loop):
-    """A connection that the full queue refused is tried again by the kernel, a second later."""
+    """The kernel retries a connection that the full queue refused, a second later."""
     ended = []
 
     class Ending(Echo):
@@ -338,7 +338,7 @@ async def test_closing_with_connections_still_in_the_queue(loop):
 
 @on_loop
 async def test_closing_the_server_in_connection_made(loop):
-    """Those in the queue are served or turned away; none is forgotten, nothing leaks."""
+    """Connections in the queue are served or refused; none is forgotten or leaks."""
     served = []
 
     class Closing(asyncio.Protocol):
@@ -365,7 +365,7 @@ async def test_closing_the_server_in_connection_made(loop):
 
 @on_loop
 async def test_a_factory_that_raises(loop, loop_kind, reported):
-    """Only debug mode reports it; the client sees the connection end; the server goes on."""
+    """Only debug mode reports it; the client's connection ends; the server continues."""
     skip_on_asyncio(loop_kind, "leaves the accepted socket to the garbage collector")
 
     class OopsError(Exception):
@@ -393,7 +393,7 @@ async def test_a_factory_that_raises(loop, loop_kind, reported):
 
 
 def test_out_of_descriptors(loop_kind):
-    """accept() fails with EMFILE: reported, not retried in a hurry, and all are served later."""
+    """accept() fails with EMFILE: it is reported and retried later, and all clients are served."""
     out, _ = support.run_python(
         loop_kind,
         """

@@ -345,7 +345,7 @@ async def test_a_reset_while_the_peer_owes_reading(loop):
 
 @on_loop
 async def test_writing_to_a_peer_that_has_gone(loop):
-    """The first write after the peer's close draws a RST, the second finds the pipe broken."""
+    """The first write after the peer's close provokes a RST, the second fails with EPIPE."""
     protocol = Recorder(loop, keep_open=True)
     async with raw_connection(loop, protocol) as (transport, peer):
         peer.close()

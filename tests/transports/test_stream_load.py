@@ -36,7 +36,7 @@ sizes = st.one_of(
 
 @st.composite
 def conversations(draw):
-    """What to write: a list of (sizes of the pieces, gathered or one by one, pause afterwards)."""
+    """Draw a list of (sizes of the pieces, gathered or one by one, pause afterwards)."""
     step = st.tuples(st.lists(sizes, min_size=1, max_size=6), st.booleans(), st.integers(0, 3))
     return draw(st.lists(step, min_size=1, max_size=8))
 
@@ -79,7 +79,7 @@ def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
                     blocks.append(hashlib.sha256(b"%d" % number).digest() * (size // 32 + 1))
                     blocks[-1] = blocks[-1][:size]
                     sent += blocks[-1]
-                # Mutable buffers are given away for good: what asyncio keeps is a view of them.
+                # Mutable buffers must not be reused, because asyncio keeps views of them.
                 if gather:
                     ours.writelines([kind(block) for block in blocks])
                 else:
@@ -95,7 +95,7 @@ def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
 
 @on_loop
 async def test_bulk_both_ways_over_many_connections(loop):
-    """Ten connections, 3 MB each way on each, all at the same time."""
+    """Ten connections send 3 MB each way concurrently."""
     message = support.pattern(3_000_000)
     async with open_server(loop, Echo) as server:
 
@@ -119,7 +119,7 @@ async def test_bulk_both_ways_over_many_connections(loop):
 
 @pytest.fixture
 def many_descriptors():
-    """Room for the burst: the soft limit on descriptors is raised while the test lasts."""
+    """Raise the soft limit on descriptors during the test."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * BURST + 200
     if hard < needed:
@@ -192,7 +192,7 @@ async def test_a_firehose_starves_nobody(loop, buffered):
 
 @on_loop
 async def test_a_firehose_being_written_starves_nobody(loop):
-    """The same for writing: a peer that takes whatever it is given."""
+    """The same for writing: a peer that reads all data immediately."""
     message = bytes(20_000_000)
     drinker, source = Recorder(loop), Recorder(loop)
     async with (
@@ -211,7 +211,7 @@ async def test_a_firehose_being_written_starves_nobody(loop):
 
 @on_loop
 async def test_everybody_talks_to_everybody_in_small_pieces(loop):
-    """200 connections exchange 20 messages each in step: the write-at-end-of-turn path."""
+    """200 connections exchange 20 messages each in step, with writes at the iteration's end."""
 
     class Upper(asyncio.Protocol):
         def connection_made(self, transport):

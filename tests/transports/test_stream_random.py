@@ -48,7 +48,7 @@ reactions = st.fixed_dictionaries(
 
 
 class Reacting:
-    """A recorder that carries out one step per callback while it has any for it."""
+    """A recorder that runs one step per callback while it has steps for it."""
 
     def __init__(self, world, **kwargs):
         super().__init__(world.loop, **kwargs)
@@ -88,7 +88,7 @@ class ReactingBuffered(Reacting, BufferedRecorder):
 
 
 class World:
-    """One connection, and the account of what went into it and came out of it."""
+    """One connection, with a record of the bytes sent and received."""
 
     def __init__(self, loop, loop_kind, reactions, protocols, keep_open):
         self.loop = loop
@@ -97,9 +97,9 @@ class World:
         self.protocols = [make(self, keep_open=keep_open) for make in protocols]
         self.transport = None
         self.written = bytearray()  # accepted by the transport
-        self.read = bytearray()  # got by the peer
+        self.read = bytearray()  # received by the peer
         self.sent = bytearray()  # sent by the peer
-        self.arrived = bytearray()  # got by the protocol
+        self.arrived = bytearray()  # received by the protocol
         self.ended = False  # eof_received was called
         self.half_closed = False
         self.broken = False  # by abort or reset: bytes may be lost
@@ -130,7 +130,7 @@ class World:
     def write(self, size):
         if self.alive and not self.half_closed:
             data = self.block(size)
-            # Before the call, since the call may react by writing more.
+            # Before the call, because the call may cause further writes.
             self.written += data
             self.transport.write(data)
 
@@ -175,7 +175,7 @@ class World:
             self.transport.abort()
 
     def switch(self):
-        """set_protocol() to the spare protocol, of either kind, which continues where this is."""
+        """Call set_protocol() with the spare protocol of either kind, which continues the log."""
         if not self.alive or len(self.protocols) < 2 or self.ended:
             return
         old, new = self.protocols
@@ -244,14 +244,14 @@ class World:
         await support.turns(3)
 
     async def finish(self):
-        """Close from our end, in order if possible, while the peer reads all there is."""
+        """Close from this end, in order if possible, while the peer reads all data."""
         self.reactions = dict.fromkeys(self.reactions, ())
         self.resume()
         self.peer_eof()
         deadline = self.loop.time() + support.PATIENCE
         while not self.protocol.lost.done():
             assert self.loop.time() < deadline, f"not over: {self.transport} {self.protocol.events}"
-            # Closing with data unread in the socket would make the kernel reset the connection.
+            # Closing with unread data in the socket would make the kernel reset the connection.
             if (self.ended or self.broken) and not self.transport.is_closing():
                 self.transport.close()
             self.peer_recv(2**18)
@@ -282,7 +282,7 @@ random_test = settings(database=None, deadline=None, suppress_health_check=list(
 
 
 def live(loop, loop_kind, reported, lives):
-    """Live these lives, all at the same time, on `loop`."""
+    """Run these histories concurrently on `loop`."""
     worlds = []
     for history, reacting, kinds, keep_open in lives:
         protocols = [ReactingBuffered if buffered else ReactingProtocol for buffered in kinds]
@@ -306,5 +306,5 @@ def test_any_history(loop, loop_kind, reported, life):
 @settings(random_test, max_examples=EXAMPLES // 4)
 @given(many=st.lists(lives, min_size=5, max_size=8))
 def test_many_histories_at_once(loop, loop_kind, reported, many):
-    """With several transports ready in one turn, small writes wait for the end of it."""
+    """With several transports ready in one iteration, small writes are deferred to its end."""
     live(loop, loop_kind, reported, many)

@@ -107,7 +107,7 @@ async def test_get_buffer_may_lend_a_memoryview(loop):
 
 @on_loop
 async def test_received_bytes_are_never_overwritten(loop):
-    """Later reads may reuse buffers, but not those that data_received has given away."""
+    """Later reads may reuse buffers, but not those passed to data_received."""
     kept = []
 
     class Keeper(Recorder):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The writing half of a stream transport.
 
-Flow control, what write() and writelines() take and refuse, that a buffer belongs to its caller
-again as soon as the call returns, and writing after the end.
+Flow control, the types that write() and writelines() accept, the caller's ownership of a buffer
+as soon as the call returns, and writing after the end.
 """
 
 import array
@@ -225,7 +225,7 @@ async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call)
             transport.writelines([buffer[:10], memoryview(buffer)[10:]])
         assert transport.get_write_buffer_size() > 0
         buffer[:] = bytes(len(buffer))
-        # An export still held would make this a BufferError.
+        # Raises BufferError if an export still exists.
         buffer.clear()
         transport.write_eof()
         assert await read_all(loop, peer) == original
@@ -235,7 +235,7 @@ async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call)
 @pytest.mark.parametrize("gather", [False, True])
 @on_loop
 async def test_small_writes_of_a_reused_buffer(loop, wrap, gather):
-    """Many connections answer in one turn from one scratch buffer: each gets its own answer."""
+    """Many connections answer in one iteration from one scratch buffer, each with its own data."""
     scratch = wrap(bytes(64))
     count = 64
 

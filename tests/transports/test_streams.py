@@ -10,7 +10,7 @@ from peers import on_loop, port_of
 
 
 class Served:
-    """An asyncio.start_server() for the length of a block, with its handlers' tasks awaited."""
+    """A context manager around asyncio.start_server() that awaits its handlers' tasks."""
 
     def __init__(self, handler, **kwargs):
         self.handler = handler
@@ -108,7 +108,7 @@ async def test_readuntil_across_reads_and_past_the_limit(loop):
 
 @on_loop
 async def test_a_slow_reader_stops_the_sender(loop):
-    """Back-pressure end to end: drain() waits while the other side does not read."""
+    """Back-pressure from end to end: drain() waits while the other side does not read."""
     total = 20_000_000
     sent = 0
 
@@ -226,7 +226,7 @@ async def test_streams_over_tls(loop, server_ssl_context, client_ssl_context):
 
 @on_loop
 async def test_start_tls(loop, server_ssl_context, client_ssl_context):
-    """Both StreamWriters upgrade a connection on which something was said before."""
+    """Both StreamWriters upgrade a connection that has already carried data."""
 
     async def upgrade(reader, writer):
         assert await reader.readline() == b"STARTTLS\n"
@@ -284,7 +284,7 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
         assert await reader.read() == answer
         await close(writer)
     await support.turns(3)
-    # The first versions left it to the task's destructor to report, which says the same.
+    # The first versions left the report to the task's destructor, which reports the same.
     gc.collect()
     reported.pop(LookupError)
     server.close()
@@ -293,7 +293,7 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
 
 @on_loop
 async def test_whom_the_data_has_woken_runs_before_the_end(loop, socketpair):
-    """Also when both have come together; aiohttp's WebSocket client relies on it."""
+    """This holds even if data and end arrive together; aiohttp's WebSocket client relies on it."""
     left, right = socketpair
     order = []
 

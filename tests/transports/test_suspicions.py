@@ -25,7 +25,7 @@ MUCH = 32 * 1024 * 1024
 
 
 def swallow(sock, count):
-    """Take `count` bytes off, as fast as that goes."""
+    """Read `count` bytes as fast as possible."""
     sock.setblocking(True)
     buffer = bytearray(1024 * 1024)
     while count > 0:
@@ -35,7 +35,7 @@ def swallow(sock, count):
 
 
 async def longest_pause(loop, sending):
-    """The longest time between two iterations until the awaitable `sending` is done."""
+    """Return the longest time between two iterations until the awaitable `sending` is done."""
     longest = 0.0
     done = asyncio.ensure_future(sending)
     last = time.perf_counter()
@@ -81,7 +81,7 @@ def test_a_peer_that_keeps_up_does_not_stop_the_loop(loop, send, family):
         with pair as (ours, peer), support.in_thread(swallow, peer, MUCH):
             return loop.run_until_complete(longest_pause(loop, send(loop, ours)))
 
-    # A machine that is busy with something else pauses, too: the best of three counts, against
+    # A machine that is busy with other work pauses, too: the best of three counts, against
     # asyncio's worst.
     here = min(measure(loop) for _ in range(3))
     reference = support.new_loop("asyncio")
@@ -96,7 +96,7 @@ def test_a_peer_that_keeps_up_does_not_stop_the_loop(loop, send, family):
 
 
 class Numbered(asyncio.DatagramProtocol):
-    """Checks that each datagram is whole and its own."""
+    """Checks that each datagram is complete and belongs to this endpoint."""
 
     def __init__(self, name):
         self.name = name
@@ -124,8 +124,8 @@ def flood(sock, address, name, stop):
 
 
 def test_datagrams_while_the_collector_runs_python(loop, loop_factory):
-    """Before 3.12 any new object may start the collector, in the middle of a batch, and whatever
-    that calls may let another loop's thread receive."""
+    """Before 3.12 any new object may start the collector, in the middle of a batch, and a finalizer
+    may then let another loop's thread receive."""
     stop = threading.Event()
     protocols = {}
 
@@ -167,7 +167,7 @@ def test_datagrams_while_the_collector_runs_python(loop, loop_factory):
 
 
 class Fragments(asyncio.Protocol):
-    """Checks that every byte of a stream is the stream's own."""
+    """Checks that every byte of a stream belongs to that stream."""
 
     def __init__(self, loop, name):
         self.name = name
@@ -185,7 +185,7 @@ class Fragments(asyncio.Protocol):
 
 
 def test_streams_while_the_collector_runs_python(loop, loop_factory):
-    """The buffers that all connections of the process receive into."""
+    """All connections of the process receive into the same buffers."""
     stop = threading.Event()
     protocols = {}
 
@@ -250,12 +250,12 @@ def interrupting_pair():
     return ours, right
 
 
-# With asyncio the second call takes the place of the first.
+# With asyncio the second call replaces the first.
 @pytest.mark.mgloop_only
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("waiters", [1, 2, 5])
 def test_those_who_wait_when_one_is_interrupted(loop, interruption, waiters):
-    """They all go on waiting, the one that was interrupted too, and are served in their order."""
+    """All calls continue to wait, including the interrupted one, and are served in order."""
     ours, peer = interrupting_pair()
     with ours, peer:
         tasks = [loop.create_task(loop.sock_recv(ours, 1)) for _ in range(waiters)]
@@ -272,7 +272,7 @@ def test_those_who_wait_when_one_is_interrupted(loop, interruption, waiters):
 
 @pytest.mark.mgloop_only
 def test_those_who_wait_when_one_fails(loop):
-    """An ordinary exception is that call's own."""
+    """An ordinary exception is raised by that call only."""
     ours, peer = interrupting_pair()
     with ours, peer:
         tasks = [loop.create_task(loop.sock_recv(ours, 1)) for _ in range(3)]
@@ -289,7 +289,7 @@ def test_those_who_wait_when_one_fails(loop):
 @pytest.mark.parametrize("with_reader", [False, True])
 @pytest.mark.parametrize("then", ["cancel", "cancel later", "another socket"])
 def test_cancelled_after_its_socket_was_closed(loop, run, loop_kind, reported, with_reader, then):
-    """CancelledError, and nothing about the descriptor that is gone."""
+    """The call raises CancelledError, and the missing descriptor is not reported."""
     ours, peer = socket.socketpair()
     ours.setblocking(False)
     stack = contextlib.ExitStack()
@@ -316,7 +316,7 @@ def test_cancelled_after_its_socket_was_closed(loop, run, loop_kind, reported, w
 
 
 def forgive_asyncio(loop_kind, reported):
-    """It reports, from a future's callback, that it could not take the descriptor out."""
+    """Discard asyncio's report, from a future's callback, that it cannot remove the descriptor."""
     if loop_kind == "asyncio":
         assert all(isinstance(item["exception"], OSError) for item in reported.pop_all())
 
@@ -367,7 +367,7 @@ def test_a_number_that_is_no_descriptor(loop):
 
 
 def test_a_number_that_was_watched_and_is_no_descriptor_any_more(loop, loop_kind):
-    """Whatever add_writer() raises, the loop goes on, and the number can be watched when it is a
+    """Whatever add_writer() raises, the loop continues, and the number can be watched when it is a
     file again."""
     left, right = socket.socketpair()
     number = left.fileno()
@@ -391,18 +391,18 @@ def test_a_number_that_was_watched_and_is_no_descriptor_any_more(loop, loop_kind
 # --- a descriptor that is gone -------------------------------------------------------------------
 
 
-# asyncio fails half way, and leaves the transport and the server as they were.
+# asyncio fails half-way, and leaves the transport and the server unchanged.
 @pytest.mark.mgloop_only
 def test_the_end_of_a_connection_whose_descriptor_somebody_has_closed(loop, run, reported):
-    """connection_lost() comes, and the server's connection is counted off, although its address
-    can no longer be asked for."""
+    """connection_lost() is called, and the server's count of connections decreases, although the
+    address can no longer be queried."""
     protocol = support.RecordingProtocol(loop)
     server = run(loop.create_server(lambda: protocol, "0.0.0.0", 0))
     port = server.sockets[0].getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)):
         transport = run(protocol.made)
         support.turn(loop, 3)
-        # Without asking for the socket, which would ask for its address.
+        # Do not request the socket, because that would query its address.
         os.close(transport._sock_fd)
         transport.abort()
         assert run(asyncio.wait_for(protocol.lost, support.PATIENCE)) is None
@@ -418,7 +418,7 @@ def test_the_end_of_a_connection_whose_descriptor_somebody_has_closed(loop, run,
 
 
 def rare_families():
-    """Families of stream sockets that are neither IP nor UNIX and can be made here."""
+    """Yield families of stream sockets other than IP and UNIX that can be created here."""
     for name in ("AF_VSOCK", "AF_TIPC", "AF_BLUETOOTH"):
         family = getattr(socket, name, None)
         if family is None:
@@ -500,7 +500,7 @@ def test_a_server_of_a_rare_family(loop, run):
 
 
 def test_a_connection_of_a_rare_family(loop, run):
-    """There and back, where the kernel can connect a machine to itself."""
+    """Data is sent both ways, if the kernel can connect a machine to itself."""
     local = 1  # VMADDR_CID_LOCAL
     with vsock_listener() as listener:
         address = local, listener.getsockname()[1]
@@ -534,7 +534,7 @@ def test_a_connection_of_a_rare_family(loop, run):
 
 @pytest.mark.parametrize("protocol", ["IPPROTO_SCTP", "IPPROTO_MPTCP"])
 def test_a_stream_of_another_protocol(loop, run, protocol):
-    """TCP_NODELAY is TCP's own."""
+    """TCP_NODELAY is an option of TCP only."""
     number = getattr(socket, protocol, {"IPPROTO_MPTCP": 262}.get(protocol))
     try:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, number)

@@ -46,7 +46,7 @@ def resolve_to(loop, *addresses):
 
 @contextlib.contextmanager
 def black_hole():
-    """An address where a connection attempt is neither accepted nor refused.
+    """Yield an address where a connection attempt is neither accepted nor refused.
 
     The queue of a listener that never accepts is full after one connection: Linux drops further
     requests to connect.
@@ -59,7 +59,7 @@ def black_hole():
 
 
 async def echo_once(loop, **kwargs):
-    """Connect with these arguments, check that an echo comes back, and close."""
+    """Connect with these arguments, check that data is echoed, and close."""
     client = Recorder(loop)
     transport, protocol = await loop.create_connection(lambda: client, **kwargs)
     assert protocol is client
@@ -300,7 +300,7 @@ async def test_create_connection_refuses_sockets(loop, tcp_pair):
 
 
 def wrapped_socket():
-    """An ssl.SSLSocket, which the loop does not take."""
+    """Return an ssl.SSLSocket, which the loop refuses."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     return context.wrap_socket(socket.socket(), do_handshake_on_connect=False)
@@ -516,7 +516,7 @@ async def test_extra_info_outlives_the_connection(loop):
 
 @on_loop
 async def test_a_peer_that_has_gone_before_the_transport_exists(loop, tcp_pair):
-    """getpeername() fails on such a socket; the transport comes and goes all the same."""
+    """getpeername() fails on such a socket, but the transport is made and closed normally."""
     ours, peer = tcp_pair
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
@@ -587,7 +587,7 @@ async def test_many_connections_at_once(loop):
 
 @on_loop
 async def test_a_descriptor_reused_at_once_belongs_to_the_new_connection(loop):
-    """The kernel hands out the lowest free number: a closed connection's comes back first."""
+    """The kernel assigns the lowest free number: a closed connection's number is reused first."""
     async with open_server(loop, Echo) as server:
         numbers = set()
         for number in range(300):

@@ -29,7 +29,7 @@ needs_cleanup_socket = pytest.mark.skipif(
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A relative path for a socket: absolute ones of test directories may be too long."""
+    """Return a relative path for a socket: absolute ones of test directories may be too long."""
     monkeypatch.chdir(tmp_path)
     return "socket"
 
@@ -227,7 +227,7 @@ async def test_cleanup_socket_false(loop, path):
 @needs_cleanup_socket
 @on_loop
 async def test_cleanup_spares_a_file_that_is_not_ours_any_more(loop, path):
-    """Another server has taken the path over: its file stays."""
+    """Another server has replaced the file at the path: it must remain."""
     first = await loop.create_unix_server(Echo, path)
     second = await loop.create_unix_server(Echo, path)
     await close(first)

@@ -29,7 +29,7 @@ from peers import (
 )
 from support import Calls, turns
 
-# What asyncio gives up in the middle of accepting is left to the collector, which warns of it.
+# asyncio leaves connections whose accepting failed to the garbage collector, which warns.
 left_to_the_collector = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 NOT_ACCEPTED = "Error on transport creation for incoming connection"
@@ -40,7 +40,7 @@ class OopsError(Exception):
 
 
 async def assert_serving(loop, server=None):
-    """The loop still runs callbacks and timers, and serves connections, of `server` if given."""
+    """Check that the loop still runs callbacks and timers, and that `server`, if given, serves."""
     await asyncio.sleep(0.001)
     if server is None:
         async with open_server(loop, Echo) as server:
@@ -85,7 +85,7 @@ async def ends(sock, reported):
 
 
 def connect_to(server):
-    """A plain socket that is connected to `server`, and in its queue of connections."""
+    """Return a plain socket that is connected to `server`, and is in its queue of connections."""
     listening = server.sockets[0]
     sock = socket.socket(listening.family)
     sock.connect(listening.getsockname())
@@ -94,7 +94,7 @@ def connect_to(server):
 
 @pytest.fixture(params=["TCP", "UNIX"])
 def serve(request, loop, tmp_path):
-    """``serve(factory)`` makes a server, over TCP and over UNIX sockets, as a context."""
+    """Return ``serve(factory)``, a context manager with a server, over TCP or a UNIX socket."""
     if request.param == "TCP":
         return functools.partial(open_server, loop)
     return functools.partial(open_unix_server, loop, path=str(tmp_path / "socket"))
@@ -117,7 +117,7 @@ class open_unix_server:  # noqa: N801 -- used like peers.open_server
 
 
 def give_up(peer):
-    """Read what there is, and reset the connection."""
+    """Read the available data, and reset the connection."""
     support.drain(peer)
     reset(peer)
 
@@ -146,7 +146,7 @@ async def test_the_shutdown_after_the_last_byte_fails(loop, reported):
 
 
 def test_a_streams_server_whose_clients_read_everything_and_reset(loop, run, reported):
-    """What killed a server after 20 to 50 connections."""
+    """These clients used to kill a server after 20 to 50 connections."""
     size = 3_000_000
     connections = 60
 
@@ -157,7 +157,7 @@ def test_a_streams_server_whose_clients_read_everything_and_reset(loop, run, rep
             await writer.drain()
             await reader.read()
         except OSError as exc:
-            exc.with_traceback(None)  # or the writer and its own exception would hold each other
+            exc.with_traceback(None)  # breaks the cycle of the writer and its exception
         finally:
             writer.close()
 
@@ -245,7 +245,7 @@ async def test_write_eof_to_who_has_gone(loop):
 @pytest.mark.parametrize("method", ["write", "close", "write_eof", "abort"])
 @on_loop
 async def test_pause_writing_and_resume_writing_that_do_everything_but_wait(loop, method):
-    """They are called in the middle of sending, at the end of a busy iteration, too."""
+    """The methods are called in the middle of sending, also at the end of a busy iteration."""
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         acted = []
@@ -289,14 +289,14 @@ class Nothing:
 
 
 class Touchy:
-    """Whose every attribute raises."""
+    """An object whose attributes all raise."""
 
     def __getattr__(self, name):
         raise OopsError(name)
 
 
 class TouchyOnce:
-    """Whose connection_made is refused, differently each time."""
+    """A protocol whose connection_made raises a different exception each time."""
 
     def __init__(self):
         self.errors = [AttributeError, OopsError, LookupError]
@@ -405,7 +405,7 @@ async def test_no_protocol_for_datagrams_and_pipes(loop, reported, make, error):
 @either_mode
 @on_loop
 async def test_connection_made_that_raises(loop, reported, serve, debug):
-    """Reported, and the connection goes on: all the same whether it was accepted."""
+    """It is reported, and the connection continues, whether or not it was accepted."""
     loop.set_debug(debug)
     protocols = []
 
@@ -490,7 +490,7 @@ async def test_connection_made_that_closes_its_own_server(loop, reported, serve)
 async def test_a_task_factory_that_raises_as_a_connection_is_accepted(
     loop, reported, server_ssl_context, way
 ):
-    """Reported; the connection ends; the next one is served."""
+    """It is reported, the connection ends, and the next one is served."""
     loop.set_debug(way == "debug mode")
     async with (
         open_server(loop, Echo, ssl=server_ssl_context if way == "TLS" else None) as server,
@@ -542,8 +542,8 @@ def close_in(loop, sock, side, how):
 async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
     loop, reported, side, how, first
 ):
-    """With asyncio the second of the two takes the place of the first.  The call gets its result,
-    or fails because its socket is closed, or waits for ever; the loop goes on."""
+    """With asyncio the second of the two replaces the first.  The call returns, or fails because
+    its socket is closed, or waits forever; the loop continues."""
     left, right = socket.socketpair()
     left.setblocking(False)
     right.setblocking(False)
@@ -576,7 +576,7 @@ async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
         support.drain(right)
     await turns(5)
     if not closed:
-        # asyncio, where the call has taken the callback's place.
+        # In asyncio the call has replaced the callback.
         assert call.done()
     call.cancel()
     (result,) = await asyncio.gather(call, return_exceptions=True)
@@ -595,8 +595,8 @@ async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
 @pytest.mark.without_debug
 @on_loop
 async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop, reported):
-    """Each reader closes its socket while a call waits for it, and the number has its next life
-    before the call hears of that.  Nothing may reach a socket that was meant for the former."""
+    """Each reader closes its socket while a call waits for it, and the number is reused before the
+    call notices.  No event of the old socket may reach a new one."""
     calls, strays, numbers = [], [], set()
     lives = 3000
     pair = None
@@ -622,7 +622,7 @@ async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop
             strays.append(life)
             return
         number = left.fileno()
-        # With asyncio the reader has taken the call's place, here the call comes afterwards.
+        # With asyncio the reader has replaced the call; here the call follows.
         left.close()
         right.close()
         loop.remove_reader(number)
@@ -649,7 +649,7 @@ async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop
 @pytest.mark.without_debug
 @on_loop
 async def test_a_call_on_the_next_life_of_a_number(loop, reported):
-    """The socket closed by its reader, its number's next owner waited for in the same callback."""
+    """The reader closes the socket, and the same callback waits for the number's next owner."""
     for life in range(300):
         old, old_peer = socket.socketpair()
         old.setblocking(False)
@@ -718,7 +718,7 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 async def full_endpoint(loop, protocol, path, queued):
-    """A UNIX datagram transport with `queued` datagrams waiting, and the socket they are for."""
+    """Yield a UNIX datagram transport with `queued` datagrams waiting, and the receiving socket."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.setblocking(False)
     receiver.bind(path)
@@ -735,7 +735,7 @@ async def full_endpoint(loop, protocol, path, queued):
 @pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
 @on_loop
 async def test_error_received_that_raises_for_a_queued_datagram(loop, reported, tmp_path, closing):
-    """Once per datagram that the kernel refuses, and each failure is reported."""
+    """It is called once per datagram that the kernel refuses, and each failure is reported."""
     protocol = Datagrams(loop, ["error_received"])
     transport, receiver = await full_endpoint(loop, protocol, str(tmp_path / "socket"), 5)
     if closing:
@@ -760,7 +760,7 @@ async def test_error_received_that_raises_for_a_queued_datagram(loop, reported, 
 
 @on_loop
 async def test_error_received_that_raises_in_sendto(loop, reported, tmp_path):
-    """Not queued: the caller of sendto() gets it."""
+    """The datagram is not queued, so the caller of sendto() gets the exception."""
     path = str(tmp_path / "socket")
     protocol = Datagrams(loop, ["error_received"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -819,7 +819,7 @@ async def test_resume_writing_that_raises_for_datagrams(loop, reported, tmp_path
 
 @on_loop
 async def test_datagram_received_that_raises(loop, reported):
-    """Reported for each, and the endpoint stays open."""
+    """Each exception is reported, and the endpoint stays open."""
     protocol = Datagrams(loop, ["datagram_received"])
     transport, _ = await loop.create_datagram_endpoint(
         lambda: protocol, local_addr=("127.0.0.1", 0)

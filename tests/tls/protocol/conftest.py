@@ -30,13 +30,13 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def kind(request):
-    """Whose SSLProtocol is under test."""
+    """Select the SSLProtocol under test."""
     return request.param
 
 
 @pytest.fixture
 def protocol_class(kind, monkeypatch):
-    """The SSLProtocol under test, also put where asyncio's loop looks for it."""
+    """Return the SSLProtocol under test, and install it where asyncio's loop looks it up."""
     if kind == "asyncio":
         yield STDLIB
         return
@@ -52,7 +52,7 @@ def protocol_class(kind, monkeypatch):
 
 @pytest.fixture
 def loop(protocol_class, reported):
-    """asyncio's own loop, audited at the end like conftest's."""
+    """Yield asyncio's own loop, with the same checks at the end as in the main conftest."""
     before = support.open_fds()
     loop = support.new_loop("asyncio")
     loop.set_exception_handler(reported.record)
@@ -66,13 +66,13 @@ def loop(protocol_class, reported):
 
 @pytest.fixture
 def tls_version():
-    """The one version that both sides agree on; modules where it matters parametrise it."""
+    """Return the version that both sides use; modules for which it matters parametrise it."""
     return ssl.TLSVersion.TLSv1_3
 
 
 @pytest.fixture
 def contexts(tls_version, client_ssl_context, server_ssl_context):
-    """(client, server)"""
+    """Return (client, server)."""
     for context in (client_ssl_context, server_ssl_context):
         context.minimum_version = context.maximum_version = tls_version
     return client_ssl_context, server_ssl_context
@@ -80,7 +80,7 @@ def contexts(tls_version, client_ssl_context, server_ssl_context):
 
 @pytest.fixture
 def prepare(loop, protocol_class, contexts):
-    """prepare(app, **kwargs): a Connection before its handshake; ended after the test."""
+    """Return prepare(app, **kwargs), which makes a Connection before its handshake."""
     made = []
 
     def prepare(app, contexts=contexts, **kwargs):
@@ -96,11 +96,11 @@ def prepare(loop, protocol_class, contexts):
 
 @pytest.fixture
 def connect(prepare):
-    """connect(app, **kwargs): a Connection with the handshake done; ended after the test."""
+    """Return connect(app, **kwargs), which makes a Connection with its handshake done."""
     return lambda app, **kwargs: prepare(app, **kwargs).shake_hands()
 
 
 @pytest.fixture
 def run_for(loop):
-    """run_for(predicate): run the loop until it is true."""
+    """Return run_for(predicate), which runs the loop until the predicate is true."""
     return lambda predicate: loop.run_until_complete(support.wait_until(predicate))

@@ -9,7 +9,7 @@ import ssl
 import pytest
 import support
 
-#: The class that proves the tests; taken before any test puts another in its place.
+#: The class that proves the tests; stored before a test replaces it.
 STDLIB = asyncio.sslproto.SSLProtocol
 
 
@@ -20,7 +20,7 @@ def only_mgloop(kind, why):
 
 
 class App(asyncio.Protocol):
-    """Records its callbacks; `on_data` and `on_made` run inside of them."""
+    """Records its callbacks, and calls `on_data` and `on_made` in them."""
 
     def __init__(self, on_data=None, on_made=None):
         self.events = []
@@ -61,7 +61,7 @@ class App(asyncio.Protocol):
 
 
 class BufferedApp(asyncio.BufferedProtocol):
-    """As App, with a buffer of `size` bytes."""
+    """An App with a buffer of `size` bytes."""
 
     def __init__(self, size=1 << 18, on_data=None):
         self.buffer = memoryview(bytearray(size))
@@ -204,7 +204,7 @@ class Connection:
         return b"".join(chunks)
 
     def lose(self, exc=None):
-        """The transport below is gone."""
+        """Simulate the loss of the transport below."""
         self.proto.connection_lost(exc)
         support.turn(self.loop)
 

@@ -72,7 +72,7 @@ def make_app(where, failure=OopsError, size=1 << 18, times=1):
 
 @pytest.fixture
 def connect_failing(connect):
-    """connect_failing(where, ...): a Connection whose application fails from now on."""
+    """Return connect_failing(where, ...), which makes a Connection whose application then fails."""
 
     def connect_failing(where, *args, **kwargs):
         app = make_app(where, *args, **kwargs)
@@ -89,20 +89,20 @@ leaving = pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit])
 
 
 def goodbye(connection):
-    """The peer's closing alert."""
+    """Return the peer's closing alert."""
     with pytest.raises(ssl.SSLWantReadError):
         connection.peer.unwrap()
     return connection.sent_by_peer()
 
 
 def assert_closed(connection):
-    """The transport below was closed, without an error."""
+    """Check that the transport below was closed without an error."""
     assert connection.below.calls[-1] == "close"
     assert "force_close" not in connection.below.calls
 
 
 def assert_ended_once(connection, loop):
-    """Play the transport below, which has been closed for good."""
+    """Act as the transport below, which has been closed."""
     assert connection.below.closing
     connection.lose(connection.below.fatal)
     support.turn(loop, 3)
@@ -139,7 +139,7 @@ def test_an_os_error_of_the_application_is_only_logged(connect_failing, loop, ca
 
 @pytest.mark.parametrize("where", RECEIVING)
 def test_cancelled_error_gets_through(connect_failing, where):
-    """The transport below reports it, as any exception of its protocol."""
+    """The transport below reports it, like any exception of its protocol."""
     connection = connect_failing(where, asyncio.CancelledError)
     with pytest.raises(asyncio.CancelledError):
         connection.arrive(connection.peer_says(b"one", b"two"))
@@ -188,7 +188,7 @@ def test_connection_lost_fails(connect_failing, loop, reported):
 
 
 def test_connection_lost_is_not_there(connect, loop):
-    """Reported by the transport below; everything is let go of all the same."""
+    """The transport below reports it; all references are released nevertheless."""
     connection = connect(App())
     connection.app.transport.set_protocol(object())
     with pytest.raises(AttributeError):
@@ -483,7 +483,7 @@ def test_a_server_name_callback_that_fails(loop, prepare, contexts, monkeypatch,
 @pytest.mark.parametrize("failure", [OopsError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("stage", ["handshake", "data"])
 def test_a_message_callback_that_fails(loop, prepare, contexts, failure, stage):
-    """The one callback of OpenSSL whose exception Python hands on."""
+    """It is the only callback of OpenSSL whose exception Python propagates."""
 
     def fail(*args):
         if armed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From records to the application, however they are cut, and its flow control."""
+"""From records to the application, however the records are split, with its flow control."""
 
 import asyncio
 import random
@@ -96,7 +96,7 @@ def test_data_that_comes_with_the_end_of_the_handshake(loop, prepare, app_class)
     try:
         connection.peer.do_handshake()
     except ssl.SSLWantReadError:
-        # TLS 1.2: the client may not write before it has heard the server's last message.
+        # TLS 1.2: the client may not write before it has received the server's last message.
         pytest.skip("cannot happen with TLS 1.2")
     finish = connection.sent_by_peer()
     early = connection.peer_says(b"early", b"and more")

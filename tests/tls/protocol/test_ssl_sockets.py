@@ -38,7 +38,7 @@ def test_nothing_is_left_behind(loop, protocol_class, contexts, app_class, way):
     gc.collect()
     gc.disable()
     try:
-        # Without the collector: no cycle is left that only it could free.
+        # Without the collector: no remaining cycle needs it.
         refs = [weakref.ref(thing) for thing in (proto, transport, connection.below, app)]
         del app.transport, proto, transport, app, connection
         assert [ref() for ref in refs] == [None] * 4
@@ -53,7 +53,7 @@ def test_idle_connections_share_their_read_buffer(protocol_class, contexts, kind
         server, port = await start_echo(loop, contexts)
         writers = []
         for _ in range(5):
-            # The first one takes what all share.
+            # The first connection allocates the memory that all share.
             if len(writers) == 1:
                 tracemalloc.start()
             reader, writer = await asyncio.open_connection(
@@ -86,7 +86,7 @@ class Echo(asyncio.Protocol):
 
 
 async def hang_up(writer):
-    """Close; that the other side was faster is fine."""
+    """Close; it is fine if the other side was faster."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -117,7 +117,7 @@ def test_there_and_back_over_tcp(loop, contexts):
 
 
 def test_back_pressure_over_tcp(loop, contexts):
-    """A sender that respects drain() does not pile up what a slow reader has not read."""
+    """A sender that respects drain() does not accumulate data that a slow reader has not read."""
     sizes = []
     total = 8_000_000
 
@@ -148,7 +148,7 @@ def test_back_pressure_over_tcp(loop, contexts):
 
 
 def test_tls_in_tls(loop, contexts):
-    """start_tls() over a transport that is TLS already: two protocols share one loop's buffers."""
+    """start_tls() over a TLS transport: two protocols share one loop's buffers."""
     message = support.pattern(500_000)
 
     class Upgrading(asyncio.Protocol):
@@ -234,7 +234,7 @@ def test_many_connections_come_and_go(loop, contexts):
             await asyncio.gather(*(talk(port, number) for number in range(20)))
         server.close()
         await server.wait_closed()
-        # The server's side hears of the last aborts a little later.
+        # The server's side notices the last aborts a little later.
         await support.wait_until(lambda: not server._waiters and not sockets_open())
 
     before = len(support.open_fds())

@@ -272,7 +272,7 @@ def test_the_peer_closes(connect, loop, app_class):
     assert app.events[-1] == "eof"
     assert app.transport.is_closing()
     assert connection.below.calls == ["close"]
-    # It was answered.
+    # The alert was answered.
     connection.incoming.write(connection.below.take())
     connection.peer.unwrap()
     connection.lose()
@@ -484,7 +484,7 @@ def test_everything_is_harmless_when_the_connection_is_lost(connect, loop):
 
 @pytest.fixture
 def orphan(protocol_class, contexts):
-    """orphan(app, stage): a Connection whose loop is closed."""
+    """Return orphan(app, stage), which makes a Connection whose loop is closed."""
 
     def orphan(app, stage="connected"):
         loop = support.new_loop("asyncio")

@@ -150,7 +150,7 @@ class Liar(bytearray):
 
 
 class Shrinking(bytearray):
-    """Lends less every time (where `__buffer__` counts: CPython 3.12)."""
+    """Returns a smaller buffer every time (if `__buffer__` is used: CPython 3.12)."""
 
     sizes = (3000, 2000, 1000, 1, 0)
 
@@ -245,7 +245,7 @@ def test_a_view_with_gaps_is_fatal(connect, reported, kind, way, method):
     assert isinstance(connection.below.fatal, BufferError)
     assert reported.pop(BufferError)["message"] == "Fatal error on SSL protocol"
     if kind == "asyncio":
-        # It has kept it, and fails once more whenever it sends.
+        # asyncio has kept the data, and fails again whenever it sends.
         reported.pop_all()
     connection.lose(connection.below.fatal)
     assert connection.app.events[-1] == "lost"
@@ -256,7 +256,7 @@ def test_clearing_what_is_being_written(connect):
     data = bytearray(support.pattern(300_000))
 
     def clear():
-        # BufferError: its memory is in use, as long as not all of it is encrypted.
+        # BufferError: its memory is in use until all of it is encrypted.
         with contextlib.suppress(BufferError):
             data.clear()
 
@@ -436,7 +436,7 @@ def test_a_high_limit_of_zero_does_not_pause_an_empty_buffer(connect, kind):
 
 
 class Renegotiating(ssl.SSLObject):
-    """Refuses the next writes, as OpenSSL does while it renegotiates."""
+    """Refuses the next writes, as OpenSSL does during a renegotiation."""
 
     refusals = 0
 

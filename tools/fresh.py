@@ -204,14 +204,14 @@ def run(tree, user, passed, fill, *command):
 
 
 def serve():
-    """`make serve` until it has answered a request, and then Ctrl-C."""
+    """Run `make serve` until it has answered a request, and then send Ctrl-C."""
     began = time.monotonic()
     with subprocess.Popen(
         ["make", "serve", "ARGS=--port 0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # a terminal's Ctrl-C goes to all of a group: this is the group
+        start_new_session=True,  # a terminal sends Ctrl-C to a whole process group
     ) as process:
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(TO_LISTEN)
@@ -221,7 +221,7 @@ def serve():
             said.append(line)
             if line.startswith("Listening on "):
                 url = line.removeprefix("Listening on ").strip()
-            # The last line before it waits for requests.
+            # The last line before the server waits for requests.
             if line.startswith("Event loop: "):
                 with urllib.request.urlopen(url, timeout=TO_END) as response:
                     answer = json.load(response)
@@ -238,7 +238,7 @@ def serve():
 
 
 def inside(pytest_args):
-    """What happens on the fresh machine; the exit status."""
+    """Run the commands on the fresh machine; return the exit status."""
     print(f"on a fresh machine, as {os.environ['USER']}:", flush=True)
     serve()
     began = time.monotonic()
@@ -258,7 +258,7 @@ def main():
     options = parser.parse_args()
     if options.inside:
         return inside(options.pytest)
-    # A time limit ends by this signal: the temporary folder must go all the same.
+    # A time limit sends this signal: the temporary folder must be removed then, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         machine = release()

@@ -33,11 +33,11 @@ import fresh
 
 PACKAGES = ["python3", "python3-venv"]
 COMPILERS = ("cc", "gcc", "clang", "c99", "tcc", "zig")
-#: What Debian calls the processors that wheels are for.
+#: Debian's names of the processors that wheels are for.
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 #: The sources of mgloop, which are removed because the tests must use the wheel's code.
 SOURCES = ("mgloop", "thirdparty", "meson.build")
-#: The tests that read these.
+#: The tests that read these sources.
 ABOUT_SOURCES = ("tools", "docs/test_commands.py", "docs/test_links.py")
 BINARY_FORMATS = Path("/proc/sys/fs/binfmt_misc")
 
@@ -68,7 +68,7 @@ STEPS = "python3 -m venv v && v/bin/pip install -q ./*.whl aiohttp && v/bin/pyth
 
 
 def processor(wheel):
-    """The one that a wheel is for, by its name."""
+    """Return the processor that a wheel is for, according to its name."""
     found = re.search(r"_(x86_64|aarch64)\.whl$", wheel.name)
     if not found:
         raise SystemExit(f"trywheel: {wheel.name} is no wheel for {' or '.join(DEBIAN)}")
@@ -76,7 +76,7 @@ def processor(wheel):
 
 
 def make_tree(codename, cpu):
-    """The folder with a tree of that release for that processor; made unless it is there."""
+    """Return the folder with a tree of that release for that processor; make it if necessary."""
     own, mirror, components = fresh.release()
     if cpu != platform.machine() and not (BINARY_FORMATS / f"qemu-{cpu}").exists():
         raise fresh.SkippedError(
@@ -91,7 +91,7 @@ def make_tree(codename, cpu):
 
 
 def fill(wheel):
-    """A function that fills a folder with the wheel, and all of the working tree but mgloop."""
+    """Return a function that fills a folder with the wheel and the working tree without mgloop."""
 
     def fill(folder):
         fresh.copy_working_tree(folder, but=SOURCES)
@@ -113,7 +113,7 @@ def test_requirements():
 
 
 def inside(pytest_args):
-    """What happens in the tree; the exit status. `pytest_args`: None for no tests."""
+    """Test in the tree; return the exit status. `pytest_args`: None for no tests."""
     folder = Path("try")
     if there := [name for name in COMPILERS if shutil.which(name)]:
         raise SystemExit(f"trywheel: this tree has a compiler: {there}")
@@ -153,7 +153,7 @@ def main():
         return inside(options.pytest)
     if not (options.wheel and options.wheel.is_file()):
         parser.error("name the file of a wheel, as `make wheels` has put into dist/")
-    # A time limit ends by this signal: the temporary folder must go all the same.
+    # A time limit sends this signal: the temporary folder must be removed then, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         tree = make_tree(options.release, processor(options.wheel))

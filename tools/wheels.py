@@ -34,9 +34,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
-#: What a Python needs to build mgloop, without an isolated environment.
+#: The packages that a Python needs to build mgloop without an isolated environment.
 TOOLS = ("build", "Cython", "meson", "meson-python", "ninja")
-#: What a Python says of itself: whether it can build, and its tag.
+#: A program that prints whether a Python can build, and its tag.
 PROBE = """
 import json, os, sys, sysconfig
 headers = os.path.join(sysconfig.get_path("include"), "Python.h")
@@ -74,7 +74,7 @@ PLATFORMS = [
     for cpu in ("x86_64", "aarch64")
 ]
 
-# zig is asked for nothing that only some processors of the kind have, and for no checks of its own.
+# Require no optional features of the processor, and disable zig's own checks.
 CROSS_FILE = """\
 [binaries]
 c = [{zig}, 'cc', '-target', '{platform.zig}', '-mcpu=baseline', '-I{headers}']
@@ -105,7 +105,7 @@ def run(*command, **options):
 
 
 def pythons():
-    """Paths of Pythons, the first of each version first: PATH, then pyenv's."""
+    """Return the paths of Pythons, the first of each version: from PATH, then pyenv's."""
     names = [f"python3.{minor}{abi}" for minor in range(11, 16) for abi in ("", "t")]
     found = [shutil.which(name) for name in ("python3", *names)]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -113,7 +113,7 @@ def pythons():
 
 
 def usable(paths):
-    """{tag such as cp313t: path} of those that can build."""
+    """Return {tag such as cp313t: path} of the Pythons that can build."""
     chosen = {}
     for path in filter(shutil.which, paths):
         done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, check=False)
@@ -123,14 +123,14 @@ def usable(paths):
 
 
 def source_date():
-    """SOURCE_DATE_EPOCH: as it is set, or the time of the commit."""
+    """Return SOURCE_DATE_EPOCH as it is set, or the time of the commit."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return given
     return run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
 
 
 def make_sdist(outdir):
-    """The source distribution of the last commit."""
+    """Make the source distribution of the last commit; return its path."""
     with tempfile.TemporaryDirectory(prefix="mgloop-sdist-") as folder:
         run(
             sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder,
@@ -151,7 +151,7 @@ def normalised(sdist, date):
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
     ):
         for member in sorted(old.getmembers(), key=lambda member: member.name):
-            member.pax_headers = {}  # parts of seconds, which would be written again
+            member.pax_headers = {}  # fractions of seconds, which would be written again
             member.mtime = date
             member.mode = 0o755 if member.mode & 0o100 else 0o644
             new.addfile(member, old.extractfile(member))
@@ -159,8 +159,8 @@ def normalised(sdist, date):
 
 
 def name_libc(wheel, platform):
-    """Let the modules of `wheel` ask for the C library by the name that the compilers of musl's own
-    distributions write, and auditwheel knows. zig writes another, which musl takes as well."""
+    """Change the C library's name in the modules of `wheel` to the name that the compilers of musl's
+    own distributions write, and that auditwheel knows. musl also accepts zig's name."""
     with tempfile.TemporaryDirectory(prefix="mgloop-musl-") as folder:
         run(sys.executable, "-m", "wheel", "unpack", "--dest", folder, wheel)
         (content,) = Path(folder).iterdir()
@@ -175,7 +175,7 @@ def name_libc(wheel, platform):
 
 
 def audit(wheel, platform):
-    """Exit unless auditwheel finds in the wheel no more than any such platform has."""
+    """Exit unless auditwheel confirms that the wheel needs only what every such platform has."""
     told = json.loads(run(sys.executable, "-m", "auditwheel", "show", "--json", wheel))
     needed = told.get("overall_tag", "")
     libc, version = re.match(r"([a-z]*?linux)_(\d+_\d+)_|", needed).groups()
@@ -189,7 +189,7 @@ def as_numbers(version):
 
 
 class Builder:
-    """Builds the wheels of one Python, in an environment of its own."""
+    """Builds the wheels of one Python, in a separate environment."""
 
     def __init__(self, tag, python, folder):
         self.tag = tag
@@ -200,7 +200,7 @@ class Builder:
         run(self.bin / "python", "-m", "pip", "install", "--quiet", *pinned)
 
     def build(self, platform, source, outdir):
-        """The wheel for `platform`, of the unpacked source distribution."""
+        """Build the wheel for `platform` from the unpacked source distribution; return its path."""
         with tempfile.TemporaryDirectory(prefix="mgloop-wheel-") as folder:
             cross_file = Path(folder) / "cross.ini"
             zig = f"'{sys.executable}', '-m', 'ziglang'"
@@ -259,7 +259,7 @@ class Builder:
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "PYTHONPATH": folder,
             "_PYTHON_SYSCONFIGDATA_NAME": data.stem,
-            "_PYTHON_HOST_PLATFORM": platform.name,  # of which the wheel's name is made
+            "_PYTHON_HOST_PLATFORM": platform.name,  # becomes part of the wheel's name
             "SOURCE_DATE_EPOCH": source_date(),
         }
 
@@ -286,7 +286,7 @@ def show(path):
 
 def main():
     arguments = parse()
-    os.umask(0o022)  # modes of files are in the archives too
+    os.umask(0o022)  # the archives also contain the files' modes
     if arguments.sdist_only:
         arguments.outdir.mkdir(exist_ok=True)
         show(make_sdist(arguments.outdir))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""ASGI servers against each other: `mgloop serve`, uvicorn, Granian, Hypercorn.
+"""Comparison of ASGI servers: `mgloop serve`, uvicorn, Granian, Hypercorn.
 
-``servers`` says which there are and which are installed, ``serve`` starts one of them by its own
-command line, ``apps`` is the application that they all serve; FastAPI's and BlackSheep's are those
-of the seeds. The workloads are in :mod:`bench.registry` with the others.
+``servers`` lists the servers and finds the installed ones, ``serve`` starts one of them by its own
+command line, and ``apps`` is the application that all of them serve. FastAPI's and BlackSheep's
+applications are those of the seeds. The workloads are in :mod:`bench.registry`.
 """

@@ -21,7 +21,7 @@ BLOCK = 64 * 1024
 
 
 def start(content_type, length=None):
-    """The event that begins an answer; in chunks without a *length*."""
+    """Return the event that begins a response, which is chunked without a *length*."""
     headers = [(b"content-type", content_type)]
     if length is not None:
         headers.append((b"content-length", str(length).encode()))
@@ -51,7 +51,7 @@ async def echo(scope, receive, send):
 
 
 async def upload(scope, receive, send):
-    """Takes a body without keeping it, and says how long it was."""
+    """Read a body without storing it, and answer with its length."""
     length, more = 0, True
     while more:
         message = await receive()
@@ -68,7 +68,7 @@ async def stream(scope, receive, send):
 
 
 async def download(scope, receive, send):
-    """A file: by pathsend if the server can, else read and sent in blocks, as frameworks do."""
+    """Send a file: by pathsend if the server supports it, otherwise in blocks, as frameworks do."""
     path = os.environ["BENCH_FILE"]
     await send(start(b"application/octet-stream", os.stat(path).st_size))
     if "http.response.pathsend" in scope.get("extensions", ()):
@@ -91,7 +91,7 @@ HANDLERS = {
 
 
 async def websocket(receive, send):
-    """Echo."""
+    """Echo messages."""
     await receive()
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":

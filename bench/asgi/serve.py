@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 
 
 def _like_uvicorn(config, port):
-    """What uvicorn's and mgloop's command lines have in common."""
+    """Return the options that uvicorn's and mgloop's command lines share."""
     command = ["--host", HOST, "--port", str(port), "--backlog", str(BACKLOG)]
     command += ["--log-level", "info"] if config["access_log"] else ["--log-level", "error"]
     command.append("--access-log" if config["access_log"] else "--no-access-log")

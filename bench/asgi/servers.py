@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which ASGI servers there are, and which of them this machine has.
+"""The ASGI servers, and which of them this machine has.
 
-A server stands where a loop stands in the other suites: it has a name, a version, perhaps a
+A server takes the place that a loop has in the other suites: it has a name, a version, possibly a
 control, and a command that starts it in a child process.
 """
 
@@ -38,7 +38,7 @@ class Server:
 
     @property
     def options(self) -> list[str]:
-        """What its command line says of several loops."""
+        """Return the command line's options for several loops."""
         return [SHAPES[self.shape], str(self.count)] if self.shape else []
 
     @property
@@ -48,18 +48,18 @@ class Server:
         return f"{command}, {self.loop}" if self.loop else command
 
     def takes_part(self, suite: str) -> bool:
-        """As a loop is asked; a server is measured where servers are."""
+        """Return whether servers are measured in *suite*; the counterpart of Loop.takes_part()."""
         return suite == "asgi"
 
     def command(self, config: dict) -> list[str]:
-        """The command line of a child in which it serves."""
+        """Return the command line of a child in which the server runs."""
         config = {"access_log": False, **config, "server": self.module, "options": self.options}
         if self.loop:
             config["server_loop"] = self.loop
         return loops.child_command(config, self.python)
 
 
-# The order is the order of the columns.
+# In the order of the columns.
 KNOWN = (
     Server(ASGI_REFERENCE, "uvicorn", ("uvicorn", "httptools", "uvloop", "websockets")),
     Server("mgloop serve", "mgloop", ("mgloop",)),
@@ -75,7 +75,7 @@ KNOWN = (
 
 
 def every() -> list[Server]:
-    """All that can be named: those that are known, and mgloop's with two loops, too."""
+    """Return all servers that can be named: the known ones, and mgloop's with two loops."""
     return [
         one
         for server in KNOWN
@@ -118,7 +118,7 @@ def available(
 
 
 def related(workload: Workload, servers: Sequence[Server]) -> Workload:
-    """*workload* relative to the first of *servers* where its own reference is not there."""
+    """Return *workload* relative to the first of *servers* if its own reference is missing."""
     if workload.reference in {server.name for server in servers}:
         return workload
     return replace(workload, reference=servers[0].name)

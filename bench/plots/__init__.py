@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pictures of a results file: bars of ratios, latency, lines, and the summary of the README."""
+"""The pictures of a results file: bars of ratios, latency, lines, and README's summary."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .canvas import Picture
 
 
 def pictures(results: Results) -> Iterator[Picture]:
-    """Every picture that the results allow, not yet written anywhere."""
+    """Yield every picture that the results allow, without writing it."""
     table = colours.assign(s["name"] for s in results.subjects)
     for module in (bars, latency, lines):
         yield from module.pictures(results, table)
 
 
 def draw(results: Results, folder: Path) -> list[Picture]:
-    """Write every picture into *folder*. BenchError without matplotlib or if that is impossible."""
+    """Write every picture to *folder*. BenchError without matplotlib or if that is impossible."""
     drawn = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

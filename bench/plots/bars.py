@@ -24,7 +24,7 @@ from .canvas import Picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Suites of which one picture would be too long: which workloads go together, and under what name.
+# Suites that are too long for one picture: the workloads of each picture, and its title.
 PARTS = {
     "echo": (
         ("protocol", ("protocol", "buffered"), "Protocol and BufferedProtocol"),
@@ -71,7 +71,7 @@ class Row:
 
 
 def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """Of every suite but the seeds, which compare requests per second."""
+    """Yield the pictures of all suites except the seeds, which compare requests per second."""
     yield from _summary(results, colours)
     for suite in SUITES:
         if suite != "seeds":
@@ -100,7 +100,7 @@ def _part(
     workloads: Sequence[dict],
     colours: dict[str, str],
 ) -> Iterator[Picture]:
-    """One picture, or several where it would be higher than a screen."""
+    """Yield one picture, or several if one would be higher than a screen."""
     hidden = results.controls()
     rows, shown, references = [], set(), []
     for w in workloads:
@@ -153,7 +153,7 @@ def _ratios(
     *,
     numbers: bool = False,
 ):
-    """The figure: *rows* from top to bottom, in each the *subjects*."""
+    """Draw the figure: *rows* from top to bottom, with the *subjects* in each."""
     from matplotlib.patches import Patch
 
     bar = (canvas.TALLEST - REST) / len(rows) - GAP
@@ -204,7 +204,7 @@ def _ratios(
 
 
 def _wrapped(label: str) -> str:
-    """A long label in two lines of much the same length, no number parted from its unit."""
+    """Split a long label into two lines of similar length, keeping numbers and units together."""
     if "\n" in label or len(label) <= LONG:
         return label
     whole = re.sub(r"(?<=\d) (?=[KM]?i?B\b)|(?<=B) (?=x \d)|(?<=\bx) (?=\d)", "\xa0", label)
@@ -224,7 +224,7 @@ def _bar(
     pieces = [([found.low, min(found.high, end)], [y, y])] if found.low < end else []
     if found.high > found.low:
         pieces += [([x, x], [y - cap, y + cap]) for x in (found.low, found.high) if x <= end]
-    # White below the ink, or it would not be seen on a dark bar.
+    # White below the ink, because the ink alone would be invisible on a dark bar.
     for ink, width in (("white", 1.8), (canvas.INK, 0.8)):
         for xs, ys in pieces:
             axes.plot(xs, ys, color=ink, linewidth=width, solid_capstyle="butt")
@@ -241,7 +241,7 @@ def _bar(
             annotation_clip=False,
         )
     if found.median > end:
-        # The bar itself is cut: a gap in it says so.
+        # The bar itself is cut off: a gap in it shows that.
         for x in (0.93, 0.945):
             gap = {"color": "white", "markersize": points, "markeredgewidth": 1.5}
             axes.plot(x * end, y, marker=[(-0.4, -1), (0.4, 1)], **gap)
@@ -262,7 +262,7 @@ def _inside(axes: Axes, y: float, points: float, text: str, colour: str) -> None
 
 
 def _summary(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """The picture of the README: a handful of workloads, mgloop first, the reference among them."""
+    """Yield README's picture: a few workloads, with mgloop first and the reference included."""
     measured = {w["name"]: w for w in results.measured()}
     hidden = results.controls()
     rows, shown = [], set()
@@ -289,7 +289,7 @@ def _summary(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
 
 
 def _first_seed(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """Requests per second of the first seed, a bar for each system."""
+    """Yield the requests per second of the first seed, with a bar for each system."""
     name = "seeds/1-hello"
     if name not in {w["name"] for w in results.measured()}:
         return

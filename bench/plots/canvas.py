@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What all pictures have in common: their size, the header, the end of an axis, the file.
+"""The common parts of all pictures: their size, the header, the end of an axis, the file.
 
-A picture is WIDTH wide and at most TALLEST high, a screen; it has a white background of its own, so
-that it can be read on a dark page. Title and legend stand above the axes and never on them.
-matplotlib (the dependency group ``bench``) is imported only when a picture is asked for, and
+A picture is WIDTH wide and at most TALLEST high, which is a screen. It has a white background, so
+that it can be read on a dark page. Title and legend are above the axes and never on them.
+matplotlib (the dependency group ``bench``) is imported only when a picture is requested, and
 without pyplot, which would keep state between pictures.
 """
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 WIDTH = 10.0
 TALLEST = 8.1
 DPI = 110
-# Colours in a file: a picture has a dozen, which are kept as they are, and the shades of edges.
+# Colours in a file: a picture has about twelve, which are kept exactly, and the shades of edges.
 PALETTE = 128
 INK, PALE = "#222222", "#777777"
 # Names that differ between pictures and tables.
 NAMES = {"floor": "floor (a server in C)"}
 # Inches above the axes: the title's line, the subtitle's line, and each line of the legend.
 TITLE, SUBTITLE, LEGEND = 0.36, 0.22, 0.24
-# Bars longer than this many times the next are cut off, if no more than this share of all are, ...
+# Bars longer than FAR times the next are cut off, if they are at most the share FEW of all, ...
 FAR, FEW = 5, 0.25
-# ... an axis ends so far beyond the longest that is not, ...
+# ... an axis ends this far beyond the longest bar that is not cut off, ...
 BEYOND = 1.6
-# ... and it is not cut at all if that gains no more than this.
+# ... and no bar is cut off if that gains no more than this.
 LITTLE = 1.25
 
 
@@ -52,12 +52,12 @@ class Picture:
     path: Path = Path()
 
     def inline(self) -> str:
-        """As a data URL, so that an HTML report is one file; once it is saved."""
+        """Return the saved file as a data URL, so that an HTML report is one file."""
         return "data:image/png;base64," + base64.b64encode(self.path.read_bytes()).decode()
 
 
 def blank(height: float, rows: int = 1, columns: int = 1, **options: object) -> tuple:
-    """A figure of *height* inches and its grid of axes. BenchError without matplotlib."""
+    """Return a figure of *height* inches and its grid of axes. BenchError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ def finish(figure: Figure, title: str, subtitle: str, handles: Sequence = ()) ->
 
 
 def _legend(figure: Figure, handles: Sequence, top: float) -> int:
-    """A legend in as few lines as fit the width; how many they are."""
+    """Draw a legend in as few lines as fit the width; return the number of lines."""
     for columns in range(len(handles), 0, -1):
         legend = figure.legend(
             handles=handles,
@@ -124,7 +124,7 @@ def axis_end(lengths: Iterable[float], whiskers: Iterable[float]) -> float:
 
 
 def number(value: float) -> str:
-    """As short as it can be: 0.21, 2.43, 10.8, 23, 1,234, 68k."""
+    """Return the shortest form of a number: 0.21, 2.43, 10.8, 23, 1,234, 68k."""
     if abs(value) >= 10_000:
         return f"{value / 1000:.0f}k"
     if abs(value) >= 100:
@@ -133,12 +133,12 @@ def number(value: float) -> str:
 
 
 def duration(us: float) -> str:
-    """Microseconds, in the unit in which they are short."""
+    """Return a time in microseconds as text, in ms if it is long."""
     return f"{us / 1000:g} ms" if us >= 1000 else f"{us:g} us"
 
 
 def plain_log(axes: Axes, low: float, high: float, labels: int = 6) -> None:
-    """A logarithmic y axis from *low* to *high* with few labels, in plain numbers."""
+    """Set a logarithmic y axis from *low* to *high* with few labels, in plain numbers."""
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -158,8 +158,8 @@ def save(picture: Picture, folder: Path) -> None:
     drawn = picture.figure.canvas
     drawn.draw()
     red, green, blue = numpy.moveaxis(numpy.asarray(drawn.buffer_rgba(), numpy.uint32), 2, 0)[:3]
-    # The commonest are kept exactly, the shades of edges become the nearest of them. (Image's own
-    # quantize() chooses by clusters, and changes what covers a small area.)
+    # The most frequent colours are kept exactly, and shades of edges become the nearest of them.
+    # (Image's quantize() chooses by clusters, and changes the colours of small areas.)
     found, places, counts = numpy.unique(
         red << 16 | green << 8 | blue, return_inverse=True, return_counts=True
     )

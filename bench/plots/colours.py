@@ -15,7 +15,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-#: Between colours of systems that meet: the distance in CIE Lab by which no pair is confused.
+#: The minimum distance in CIE Lab between systems in one picture, at which none is confused.
 APART = 15.0
 
 _ORANGE, _LIGHT_ORANGE = "#d55e00", "#ffb347"
@@ -70,8 +70,8 @@ KNOWN = {
     "Go, all cores": _BROWN,
 }
 
-# What an eye makes of linear red, green and blue: one with all cones, and those without the long,
-# the middle or the short ones (Machado, Oliveira and Fernandes, 2009).
+# The response of an eye to linear red, green and blue: with all cones, and without the long, the
+# middle or the short ones (Machado, Oliveira and Fernandes, 2009).
 _SIGHTS = (
     ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     (
@@ -90,7 +90,7 @@ _SIGHTS = (
         (0.004733, 0.691367, 0.303900),
     ),
 )
-# Linear sRGB to XYZ, by the white of D65.
+# Linear sRGB to XYZ, for the white point D65.
 _XYZ = (
     (0.4339, 0.3762, 0.1899),
     (0.2126, 0.7152, 0.0722),
@@ -148,7 +148,7 @@ def _mixed(colour: str, with_: int, share: float) -> str:
 
 
 def _shades(name: str) -> list[str]:
-    """Shades of the known system that *name* is a variant of, such as ``mgloop 2thr``."""
+    """Return shades of the known system that *name* is a variant of, such as ``mgloop 2thr``."""
     parts = re.split(r"[ /,#=]", name)
     base = next((KNOWN[part] for part in parts if part in KNOWN), None)
     if base is None:
@@ -157,7 +157,7 @@ def _shades(name: str) -> list[str]:
 
 
 def assign(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each of *names*, a run's; a new one has a colour that none of the others has."""
+    """Return a colour for each of a run's *names*; a new name gets a colour that no other has."""
     named = list(dict.fromkeys(names))
     found = {name: KNOWN[name] for name in named if name in KNOWN}
     for name in named:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Latency by percentile, with as much room for the slowest thousandth as for the fastest half."""
+"""Latency by percentile, with equal space for the slowest thousandth and the fastest half."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..results import Results
 from . import canvas
 from .canvas import Picture
 
-# At most so many workloads: more would be too small to read.
+# The maximum number of workloads: more would be too small to read.
 MOST = 6
 COLUMNS = 3
 # Labels of the x axis; it begins at the tenth percentile and ends with the last of them.
@@ -20,7 +20,7 @@ FIRST = 10
 
 
 def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """One picture of the loops and one of the ASGI servers."""
+    """Yield one picture of the loops and one of the ASGI servers."""
     for name, suite, title in (
         ("latency", "echo", "Latency by percentile"),
         ("latency-asgi", "asgi", "ASGI servers: latency by percentile"),
@@ -39,12 +39,12 @@ def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
 
 
 def _place(percent: float) -> float:
-    """Where a percentile stands: each nine further is as far again."""
+    """Return the position of a percentile: each further nine has the same distance."""
     return -math.log10(1 - percent / 100)
 
 
 def _curve(samples: Sequence[dict]) -> list[tuple[float, float]]:
-    """(percentile, latency in us): the median of the windows at each percentile."""
+    """Return (percentile, latency in us): the median of the windows at each percentile."""
     points: dict[float, list[float]] = {}
     for sample in samples:
         if sample["status"] == "ok":

@@ -27,7 +27,7 @@ WHISKERS = "median; whiskers: the smallest and the largest of the windows"
 
 @dataclass
 class Panel:
-    """One set of axes: workloads at places of the x axis."""
+    """One set of axes: workloads at positions of the x axis."""
 
     title: str
     names: Sequence[str]
@@ -35,7 +35,7 @@ class Panel:
 
 
 def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """All that the results allow."""
+    """Yield all pictures that the results allow."""
     counts = (0, 1_000, 10_000)
     idle = Panel("", [f"scale/active50-idle{n}" for n in counts], counts)
     yield from _draw(
@@ -82,7 +82,7 @@ def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
 
 
 def _numbered(results: Results, prefix: str, title: str) -> Panel:
-    """The workloads whose name is *prefix* and a number."""
+    """Return a panel of the workloads whose name is *prefix* and a number."""
     found = []
     for w in results.measured():
         rest = w["name"].removeprefix(prefix)
@@ -103,7 +103,7 @@ def _draw(
     xlabel: str,
     ylabel: str,
 ) -> Iterator[Picture]:
-    """A picture with a line per system; nothing if there are not two places to connect."""
+    """Yield a picture with a line per system, if there are at least two positions to connect."""
     measured = {w["name"] for w in results.measured()}
     hidden = results.controls()
     shown = [p for p in panels if sum(n in measured for n in p.names) > 1]
@@ -146,7 +146,7 @@ def _line(
     end: float,
     colour: str,
 ):
-    """The line of *subject*, which is the first of *position* among the second; its handle."""
+    """Draw the line of *subject*, number *position[0]* of *position[1]*; return its handle."""
     place, count = position
     aside = SPREAD * ((place + 0.5) / count - 0.5)
     points = [

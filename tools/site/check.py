@@ -10,7 +10,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-#: What a browser fetches as it shows a page: of which tag, which attribute.
+#: The resources that a browser fetches to show a page: (tag, attribute).
 _FETCHED = {
     ("script", "src"), ("link", "href"), ("img", "src"), ("img", "srcset"), ("source", "src"),
     ("source", "srcset"), ("iframe", "src"), ("video", "src"), ("video", "poster"),
@@ -38,7 +38,7 @@ class _Page(HTMLParser):
                 self.found.append(value)
             if name == "style":
                 self.found += _STYLE.findall(value or "")
-        # The theme would fetch a program for the first, and figures of a repository for the second.
+        # The theme fetches a program for the first, and a repository's figures for the second.
         if "mermaid" in (given.get("class") or "").split():
             self.found.append("mermaid, by the theme's script")
         if given.get("data-md-component") == "source":

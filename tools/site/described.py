@@ -22,7 +22,7 @@ _CALL = re.compile(r"(?<![`\w.])[A-Za-z_][\w.]*\([^()\s]*\)(?!`)")
 
 
 def as_markdown(text, names=()):
-    """The docstring `text`, with calls as code, and the `names` that it describes."""
+    """Return the docstring `text` with calls, and the `names` that it describes, as code."""
     if names:
         named = "|".join(map(re.escape, names))
         text = re.sub(rf"(^|[.;,] +|\n)((?:{named})(?:, (?:{named}))*): ", r"\1`\2`: ", text)
@@ -34,10 +34,10 @@ def as_markdown(text, names=()):
 
 
 class Described(griffe.Extension):
-    """What Griffe asks of an extension is named on_..."""
+    """Griffe calls the methods of an extension that are named on_..."""
 
     def on_attribute_instance(self, *, node, attr, agent, **kwargs):
-        """`attr` has just been read from `node`."""
+        """Called after `attr` was read from `node`: set its docstring, type and default."""
         match getattr(node, "annotation", None), getattr(node, "value", None):
             case ast.Subscript(ast.Name("Annotated"), ast.Tuple([kind, text, *level])), _:
                 words = ast.literal_eval(text) + (" (a level)" if level else "")
@@ -48,18 +48,18 @@ class Described(griffe.Extension):
                 attr.docstring = griffe.Docstring(ast.literal_eval(text), parent=attr)
 
     def on_function_instance(self, *, node, func, agent, **kwargs):
-        """Its parameters are named in its docstring."""
+        """Mark up the parameters in the docstring."""
         self._mark_up(func, [parameter.name.lstrip("*") for parameter in func.parameters])
 
     def on_class_members(self, *, node, cls, agent, **kwargs):
-        """The parameters of __init__() are named in the docstring of the class, and fields."""
+        """Mark up the parameters of __init__() and the fields in the docstring of the class."""
         names = [name for name in cls.attributes if not name.startswith("_")]
         if "__init__" in cls.members:
             names += [p.name.lstrip("*") for p in cls.members["__init__"].parameters]
         self._mark_up(cls, names)
 
     def on_module_members(self, *, node, mod, agent, **kwargs):
-        """Its own docstring only."""
+        """Mark up the module's own docstring only."""
         self._mark_up(mod, [])
 
     def _mark_up(self, thing, names):

@@ -15,15 +15,15 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where files from outside docs/ are on the site.
+#: The folder on the site for files from outside docs/.
 ELSEWHERE = "repository"
-#: These are pages even if nothing links to them.
+#: Files that become pages even if no page links to them.
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 
 _CODE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)|`[^`\n]+`", re.M | re.S)
 _LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 _HEADING = re.compile(r"^# (.+)$", re.M)
-# Of one word: is not broken, as "--an-option" would be after each hyphen.
+# Code of one word must not be broken, as "--an-option" would be after each hyphen.
 _SHORT_CODE = re.compile(r"<code>([^<\s]{1,30})</code>")
 _PICTURE = re.compile(r'<img [^>]*?src="([^"]+)"[^>]*>')
 _FIGURES = re.compile(r"<!-- figures: begin.*?-->\n(.*?)<!-- figures: end -->", re.S)
@@ -38,14 +38,14 @@ def links(markdown):
 
 
 def place_in_repository(uri):
-    """Of a page of the site."""
+    """Return the path in the repository of a page of the site."""
     if uri.startswith(f"{ELSEWHERE}/"):
         return uri.removeprefix(f"{ELSEWHERE}/").removesuffix(".page.md")
     return f"docs/{uri}"
 
 
 def place_on_site(path):
-    """The inverse: of a file of the repository."""
+    """Return the inverse: the place on the site of a file of the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path == "README.md":
@@ -54,7 +54,7 @@ def place_on_site(path):
 
 
 def target_of(path, match):
-    """The file of the repository that a link in `path` leads to."""
+    """Return the file of the repository that a link in `path` leads to."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), match["target"]))
 
 
@@ -70,7 +70,7 @@ def title_of(path, files):
 
 
 def page_of(path):
-    """What a file from outside docs/ is as a page."""
+    """Return the page's Markdown for a file from outside docs/."""
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
         return text
@@ -79,7 +79,7 @@ def page_of(path):
 
 
 def on_files(files, config):
-    """Add a page for each file outside docs/ that a page leads to, and theirs."""
+    """Add a page for each file outside docs/ that a page links to, recursively."""
     known = {file.src_uri for file in files}
     todo = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     todo += [(path, None) for path in ALWAYS]
@@ -98,10 +98,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Mend links for the site, have Markdown inside <details> read, put the figures in."""
+    """Adapt links to the site, let Markdown inside <details> be read, insert the figures."""
     uri = page.file.src_uri
     if uri.startswith("benchmarks/"):
-        page.meta["hide"] = ["toc"]  # room for the tables
+        page.meta["hide"] = ["toc"]  # space for the tables
     here = place_in_repository(uri)
     pieces, end = [], 0
     for match in links(markdown):
@@ -120,6 +120,6 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Mark short code; let a picture lead to itself, which a phone can then enlarge."""
+    """Mark short code; let a picture link to itself, so that a phone can enlarge it."""
     html = _SHORT_CODE.sub(r'<code class="short">\1</code>', html)
     return _PICTURE.sub(r'<a href="\1">\g<0></a>', html)

@@ -30,73 +30,99 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    commands.add_parser("list", help="the loops that are installed, and all workloads")
+    commands.add_parser("list", help="list the installed loops and all workloads")
 
-    run = commands.add_parser("run", help="measure")
+    run = commands.add_parser("run", help="measure the workloads")
     run.add_argument(
         "--loops",
         default=",".join(loops.DEFAULT_LOOPS),
         metavar="A,B,...",
-        help="[label=]name or module:factory[@python][?NAME=VALUE]; `bench list` has the names "
-        "(default: %(default)s)",
+        help="loops to compare: [label=]name or module:factory[@python][?NAME=VALUE]; `bench list` "
+        "prints the names (default: %(default)s)",
     )
     run.add_argument(
         "--servers",
         default="",
         metavar="A,B,...",
-        help="those of the suite asgi (default: all that are installed)",
+        help="servers of the suite asgi (default: all installed ones)",
     )
     run.add_argument(
         "--suite",
         default=DEFAULT_SUITES,
-        help=f"{','.join(registry.SUITES)} or all (default: %(default)s)",
+        help=f"suites to run: {','.join(registry.SUITES)} or all (default: %(default)s)",
     )
     run.add_argument(
         "--only",
         default="",
         metavar="PATTERN,...",
-        help="only these workloads: names, globs or parts of names",
+        help="run only these workloads: names, globs or parts of names",
     )
     run.add_argument(
-        "--quick", action="store_true", help="core workloads, short windows, under five minutes"
+        "--quick",
+        action="store_true",
+        help="run only core workloads, with short windows, in under five minutes",
     )
-    run.add_argument("--core", action="store_true", help="core workloads, full windows")
-    run.add_argument("--rounds", type=int, help="times that servers are started (3; quick: 1)")
-    run.add_argument("--windows", type=int, help="measurements per round (5; quick: 3)")
-    run.add_argument("--seconds", type=float, help="length of a window (0.25; quick: 0.15)")
-    run.add_argument("--warmup", type=float, help="seconds before it (0.05; quick: 0.03)")
+    run.add_argument(
+        "--core", action="store_true", help="run only core workloads, with full windows"
+    )
+    run.add_argument(
+        "--rounds",
+        type=int,
+        help="number of rounds; servers restart in each (default: 3; quick: 1)",
+    )
+    run.add_argument(
+        "--windows", type=int, help="measurements per workload and round (default: 5; quick: 3)"
+    )
+    run.add_argument(
+        "--seconds",
+        type=float,
+        help="duration of a measurement in seconds (default: 0.25; quick: 0.15)",
+    )
+    run.add_argument(
+        "--warmup", type=float, help="seconds of load before each one (default: 0.05; quick: 0.03)"
+    )
     run.add_argument(
         "--time-limit",
         type=float,
         metavar="MINUTES",
-        help="start no round that would end later than this",
+        help="do not start a round that would exceed this time limit",
     )
-    run.add_argument("--reference", help="ratios are relative to this loop (uvloop, else asyncio)")
-    run.add_argument("--no-control", action="store_true", help="without the reference's twin")
-    run.add_argument("--control", metavar="LOOP", help="what takes the place of that twin")
-    run.add_argument("--no-floor", action="store_true", help="without the C server")
+    run.add_argument(
+        "--reference", help="loop that ratios are relative to (default: uvloop, or else asyncio)"
+    )
+    run.add_argument(
+        "--no-control", action="store_true", help="do not measure the reference a second time"
+    )
+    run.add_argument(
+        "--control", metavar="LOOP", help="loop to use as the control instead of the reference"
+    )
+    run.add_argument("--no-floor", action="store_true", help="do not measure the C server")
     run.add_argument("--server-core", type=int, metavar="CPU")
     run.add_argument("--client-core", type=int, metavar="CPU")
-    run.add_argument("--port", type=int, default=0, help="of the servers (any free one)")
+    run.add_argument(
+        "--port", type=int, default=0, help="port of the servers (default: a free one)"
+    )
     run.add_argument(
         "--peers",
         metavar="PYTHON",
         action="append",
         default=[],
-        help="an interpreter whose packages asgi and the seeds may use (repeatable)",
+        help="additional interpreter whose packages asgi and the seeds may use (repeatable)",
     )
-    run.add_argument("--json", metavar="FILE", help="where the results go (bench-TIME.json)")
+    run.add_argument(
+        "--json", metavar="FILE", help="write the results to this file (default: bench-TIME.json)"
+    )
 
-    rep = commands.add_parser("report", help="tables and pictures of a results file")
+    rep = commands.add_parser("report", help="print or write tables and pictures of a results file")
     rep.add_argument("file")
-    rep.add_argument("--md", metavar="FILE", help="write Markdown")
-    rep.add_argument("--html", metavar="FILE", help="write one HTML page")
+    rep.add_argument("--md", metavar="FILE", help="write a Markdown report")
+    rep.add_argument("--html", metavar="FILE", help="write the report as one HTML page")
     rep.add_argument("--png", metavar="DIR", help="draw pictures (needs matplotlib)")
 
     comp = commands.add_parser("compare", help="fail if B is slower than A beyond the noise")
     comp.add_argument("a")
     comp.add_argument("b")
-    comp.add_argument("--loop", default="mgloop", help="the loop to compare (%(default)s)")
+    comp.add_argument("--loop", default="mgloop", help="loop to compare (default: %(default)s)")
     return parser
 
 

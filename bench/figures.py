@@ -92,7 +92,7 @@ def text() -> str:
 def main() -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="into README")
+    parser.add_argument("--write", action="store_true", help="write the figures into README")
     try:
         figures = text()
         if not parser.parse_args().write:
@@ -100,7 +100,7 @@ def main() -> int:
             return 0
         readme, count = MARKS.subn(rf"\g<1>{figures}\g<2>", README.read_text())
         if count != 1:
-            raise BenchError(f"{README.name} has not one place for figures, but {count}")
+            raise BenchError(f"expected one place for figures in {README.name}, found {count}")
         README.write_text(readme)
     except BenchError as exc:
         print(exc, file=sys.stderr)

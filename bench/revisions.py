@@ -142,15 +142,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench.revisions",
         description="Fail when the working tree is slower than BASE at a core workload.",
     )
-    parser.add_argument("base", help="a revision that git knows")
+    parser.add_argument("base", help="revision to compare with")
     parser.add_argument("--suite", default="micro,echo,http,tls,scale")
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument(
-        "--observed", action="store_true", help="measure the working tree with timing, and with a"
-        " watchdog, too",
+        "--observed", action="store_true", help="also measure the working tree with timing and with a"
+        " watchdog",
     )  # fmt: skip
     parser.add_argument("--json", default="bench-compare.json", metavar="FILE")
     return parser

@@ -116,7 +116,7 @@ def make_tree(codename, mirror, components, wanted, name, *options):
         shutil.rmtree(tree, ignore_errors=True)
         if any(reason in line for line in lines for reason in ("Failed getting release", "nodev")):
             raise SkippedError(f"debootstrap says: {lines[-1]}")
-        raise SystemExit("\n".join([*lines[-10:], "debootstrap has failed"]))
+        raise SystemExit("\n".join([*lines[-10:], "debootstrap failed"]))
     subprocess.run(["chroot", tree, "useradd", "--create-home", ORDINARY], check=True)
     stamp.write_text(" ".join(wanted))
     print(f"made in {time.monotonic() - began:.0f} s", flush=True)
@@ -232,9 +232,9 @@ def serve():
         signal.alarm(0)
     # make itself ends by the signal too, as at a terminal.
     if "Event loop: mgloop.loop.Loop\n" not in said or "Stopped.\n" not in said:
-        raise SystemExit(f"make serve has failed (status {process.returncode})")
+        raise SystemExit(f"make serve failed (status {process.returncode})")
     if answer != {"message": "Hello, World!"} or any("Traceback" in line for line in said):
-        raise SystemExit("make serve has answered or ended otherwise than it should")
+        raise SystemExit("make serve gave an unexpected answer or did not end properly")
 
 
 def inside(pytest_args):

@@ -71,7 +71,7 @@ def processor(wheel):
     """Return the processor that a wheel is for, according to its name."""
     found = re.search(r"_(x86_64|aarch64)\.whl$", wheel.name)
     if not found:
-        raise SystemExit(f"trywheel: {wheel.name} is no wheel for {' or '.join(DEBIAN)}")
+        raise SystemExit(f"trywheel: {wheel.name} is not a wheel for {' or '.join(DEBIAN)}")
     return found[1]
 
 
@@ -141,10 +141,13 @@ def main():
         prog="trywheel", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("wheel", type=Path, nargs="?")
-    parser.add_argument("--release", help="Debian's code name, as bookworm; this machine's own")
+    parser.add_argument(
+        "--release",
+        help="code name of a Debian release, such as bookworm (default: this machine's)",
+    )
     parser.add_argument(
         "--pytest", default="-m 'not slow' --loops=mgloop -n auto --dist=loadfile",
-        help="arguments for pytest, instead of: %(default)s",
+        help="arguments for pytest (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--no-tests", dest="pytest", action="store_const", const=None)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

@@ -159,7 +159,7 @@ def normalised(sdist, date):
 
 
 def name_libc(wheel, platform):
-    """Change the C library's name in the modules of `wheel` to the name that the compilers of musl's
+    """Change the C library's name in the modules of `wheel` to the name that compilers of musl's
     own distributions write, and that auditwheel knows. musl also accepts zig's name."""
     with tempfile.TemporaryDirectory(prefix="mgloop-musl-") as folder:
         run(sys.executable, "-m", "wheel", "unpack", "--dest", folder, wheel)
@@ -270,13 +270,21 @@ def parse():
     )
     parser.add_argument(
         "--platform", action="append", choices=[platform.name for platform in PLATFORMS],
-        help="may be repeated; all if it is not given",
+        help="platform to build for (repeatable; default: all)",
     )  # fmt: skip
-    parser.add_argument("--python", action="append", help="its path; may be repeated")
+    parser.add_argument(
+        "--python",
+        action="append",
+        help="path of a Python to build for (repeatable; default: all Pythons found)",
+    )
     parser.add_argument("--sdist", type=Path, help="build from this source distribution")
-    parser.add_argument("--outdir", type=Path, default=DIST, help="dist/ if it is not given")
-    parser.add_argument("--sdist-only", action="store_true", help="build no wheel")
-    parser.add_argument("--list", action="store_true", help="say what would be built")
+    parser.add_argument(
+        "--outdir", type=Path, default=DIST, help="folder for the results (default: dist/)"
+    )
+    parser.add_argument(
+        "--sdist-only", action="store_true", help="build only the source distribution"
+    )
+    parser.add_argument("--list", action="store_true", help="print what would be built")
     return parser.parse_args()
 
 

@@ -61,7 +61,7 @@ def test_a_tree_is_of_the_release_and_processor_that_are_asked_for(trywheel, mon
 
 def test_what_is_no_wheel(trywheel, tmp_path):
     assert trywheel.processor(Path(WHEEL.format("aarch64"))) == "aarch64"
-    with pytest.raises(SystemExit, match="is no wheel for x86_64 or aarch64"):
+    with pytest.raises(SystemExit, match="is not a wheel for x86_64 or aarch64"):
         trywheel.processor(Path("mgloop-0.1.0.tar.gz"))
     result = run(tmp_path / "nothing.whl")
     assert result.returncode == 2

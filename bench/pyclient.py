@@ -132,7 +132,7 @@ class Client:
         """Return the result in the C client's format."""
         pid = [int(part) for part in self.args.pid.split(",")]
         self.run(self.args.warmup)
-        # Handshakes and first replies belong to the warm-up, however short that was meant to be.
+        # Handshakes and first replies belong to the warm-up, even if that exceeds its planned time.
         patience = time.perf_counter() + STALL
         while time.perf_counter() < patience and not all(c.served for c in self.connections):
             self.run(0.01)

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The load generator for everything that is not HTTP: one thread, edge-triggered epoll, no
- * allocation while it measures. A Python client would be the bottleneck of every benchmark here.
+ * The load generator for everything except HTTP: one thread, edge-triggered epoll, no allocation
+ * during a measurement. A Python client would be the bottleneck of every benchmark here.
  *
- * Each connection sends the request, waits for exactly the reply, and starts again; every reply is
- * compared with the bytes expected, so a server that is fast because it is wrong is counted as
- * errors. The server's CPU time is read here, at the first and the last instant of the measured
- * window, because a parent that did it would be late by its own scheduling.
+ * Each connection sends the request, waits for exactly the reply, and starts again. Every reply is
+ * compared with the expected bytes, so a server that is fast because it is wrong counts as errors.
+ * The server's CPU time is read here, at the first and the last instant of the measured window,
+ * because scheduling would delay a parent process that read it.
  *
  *   client --kind tcp|unix|udp|pipe|tls --mode pingpong|accept|send|recv
  *          --request FILE --reply FILE [--reply-repeat N] [--hello FILE]
  *          [--host A] [--port N] [--path P] [--fds READ,WRITE]
  *          [--conns N] [--idle N] [--warmup SECONDS] [--seconds SECONDS] --pid SERVER,...
  *
- *   pingpong  request, reply, request ... on connections that stay
+ *   pingpong  request, reply, request ... on persistent connections
  *   accept    connect, request, reply, close; then again
- *   send      one way to the server; after the window the server says how many bytes it got
+ *   send      one way to the server; after the window the server reports how many bytes it received
  *   recv      one request, then the server sends as fast as it can
  *
  * --hello is sent first, and answered by a head that ends in an empty line (a WebSocket's upgrade).
@@ -218,8 +218,8 @@ static void finished(struct conn *c) {
   start(c);
 }
 
-/* The whole of a small reply is compared; of a large one, whatever one recv() brought up to 4 KiB,
- * and every byte of its end, which keeps the generator ahead of the server it measures. */
+/* A small reply is compared completely. Of a large one only the data of one recv() up to 4 KiB and
+ * all bytes of its end are compared, so that the generator is faster than the server it measures. */
 static int matches(size_t at, const char *data, size_t len) {
   while (len > 0) {
     size_t off = at % reply_unit;
@@ -319,7 +319,7 @@ static void pump(struct conn *c) {
         finished(c);
         if (mode == ACCEPT) return;   /* a new descriptor: its first event starts it */
       } else if (reply_len > sizeof buffer) {
-        last_progress = now_ns();     /* one huge reply is not a stall */
+        last_progress = now_ns();     /* one very large reply is not a stall */
       }
     }
   }
@@ -343,7 +343,7 @@ static void resend_lost(void) {
   }
 }
 
-/* False: nothing moved for STALL_NS, or every connection is gone. */
+/* Return false if there was no progress for STALL_NS, or every connection is closed. */
 static int run_until(int64_t end) {
   int64_t swept = now_ns();
   for (;;) {
@@ -365,7 +365,7 @@ static int run_until(int64_t end) {
 
 static long rss_before, rss_idle;
 
-/* Of the server's processes together. */
+/* Return the CPU time of all of the server's processes. */
 static int64_t server_cpu_ns(void) {
   int64_t sum = 0;
   for (int i = 0; i < nservers; i++) sum += process_cpu_ns(server_pids[i]);
@@ -378,8 +378,8 @@ static long server_rss_kib(void) {
   return sum;
 }
 
-/* Opens the idle connections, and waits until the server has digested them: its CPU time stands
- * still. RSS is read on either side, after every active connection had its first reply. */
+/* Open the idle connections, and wait until the server has processed them, that is until its CPU
+ * time no longer grows. RSS is read before and after, once every active connection had a reply. */
 static void open_idle(void) {
   rss_before = server_rss_kib();
   for (int i = 0; i < nidle; i++) {
@@ -434,7 +434,7 @@ static void print_result(double wall, int64_t own, int64_t server, int64_t main_
   printf("}}\n");
 }
 
-/* Handshakes and first replies belong to the warm-up, however short that was meant to be. */
+/* Handshakes and first replies belong to the warm-up, even if that exceeds its planned time. */
 static int warm_up(void) {
   last_progress = now_ns();
   int going = run_until(last_progress + (int64_t) (warmup_s * 1e9));
@@ -467,7 +467,7 @@ static void measure(void) {
   print_result(wall, own, server, main_task);
 }
 
-/* The numbers of a list with commas, at most *max* of them; how many there were. */
+/* Parse a comma-separated list of at most *max* numbers; return their count. */
 static int numbers(const char *list, int *found, int max) {
   int n = 0;
   while (n < max && *list != '\0') {

@@ -30,7 +30,7 @@ struct conn {
   int out_fd;        /* differs from fd for a pair of pipes only */
   size_t got;        /* bytes of the current request seen, or the number of CR LF CR LF matched */
   uint64_t total;    /* sink: bytes received */
-  char *pending;     /* what send() would not take */
+  char *pending;     /* data that send() did not accept */
   size_t pending_len, pending_off;
   int writing;
 };
@@ -45,7 +45,7 @@ static char buffer[256 * 1024];
 static void want(struct conn *c, int writing) {
   if (c->writing == writing || c->fd != c->out_fd) return;
   c->writing = writing;
-  /* While output is stuck nothing more is read: a floor without back-pressure would not be one. */
+  /* Read nothing while output is blocked, because every real server needs back-pressure. */
   struct epoll_event ev = {.events = writing ? EPOLLOUT : EPOLLIN, .data.ptr = c};
   epoll_ctl(epfd, EPOLL_CTL_MOD, c->fd, &ev);
 }
@@ -60,7 +60,7 @@ static ssize_t put(struct conn *c, const char *data, size_t len) {
   return c->fd == c->out_fd ? send(c->fd, data, len, MSG_NOSIGNAL) : write(c->out_fd, data, len);
 }
 
-/* False: the peer is gone. */
+/* Return false if the peer has closed the connection. */
 static int push(struct conn *c, const char *data, size_t len) {
   while (len > 0 && c->pending_len == 0) {
     ssize_t n = put(c, data, len);

@@ -72,7 +72,7 @@ static bool fails_here(int which) {
     return fails(which, -1);
 }
 
-/* Allocations are needed before dlsym() works; glibc has them under a second name. */
+/* Allocations are needed before dlsym() works; glibc also exports them under other names. */
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_malloc(size_t size);
 void *__libc_realloc(void *old, size_t size);

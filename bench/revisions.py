@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument(
-        "--observed", action="store_true", help="also measure the tree with timing and with a watchdog",
+        "--observed", action="store_true", help="also measure with timing, and with a watchdog",
     )  # fmt: skip
     parser.add_argument("--json", default="bench-compare.json", metavar="FILE")
     return parser

@@ -219,7 +219,7 @@ static void finished(struct conn *c) {
 }
 
 /* A small reply is compared completely. Of a large one only the data of one recv() up to 4 KiB and
- * all bytes of its end are compared, so that the generator is faster than the server it measures. */
+ * all bytes of its end are compared, so that the generator stays faster than the server. */
 static int matches(size_t at, const char *data, size_t len) {
   while (len > 0) {
     size_t off = at % reply_unit;
@@ -343,7 +343,7 @@ static void resend_lost(void) {
   }
 }
 
-/* Return false if there was no progress for STALL_NS, or every connection is closed. */
+/* Return false if nothing progressed for STALL_NS, or if every connection is closed. */
 static int run_until(int64_t end) {
   int64_t swept = now_ns();
   for (;;) {

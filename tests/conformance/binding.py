@@ -108,7 +108,7 @@ def _check_swap(stand_in: type, counts: Counts) -> None:
 
 
 def swap_for_module(module_name: str, fake_clock: bool) -> None:
-    """Replace what only one test module needs. With *fake_clock* keep its ``new_test_loop``."""
+    """Replace the parts of one test module. With *fake_clock* keep its ``new_test_loop``."""
     if module_name == "test_runners":
         _swap_runners()
     elif module_name == "test_pep492":

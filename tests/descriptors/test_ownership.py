@@ -450,7 +450,7 @@ async def test_a_stream_and_a_datagram_transport(loop, loop_kind, order, started
 
 @on_loop
 async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
-    """add_reader(), add_writer() and the sock_* methods refuse from the same moment."""
+    """add_reader(), add_writer() and their removals refuse from the same moment."""
     ours, _, connect, protocol = twice
     first = protocol(loop)
     outcomes = []

@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import json
 
-#: Notes, by name, about requests whose clients have gone: GET /notes/NAME waits for a note.
+#: Name -> note about a request whose client has disconnected: GET /notes/NAME waits for it.
 NOTES = {}
 
 

@@ -160,7 +160,7 @@ class TestLives:
     """One number, many sockets: the state of an old socket must not apply to a new one."""
 
     def test_closed_after_a_wait_and_used_again(self, loop, run):
-        """The kernel forgets the registration with close(); the loop must not rely on its own."""
+        """close() ends the kernel's registration; the loop must not rely on its own record."""
 
         async def main():
             numbers = set()

@@ -247,7 +247,7 @@ class TestTransportSocket:
     def test_shutdown_below_tls_in_a_callback(
         self, loop, server_ssl_context, client_ssl_context, bare, size
     ):
-        """Data that data_received() of a TLS connection has written must have been sent by then."""
+        """Data written by data_received() of a TLS connection must leave the TLS layer before."""
 
         class Answering(support.RecordingProtocol):
             def data_received(self, data):

@@ -46,8 +46,9 @@ def pytest_configure(config):
         give_temporary_folder(config)
 
 
-# The suite has a temporary folder of its own, which has to be empty at the end. pytest's own folders,
-# which outlive it on purpose, are elsewhere. The workers of pytest-xdist inherit the environment.
+# The suite has a temporary folder of its own, which has to be empty at the end. pytest's own
+# folders, which outlive it on purpose, are elsewhere. The workers of pytest-xdist inherit the
+# environment.
 temporary_folder = pytest.StashKey[Path]()
 
 

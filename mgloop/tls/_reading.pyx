@@ -12,8 +12,8 @@ BufferedProtocol, and the application has not paused reading. Otherwise the ciph
 the incoming BIO, and is decrypted into bytes or into the buffer of a BufferedProtocol.
 
 SystemExit and KeyboardInterrupt of a callback end run_forever(). The functions here that catch them
-call again(), which continues when the loop runs again. The engine's flags `carry` and `ended` say
-what is left to be done.
+call again(), which continues when the loop runs again. Until then the engine keeps the rest, in its
+flags `carry` and `ended`, and in its BIO.
 """
 
 cimport cython

@@ -56,8 +56,8 @@ cdef class SSLTransport:
     def get_extra_info(self, name, default=None):
         """Return the value of *name*, or *default* if it is unknown.
 
-        The names are sslcontext, after the handshake also ssl_object, peercert, cipher and
-        compression, and those of the transport below.
+        The names are sslcontext, after the handshake also ssl_object, peercert, cipher, compression
+        and tls_engine, and those of the transport below.
         """
         return self._ssl_protocol._get_extra_info(name, default)
 

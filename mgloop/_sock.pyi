@@ -8,7 +8,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 
 from ._interest import FdCore, Waiter
 
-# What sock_recv() and its like return.
+# The awaitable that sock_recv(), sock_recv_into(), sock_sendall() and sock_connect() return.
 @final
 class SockCall(Waiter):
     @property

@@ -279,14 +279,14 @@ cdef class Connection(Channel):
     def resume_writing(self):
         """Let send() continue, because the client reads again."""
         self.paused_writing = False
-        if self.state != MGL_GONE:      # after close() the time-out runs until the last byte is sent
+        if self.state != MGL_GONE:      # after close() the timeout runs until the last byte is sent
             mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
         if self.ahead is not None and self.state == MGL_READS_HEAD:
             self.schedule_go_on()
 
     cdef int watch_writing(self) except -1:
-        """Start the time-out within which the client must acknowledge some of the data written."""
+        """Start the timeout within which the client must acknowledge some of the data written."""
         if self.state == MGL_LINGERS:
             return 0    # its own deadline checks the progress already
         self.unsent = _peer.waiting(self.transport)
@@ -375,7 +375,7 @@ cdef class Connection(Channel):
         """Set the deadline for the next data of the body.
 
         Chunk extensions and trailers do not extend this deadline, because a client could send them
-        one byte at a time for ever. They have the time-out of a head.
+        one byte at a time forever. They have the timeout of a head.
         """
         if self.payload != self.payload_timed:
             self.payload_timed = self.payload
@@ -965,9 +965,10 @@ cdef class Connection(Channel):
         """End the connection after the last response.
 
         A close() makes the kernel send a reset if received data has not been read, or if data
-        arrives after it. The reset can overtake the response. So if the client may still send
-        (`more_comes`), has sent data that is unread, or has not received the whole response, only
-        the sending side is closed, and the connection lingers in MGL_LINGERS.
+        arrives after it. The reset can overtake the response. So only the sending side is closed,
+        and the connection lingers in MGL_LINGERS, if the client has sent data that is unread, or may
+        still send: if `more_comes` is true, or while it is receiving the response. A transport that
+        cannot close its sending side, as over TLS, is closed.
         """
         self.ahead = None
         if self.over_tls or not self.transport.can_write_eof() or not (
@@ -982,9 +983,9 @@ cdef class Connection(Channel):
         return self.watch_end() if self.site.closing else self.watch_rest(MGL_LINGER)
 
     cdef int close_transport(self) except -1:
-        """Close the transport, with a time-out.
+        """Close the transport, with a timeout.
 
-        The transport's close() would wait for ever for a client that reads nothing, and over TLS for
+        The transport's close() would wait forever for a client that reads nothing, and over TLS for
         one that does not answer close_notify.
         """
         self.enter(MGL_ON_LOSS)
@@ -1092,7 +1093,7 @@ cdef class Connection(Channel):
         """
         cdef Py_ssize_t before = self.unsent
         if self.paused_writing:
-            return self.set_deadline(MGL_TAIL)      # the write time-out decides
+            return self.set_deadline(MGL_TAIL)      # the write timeout decides
         if self.still_taken(MGL_TAIL):
             return 0
         if self.unsent > 0:

@@ -431,8 +431,8 @@ cdef class Request:
         if self.disconnected and self.state != MGL_COMPLETE:
             return self.discard()
         self.check_state(what, kind)
-        # From here on code of the application may run and change the message. So take references of
-        # our own first.
+        # The code below may run Python code of the application, which may change the message. So
+        # turn the borrowed references into owned ones first.
         if what == MGL_BODY_PIECE:
             first = None if fields.body is NULL else <object>fields.body
             second = False if fields.more_body is NULL else <object>fields.more_body
@@ -458,7 +458,7 @@ cdef class Request:
         the code that follows its response.  Each send() waits for one iteration of the loop: code
         that waits for http.disconnect runs then, and can cancel the task that sends.  After UNHEARD
         messages send() raises ClientDisconnected, because an application that never stops sending
-        would occupy the loop for ever.
+        would occupy the loop forever.
         """
         if self.unheard >= UNHEARD:
             log.debug("send() raises: %d messages have followed the client's disconnect.", UNHEARD)

@@ -268,7 +268,7 @@ cdef class Site:
         self.loop.call_soon(callback, context=self.context.copy())
         return 0
 
-    # ------------------------------------------------------------------ time-outs ----
+    # ------------------------------------------------------------------- timeouts ----
 
     cdef int ring_by(self, double when) except -1:
         if self.alarm is not None:

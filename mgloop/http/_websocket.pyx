@@ -660,7 +660,7 @@ cdef class WebSocket:
         return 0
 
     def on_ping_timer(self):
-        if self.writing_paused:         # the write time-out decides
+        if self.writing_paused:         # the write timeout decides
             self.schedule_ping()
             return
         self.pings += 1
@@ -686,7 +686,7 @@ cdef class WebSocket:
         self.state = WS_CLOSED
         self.write(close_frame(1011, "keepalive ping timeout"))
         self.end_messages(1011, "keepalive ping timeout")
-        # A peer that does not answer pings may not read either, so closing has a time-out.
+        # A peer that does not answer pings may not read either, so closing has a timeout.
         self.finish_transport()
 
     cdef int on_pong(self) except -1:

@@ -6,7 +6,8 @@ headers that all responses have, the pool of buffers for responses, and the time
 the set of connections and requests that a shutdown has to wait for.
 
 The module is native because each request passes through it.  A site belongs to the thread of its
-loop.  Each loop of a process has a site of its own.
+loop, and each loop of a process has a site of its own.  The server and the connections keep it
+alive.
 """
 
 cimport cython
@@ -79,7 +80,7 @@ cdef bytes header_line(bytes name, bytes value):
 cdef double HANDSHAKE = 60.0
 
 # The timeouts of peers during a shutdown, in seconds. Shorter ones of the configuration stay.
-# docs/serve-deploying.md shows them in its time-line. Any sequence of them takes less than 3 seconds.
+# docs/serve-deploying.md shows them in its timeline. Any sequence of them takes less than 3 seconds.
 cdef double LAST_HANDSHAKE = 1.0
 cdef double LAST_HEAD = 0.5     # for the first request after a late handshake
 cdef double LAST_BODY = 1.0     # between two pieces of a request's body
@@ -111,7 +112,7 @@ cdef class Member:
         return 0
 
     cdef int restart_deadlines(self) except -1:
-        """Set all deadlines that are set again, from now, because the timeouts have become shorter."""
+        """Restart all deadlines that are set, because the timeouts have become shorter."""
         return 0
 
     def begin_shutdown(self):
@@ -121,7 +122,9 @@ cdef class Member:
         """End immediately."""
 
 
-@cython.no_gc   # not cleared before it is deallocated; the site does not refer to it
+# The garbage collector would clear `site` before __dealloc__(), which needs it. A Handshake is not in
+# a reference cycle, because the site does not hold a reference to it.
+@cython.no_gc
 cdef class Handshake:
     def __cinit__(self, Site site not None):
         cdef mgl_deadline *ring = &site.handshakes_end

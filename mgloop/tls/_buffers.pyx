@@ -7,9 +7,9 @@ one record, and for ciphertext to send. A loop has one of each, while asyncio.ss
 per connection. The module is native because the engine uses the buffers as plain memory.
 
 The buffers are used on the thread of the loop, and are free between two callbacks. A connection
-takes the received ciphertext out before anything else runs. It holds the record and the ciphertext
-to send only during a callback of the application or in writelines(). A connection that finds the
-last one in use writes its ciphertext into the memory BIO of its own OpenSSL session.
+takes the received ciphertext out before anything else runs. It holds the other two buffers only
+during a write, or during a callback of the application. While another connection holds the buffer
+for ciphertext to send, OpenSSL writes into the memory BIO of the connection's own session.
 
 The loop holds a reference, and so does each connection for its lifetime. A transport below that is
 not native asks for memory by get_buffer(). A connection over such a transport has a buffer of its

@@ -8,10 +8,11 @@ connection is created, and checks the following:
 
 * The functions come from the libraries that `_ssl` itself has loaded, and no other library
   interposes them. The library identifies itself as OpenSSL, in a known version.
-* An `_ssl._SSLSocket` is an array of machine words. Exactly one of them is the address of an object
-  that contains the address of the library's own method table (of clients or of servers). It is the
-  same word in a client and in a server. A system call reads the memory at each such address,
-  because it fails with EFAULT for an invalid one, where an access would crash the process.
+* The memory of an `_ssl._SSLSocket` is read as an array of machine words. Exactly one word is the
+  address of an object that contains the address of the library's own method table (of clients or of
+  servers). It is the same word in a client and in a server. A system call reads the memory at each
+  possible address, because it fails with EFAULT for an invalid one, while a direct access would
+  crash the process.
 * The functions are called with that object, and report the same side (client or server) and the
   same amount of data in its BIOs as the `ssl` module does for the same session.
 

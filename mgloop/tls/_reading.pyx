@@ -4,7 +4,7 @@
 
 The semantics are those of asyncio.sslproto, including its limits and its use of get_buffer() and
 eof_received(). The module is native because it runs per packet, on the thread of the loop.
-SSLProtocol describes the lifetime.
+_protocol.pyx describes the lifetime.
 
 Data is delivered in one of three ways. The usual one decrypts it directly from the buffer of
 received ciphertext: if no earlier data is left, the application's protocol is not a

@@ -11,8 +11,8 @@
     LoopBuffers (_buffers)       memory that the connections of a loop share
 
 The tables in _states.pxd define which states follow which, and the reaction to each event in each
-state. The parts are base classes of one object, because they call each other per packet: such a
-call is one through a C pointer, without a Python object.
+state. The parts are base classes of one object, because they call each other per packet. Such a
+call goes through a C pointer and needs no Python object.
 
 Besides the state there are flags. Each has one owner, and all combinations can occur:
 
@@ -27,9 +27,9 @@ Besides the state there are flags. Each has one owner, and all combinations can 
 
 The module is native because its methods run per packet, on the thread of the loop. Python code can
 call any method at any time: before __init__(), which creates the engine, or from a finalizer after
-the garbage collector has cleared the object. So all these classes are compiled with nonecheck: a
-use of an attribute whose value is None raises AttributeError instead of crashing. That costs one
-comparison with a constant. SSLProtocol describes the lifetime.
+the garbage collector has cleared the object. So all these classes are compiled with nonecheck. An
+access through an attribute that holds None then raises AttributeError instead of crashing, and
+costs one comparison with a constant. _protocol.pyx describes the lifetime.
 """
 
 cimport cython

@@ -3,7 +3,7 @@
 """The write side of a TLS connection: from the application to ciphertext.
 
 The semantics are those of asyncio.sslproto, including its limits and pause_writing(). The module is
-native because it runs per write, on the thread of the loop. SSLProtocol describes the lifetime.
+native because it runs per write, on the thread of the loop. _protocol.pyx describes the lifetime.
 
 It differs from asyncio.sslproto in two points, for speed and memory:
 

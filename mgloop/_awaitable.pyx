@@ -88,7 +88,7 @@ cdef int send_slot(PyObject *self, PyObject *_value, PyObject **result) except -
 
 
 cdef PyObject *next_slot(PyObject *self) except? NULL:
-    """Implement tp_iternext for CPython 3.12 and later: NULL without an exception stands for None."""
+    """Implement tp_iternext of CPython 3.12 and later: NULL without an exception means None."""
     cdef bint returned = False
     cdef object out = (<Awaitable>self).step(&returned)
     if not returned:

@@ -40,8 +40,8 @@ cdef extern from *:
     #include <poll.h>
     #include <sys/socket.h>
 
-    /* Return the state of a connect() on this descriptor: 0 if it is connected, EINPROGRESS if it is
-     * still in progress, or another errno if it has failed. */
+    /* Return the state of a connect() on this descriptor: 0 if it is connected, EINPROGRESS if
+     * it is still in progress, or another errno if it has failed. */
     static int connect_outcome(int fd) {
         struct pollfd asked = {.fd = fd, .events = POLLOUT};
         int error = 0;
@@ -396,7 +396,10 @@ cdef class SockCore(FdCore):
         return new_call(self, RECV, sock, n)
 
     def sock_recv_into(self, sock, buf):
-        """Receive into a writable buffer and return the number of bytes, as asyncio.loop.sock_recv_into()."""
+        """Receive into a writable buffer and return the number of bytes.
+
+        The semantics are those of asyncio.loop.sock_recv_into().
+        """
         if has_own(sock, "recv_into"):
             return _stdlib.SelectorLoop.sock_recv_into(self, sock, buf)
         return new_call(self, RECV_INTO, sock, buf)

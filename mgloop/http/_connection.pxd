@@ -15,9 +15,9 @@ cdef extern from *:
     enum {
         MGL_READS_HEAD,     /* between requests, or in the middle of a head */
         MGL_READS_BODY,     /* the application has the request; its body is still arriving */
-        MGL_HAS_REQUEST,    /* the request is complete; later data waits for the end of the response */
-        MGL_DISCARDS,       /* the response was complete before the request: ignore the rest of it */
-        MGL_LINGERS,        /* the last response has been sent; the client may still be reading it */
+        MGL_HAS_REQUEST,    /* the request is complete; later data waits for the response's end */
+        MGL_DISCARDS,       /* the response was complete before the request: ignore its rest */
+        MGL_LINGERS,        /* the last response has been sent; the client may still read it */
         MGL_GONE,           /* closed, or handed over to a WebSocket */
         MGL_CONNECTION_STATES
     };
@@ -70,12 +70,12 @@ cdef class Connection(Channel):
     cdef int state
     cdef Request request                # the one whose response is not complete, or None
     cdef Request unbegun                # a request whose head has just been read, or None
-    cdef object ahead                   # pipelined data that is not parsed yet (see gather()), or None
+    cdef object ahead                   # pipelined data, not parsed yet (see gather()), or None
     cdef bint feeding                   # inside feed()
     cdef bint go_on_due                 # _go_on() is scheduled
     cdef bint paused_reading
     cdef bint over_tls
-    cdef object failure                 # (status, reason) of an error in a callback of the parser, or None
+    cdef object failure                 # (status, reason) of an error in a callback, or None
 
     # The part of the head that has been read. `at` and `at_len` are the present token (the target,
     # or the name or the value of a header) inside the data that is being parsed. If the data ends
@@ -86,7 +86,7 @@ cdef class Connection(Channel):
     cdef Py_ssize_t piece_len           # bytes of the token, in `carry` and at `at`
     cdef const char *origin             # the first byte of the data that is being parsed
     cdef Py_ssize_t offset              # bytes between the end of the method and `origin`
-    cdef Py_ssize_t target_end          # bytes between the end of the method and the end of the target
+    cdef Py_ssize_t target_end          # bytes between the ends of the method and of the target
     cdef int blank                      # bytes read of the empty line that may precede a request
     cdef str method                     # None until it has been read
     cdef bytes name                     # the name of the header whose value is being read
@@ -96,18 +96,18 @@ cdef class Connection(Channel):
     cdef int hosts, types               # the number of Host and of Content-Type headers in the head
     cdef bint in_head                   # a head has begun, and has not ended
     cdef bint expects_continue
-    cdef bytes coding                   # the value of Transfer-Encoding, unless it is just "chunked"; else None
+    cdef bytes coding                   # Transfer-Encoding, unless it is just "chunked", or None
     cdef bint wants_websocket
     cdef bint timed                     # the deadline is for a head, or for the framing of a body
-    cdef Py_ssize_t unsent              # bytes that the client had not acknowledged at the last check
-    cdef double progress_at             # mgl_coarse_time() when the client last acknowledged some of them
+    cdef Py_ssize_t unsent              # bytes that were unacknowledged at the last check
+    cdef double progress_at             # mgl_coarse_time() of the last acknowledgement
     cdef Py_ssize_t extension_len       # bytes of extensions in the present chunk
     cdef bint at_chunk                  # the first line of a chunk comes next
     cdef bint last_chunk                # the present chunk is the last one (its size is 0)
-    cdef object chunk_line              # the beginning of a chunk's first line (see gather()), or None
+    cdef object chunk_line              # beginning of a chunk's first line (see gather()), or None
     cdef Py_ssize_t discarded           # bytes of body received after the end of the response
     cdef Py_ssize_t payload             # bytes of body received
-    cdef Py_ssize_t payload_timed       # `payload` when the body's deadline was last set; -1 at the beginning
+    cdef Py_ssize_t payload_timed       # `payload` when the deadline was last set; -1 at first
     cdef Py_ssize_t extensions_len      # bytes of extensions in all chunks of the message
 
     # About the peer, for the scopes.
@@ -116,9 +116,9 @@ cdef class Connection(Channel):
     cdef public bint unnamed            # a PROXY header does not name the client
     cdef dict tls                       # ASGI's extension, or None
     cdef object client                  # the scope's value for "client"
-    cdef dict common_scope              # a scope with all keys, which is copied for each request, or None
+    cdef dict common_scope              # a scope with all keys, copied for each request, or None
     cdef bint trusted                   # the peer is a proxy whose forwarding headers are believed
-    cdef bint forwarded                 # the head has a forwarding header (Forwarded, X-Forwarded-*)
+    cdef bint forwarded                 # the head has Forwarded or an X-Forwarded-* header
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1

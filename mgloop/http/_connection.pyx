@@ -49,11 +49,11 @@ cdef extern from "Python.h":
 
 cdef enum:
     AHEAD = 64 << 10            # bytes of pipelined requests at which reading pauses
-    DISCARD = 1 << 20           # most bytes of a body that are discarded after its response is complete
+    DISCARD = 1 << 20           # most bytes of a body that are discarded after its response
     MOST_CODINGS = 16           # most transfer codings of one message
     EXTENSIONS = 4096           # most bytes of extensions of one chunk
-    MAX_REQUESTS = 64           # most requests of one connection that start before others are served
-    ALL_EXTENSIONS = 16 << 10   # most bytes of extensions of one message, in excess of its body's size
+    MAX_REQUESTS = 64           # most requests of one connection before others are served
+    ALL_EXTENSIONS = 16 << 10   # most bytes of extensions of one message, beyond its body's size
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -475,10 +475,10 @@ cdef class Connection(Channel):
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
         """Read the method and the space after it.
 
-        llhttp accepts only the methods of a list, and treats only CONNECT in a special way. So it is
-        given POST in place of every other method, and all methods reach the application. CONNECT is
-        rejected, because an application cannot open a tunnel, but would seem to have opened one if
-        it responded with 200.
+        llhttp accepts only the methods of a list, and treats only CONNECT in a special way. So it
+        is given POST in place of every other method, and all methods reach the application. CONNECT
+        is rejected, because an application cannot open a tunnel, but would seem to have opened one
+        if it responded with 200.
         """
         cdef Py_ssize_t start, i = 0
         cdef bytes token
@@ -597,7 +597,7 @@ cdef class Connection(Channel):
             value = value.rstrip(b" \t")    # llhttp removes leading blanks only
         if PyBytes_GET_SIZE(name) + 4 + n > self.site.limit_field:
             return self.fail(431, "a header is too large")
-        if not self.in_head:    # a trailer, which is dropped: ASGI cannot express those of a request
+        if not self.in_head:    # a trailer, which is dropped: ASGI cannot express it
             return self.fail(400, "a trailer of the framing") if name in NO_TRAILERS else 0
         self.headers.append((name, value))
         if len(self.headers) > self.site.limit_headers:
@@ -752,7 +752,10 @@ cdef class Connection(Channel):
         return scope
 
     cdef bint split_target(self, dict scope) except -1:
-        """Store the path and the query of the request's target in `scope`; return False after fail()."""
+        """Store the path and the query of the request's target in `scope`.
+
+        Return False after fail().
+        """
         cdef bytes url = self.url
         cdef const char *start = PyBytes_AS_STRING(url)
         cdef const char *end = start + PyBytes_GET_SIZE(url)
@@ -804,8 +807,8 @@ cdef class Connection(Channel):
     cdef int replace_host(self, bytes host) except -1:
         """Replace the value of Host with the host of a target in absolute form.
 
-        RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them and
-        an application that uses the other disagree about the host.
+        RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them
+        and an application that uses the other disagree about the host.
         """
         others = [each for each in self.headers if each[0] != b"host"]
         self.headers = [(b"host", host), *others]
@@ -966,7 +969,7 @@ cdef class Connection(Channel):
 
         A close() makes the kernel send a reset if received data has not been read, or if data
         arrives after it. The reset can overtake the response. So only the sending side is closed,
-        and the connection lingers in MGL_LINGERS, if the client has sent data that is unread, or may
+        and the connection lingers in MGL_LINGERS, if the client has sent data that is unread or may
         still send: if `more_comes` is true, or while it is receiving the response. A transport that
         cannot close its sending side, as over TLS, is closed.
         """
@@ -1088,8 +1091,8 @@ cdef class Connection(Channel):
     cdef int idle_for_long(self) except -1:
         """Close the connection after its keep-alive time, unless it has not been idle for so long.
 
-        A client that is still receiving the last response is not idle. One that has received the end
-        of it since the last check gets the keep-alive time again.
+        A client that is still receiving the last response is not idle. One that has received the
+        end of it since the last check gets the keep-alive time again.
         """
         cdef Py_ssize_t before = self.unsent
         if self.paused_writing:

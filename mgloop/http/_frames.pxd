@@ -44,8 +44,8 @@ cdef extern from *:
 
 
 cdef class FrameReader:
-    # The result of advance(). `payload`: the bytes of a message or of a control frame, or the str of
-    # a text message. `code` and `reason`: those of a close frame or of a failure.
+    # The result of advance(). `payload`: the bytes of a message or of a control frame, or the str
+    # of a text message. `code` and `reason`: those of a close frame or of a failure.
     cdef readonly object payload
     cdef readonly int code
     cdef readonly str reason
@@ -66,7 +66,7 @@ cdef class FrameReader:
     cdef bint fin
     cdef Py_ssize_t missing         # bytes of its payload that are still to come
     cdef Py_ssize_t seen            # bytes of its payload that have been read
-    cdef unsigned char control[125] # the payload of a control frame
+    cdef unsigned char control[125]  # the payload of a control frame
 
     # The message that is being read. The buffer is used unless a message arrives in one part.
     cdef int kind                   # WS_TEXT or WS_BINARY; WS_CONTINUATION between messages

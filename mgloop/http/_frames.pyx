@@ -395,8 +395,8 @@ cdef class FrameReader:
             if not self.decompressor.eof:
                 break
             # The data has a block that is marked as the last one. RFC 7692 allows that, and allows
-            # further blocks after it. But zlib copies all data after such a block, so a message that
-            # consists of such blocks takes quadratic time. So the number of them is limited.
+            # further blocks after it. But zlib copies all data after such a block, so a message
+            # that consists of such blocks takes quadratic time. So the number of them is limited.
             data = self.decompressor.unused_data
             self.decompressor = None
             self.streams_ended += 1
@@ -503,7 +503,7 @@ cdef class FrameReader:
 
 
 cdef inline int put_header(unsigned char *out, int first, Py_ssize_t size) noexcept:
-    """Write the header of an unmasked frame of `size` bytes; return its length, at most 10 bytes."""
+    """Write the header of an unmasked frame of `size` bytes; return its length, at most 10."""
     cdef int i
     out[0] = first
     if size < 126:
@@ -543,7 +543,10 @@ cdef class FrameWriter:
         self.takeover = takeover
 
     cpdef list message(self, object data):
-        """Create a frame of `data`, a str or any buffer; return the bytes objects to write in order."""
+        """Create a frame of `data`, a str or any buffer.
+
+        Return a list of the bytes objects to write, in order.
+        """
         cdef Py_buffer view
         cdef unsigned char header[10]
         cdef Py_ssize_t length

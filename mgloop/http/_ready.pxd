@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Declare the primitives of waiting that _ready.pyx explains, and a check for broken connections."""
+"""Declare the primitives of waiting of _ready.pyx, and a check for broken connections."""
 
 from mgloop._awaitable cimport Awaitable
 

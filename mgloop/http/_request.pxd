@@ -109,10 +109,10 @@ cdef class Request:
     cdef bint keep_alive                # the client asks for a persistent connection
     cdef bint expects_continue          # the client waits for 100 Continue, which has not been sent
     cdef bint received                  # the whole body has arrived
-    cdef bint told                      # the application has received the message that ends the body
+    cdef bint told                      # the application has received the end of the body
     cdef readonly bint disconnected     # the client is gone, as far as the application is concerned
     cdef int unheard                    # messages that send() has discarded after the disconnect
-    cdef object body                    # the body that receive() has not returned (see gather()), or None
+    cdef object body                    # body not yet returned by receive() (see gather()), or None
     cdef Py_ssize_t body_len            # bytes in `body`
     cdef Py_ssize_t body_total          # bytes of body received
     cdef Waiters reading                # receive() calls that wait, or None
@@ -122,19 +122,19 @@ cdef class Request:
     cdef int status
     cdef bint chunked
     cdef bint has_length
-    cdef bint no_body                   # HEAD, 204 or 304: no body is sent, even if the application sends one
+    cdef bint no_body                   # HEAD, 204 or 304: a body of the application is not sent
     cdef bint close_after               # the connection ends after this response
     cdef bint has_date                  # the application has sent a Date header
     cdef bint has_server                # the application has sent a Server header
     cdef bint trailers                  # the application has announced trailers
     cdef bint in_file                   # a file is being sent
-    cdef public object patience         # files' asyncio.Timeout while a file is being sent, else None
-    cdef long long length               # bytes of the announced Content-Length that are not sent yet
+    cdef public object patience         # the asyncio.Timeout of a file that is being sent, or None
+    cdef long long length               # bytes of the Content-Length that are not sent yet
     cdef long long sent                 # bytes of body sent
     cdef unsigned int pieces            # send() calls counted by is_leaving()
-    cdef int64_t began                  # mgl_clock_ns() at the start of the request, for the access log
+    cdef int64_t began                  # mgl_clock_ns() at the start, for the access log
     cdef bint noted                     # the access log has been called
-    cdef mgl_outgoing *out              # bytes of the response that the transport does not have yet, or NULL
+    cdef mgl_outgoing *out              # bytes that the transport does not have yet, or NULL
     cdef bint writing                   # the transport's write() is running
 
     cdef int begin(self) except -1

@@ -112,7 +112,9 @@ cdef struct Fields:
 
 
 cdef bint read_fields(dict message, Fields *fields) noexcept:
-    """Read the fields of a message in one pass over its keys, which is faster than a lookup per field.
+    """Read the fields of a message in one pass over its keys.
+
+    That is faster than a lookup for each field.
 
     Return False if a key is not one of the known string objects: it is unknown, or it is an equal
     string in another object.
@@ -405,8 +407,8 @@ cdef class Request:
     def send_message(self, message):
         """Process one message of the application and return an awaitable, as ASGI's send().
 
-        Raise RuntimeError for a message that is not allowed in the present state, or that is invalid,
-        and ClientDisconnected (an OSError) if the response has been cut off.
+        Raise RuntimeError for a message that is invalid or not allowed in the present state, and
+        ClientDisconnected (an OSError) if the response has been cut off.
         """
         cdef Fields fields
         cdef dict known
@@ -525,9 +527,10 @@ cdef class Request:
         return self.out
 
     cdef bytes common_lines(self):
-        """Return the header lines that all responses of the site have, or None if the head has ended.
+        """Return the header lines that all responses of the site have.
 
-        Date and Server are left out if the application has sent its own. May run Python code.
+        Date and Server are left out if the application has sent its own. Return None if the head
+        has ended. May run Python code.
         """
         cdef bytes common
         if self.state != MGL_HELD:
@@ -581,7 +584,7 @@ cdef class Request:
         return 0
 
     cdef int write_piece(self, bytes data, bint more) except -1:
-        """Write a part of the body with its framing; complete the response unless `more` is true."""
+        """Write a part of the body with its framing; complete the response unless `more`."""
         cdef mgl_outgoing *out
         cdef bytes common = self.common_lines()
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
@@ -611,7 +614,7 @@ cdef class Request:
                 if self.chunked:
                     mgl_put(out, b"\r\n", 2)
                 return self.complete()
-            self.state = MGL_TRAILERS   # trailers are accepted even if the framing cannot carry them
+            self.state = MGL_TRAILERS   # trailers are accepted even if they cannot be sent
         if out.len >= FLUSH_AT:
             self.flush()
         elif not self.stepping:
@@ -684,7 +687,7 @@ cdef class Request:
         return True
 
     def end_file(self, Py_ssize_t count, bint more):
-        """Write everything that follows a file of `count` bytes in the response: for files.send()."""
+        """Write everything that follows a file of `count` bytes: for files.send()."""
         self.in_file = False
         if self.no_body:
             count = 0
@@ -696,13 +699,13 @@ cdef class Request:
         if more:
             self.flush()
             if self.body_len == 0 and not self.received:
-                self.channel.wants_more(self)   # receive() may have emptied the buffer during the file
+                self.channel.wants_more(self)   # receive() may have emptied the body buffer
         else:
             self.has_length = self.has_length and self.length != 0
             self.write_piece(b"", False)
 
     def client_left(self):
-        """End the connection, because the client has disconnected or reads nothing: for files.send()."""
+        """End the connection for files.send(): the client has disconnected or reads nothing."""
         self.channel.cut()
         self.disconnect()
 
@@ -788,7 +791,7 @@ cdef class Request:
         return self.give(data) if data else 0
 
     cdef int flush_soon(self) except -1:
-        """Schedule a flush(), for messages that are sent outside of a step of the request's task."""
+        """Schedule a flush(), for messages that are sent outside of a step of this task."""
         if not self.flush_due:
             self.flush_due = True
             self.channel.site.loop.call_soon(self._flush_due)
@@ -825,7 +828,10 @@ cdef class Request:
         return self.channel.answered(self, not self.close_after)
 
     cdef int refused(self, int status, Py_ssize_t n) except -1:
-        """Disconnect the application after the server has sent an error response with `n` bytes of body."""
+        """Disconnect the application, after the server has sent an error response.
+
+        `status` and `n` bytes of body are those of the error response.
+        """
         self.take_back()
         self.status = status
         self.sent = n
@@ -892,7 +898,7 @@ cdef class Request:
                 else:
                     self.abandon()
         except BaseException:
-            # Without memory both the log and the response may have failed. The client must not wait.
+            # Without memory the log and the response may have failed. The client must not wait.
             self.channel.transport.abort()
             raise
         finally:
@@ -902,7 +908,7 @@ cdef class Request:
         return 0
 
     cdef int abandon(self) except -1:
-        """Give up the response: send a 500 if nothing has been sent, else cut the connection short."""
+        """Give up the response: send a 500 if nothing has been sent, else cut it short."""
         self.flush()
         if self.state != MGL_COMPLETE and not self.channel.lost:
             self.close_after = True

@@ -84,7 +84,7 @@ cdef inline int check_header(bytes name, bytes value) except -1:
     return 0
 
 
-# Return the value of a Content-Length header of the application; raise RuntimeError if it is invalid.
+# Return the value of a Content-Length of the application; raise RuntimeError if it is invalid.
 cdef inline long long content_length(bytes value) except -1:
     cdef long long length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
     if length < 0:

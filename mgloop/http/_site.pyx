@@ -80,7 +80,7 @@ cdef bytes header_line(bytes name, bytes value):
 cdef double HANDSHAKE = 60.0
 
 # The timeouts of peers during a shutdown, in seconds. Shorter ones of the configuration stay.
-# docs/serve-deploying.md shows them in its timeline. Any sequence of them takes less than 3 seconds.
+# docs/serve-deploying.md has a timeline of them. Any sequence of them takes less than 3 seconds.
 cdef double LAST_HANDSHAKE = 1.0
 cdef double LAST_HEAD = 0.5     # for the first request after a late handshake
 cdef double LAST_BODY = 1.0     # between two pieces of a request's body
@@ -122,8 +122,8 @@ cdef class Member:
         """End immediately."""
 
 
-# The garbage collector would clear `site` before __dealloc__(), which needs it. A Handshake is not in
-# a reference cycle, because the site does not hold a reference to it.
+# The garbage collector would clear `site` before __dealloc__(), which needs it. A Handshake is
+# not in a reference cycle, because the site does not hold a reference to it.
 @cython.no_gc
 cdef class Handshake:
     def __cinit__(self, Site site not None):

@@ -16,7 +16,7 @@ cdef extern from *:
         WS_DENYING,         /* the application has begun an HTTP response that rejects it */
         WS_OPEN,
         WS_CLOSING,         /* waits for the peer's close frame, having sent one; drops messages */
-        WS_LINGERING,       /* the peer violated the protocol: discard the data that it still sends */
+        WS_LINGERING,       /* the peer violated the protocol: discard what it still sends */
         WS_CLOSED,          /* nothing more is read or written */
         MGL_WS_STATES
     };
@@ -118,7 +118,7 @@ cdef class WebSocket:
     cdef bint writing_paused
     cdef unsigned int sends         # send() calls counted by is_leaving()
     cdef list senders               # futures of send() calls that wait
-    cdef bytes owed                 # payload of the last ping, if its pong waits for resume_writing()
+    cdef bytes owed                 # payload of the last ping, if its pong has to wait
     cdef object ping_timer          # timer of the next ping, or of the pong to the last one
     cdef object deadline            # timer that aborts the transport if it has made no progress
     cdef double deadline_seconds
@@ -134,7 +134,7 @@ cdef class WebSocket:
 
     # The HTTP response that rejects the handshake.
     cdef bytes response_head        # None after it has been written
-    cdef long long response_left    # bytes of the announced Content-Length that are not sent yet, or -1
+    cdef long long response_left    # bytes of the Content-Length that are not sent yet, or -1
     cdef bint response_empty        # 204 or 304: no body is sent, even if the application sends one
     cdef int response_status
 

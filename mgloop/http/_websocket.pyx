@@ -17,8 +17,8 @@ A table in the .pxd defines the reaction to each message in each state. The data
         answered after it, and only the last one. A peer that reads nothing for `timeout_write` is
         disconnected.
 
-receive() and send() return a Call. Like a coroutine, it does its work when it is awaited. If it need
-not wait, it returns without a frame and without a future. It has the interface of a coroutine.
+receive() and send() return a Call. Like a coroutine, it does its work when it is awaited. If it
+need not wait, it returns without a frame and without a future. It has the interface of a coroutine.
 
 A session ends in one of the ways below. The application receives websocket.disconnect with the code
 and the reason after all messages that arrived before the end, and again at each later receive():
@@ -26,10 +26,10 @@ and the reason after all messages that arrived before the end, and again at each
     close frame of the peer      its code, or 1005 without a code; the session answers it and closes
     websocket.close              the code that the application has sent; the peer has CLOSE_TIMEOUT
                                  seconds for its own close frame
-    violation of the protocol    the code that is sent to the peer (1002, 1007, 1009); data that
-                                 arrives during the next LINGER_TIMEOUT seconds is discarded, because
-                                 an immediate close() could reset the connection before the peer has
-                                 read the close frame
+    violation of the protocol    the code that is sent to the peer (1002, 1007, 1009); data of the
+                                 next LINGER_TIMEOUT seconds is discarded, because an immediate
+                                 close() could reset the connection before the peer has read the
+                                 close frame
     no pong after a ping         1011
     begin_shutdown()             1012
     everything else              1006
@@ -224,7 +224,7 @@ cdef class WebSocket:
         return None
 
     cdef bint put(self, object message) except -1:
-        """Process a message of the application; return False if it has to wait for the transport."""
+        """Process a message of the application; return False if it has to wait."""
         cdef object kind = message["type"]
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
         cdef int todo
@@ -394,7 +394,7 @@ cdef class WebSocket:
         cdef long long left = -1
         if not 200 <= status < 600:
             raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
-        # The connection ends with this response, and that marks the end of a body of unknown length.
+        # The connection ends with this response, and that marks the end of a body without a length.
         lines, values = self.head_lines(
             message.get("headers"), (b"connection", b"transfer-encoding"))
         if b"content-length" in values:
@@ -727,7 +727,7 @@ cdef class WebSocket:
         self.cancelled = True
         self.begin_shutdown()
         if not self.lost:
-            # Data that the kernel accepts now is still sent. Do not wait for the peer to read the rest.
+            # Data that the kernel accepts now is still sent. Do not wait for the peer to read more.
             self.state = WS_CLOSED
             self.transport.close()
             if self.transport.get_write_buffer_size():
@@ -817,7 +817,7 @@ cdef class Call(Awaitable):
         return self.session.receivers if self.receives else self.session.senders
 
     cdef int finish(self) except -1:
-        """End a call that was cancelled or has failed, and pass its wake-up on to the next waiter."""
+        """End a call that was cancelled or has failed, and wake the next waiter instead."""
         cdef object future = self.future
         cdef list waiters
         self.finished = True

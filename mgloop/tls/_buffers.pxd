@@ -15,7 +15,7 @@ cdef class LoopBuffers:
     cdef object record              # bytearray that collects small writes into one record
     cdef Py_ssize_t record_used     # bytes in `record`
     cdef void* record_owner         # the connection that is filling `record`, or NULL
-    cdef char* cipher               # ciphertext to send, if OpenSSL is called directly; NULL before first use
+    cdef char* cipher               # ciphertext to send, or NULL before the first use
     cdef void* cipher_owner         # the connection whose ciphertext is in `cipher`, or NULL
     cdef void* delivering           # the innermost connection inside data_received(), or NULL
 
@@ -23,8 +23,8 @@ cdef class LoopBuffers:
     cdef char* cipher_space(self) except NULL
 
 
-# Return the buffers of a loop, which are created at the first call. For a loop that is not mgloop's,
-# return new ones at each call.
+# Return the buffers of a loop, which are created at the first call. For a loop that is not
+# mgloop's, return new ones at each call.
 cdef LoopBuffers buffers_for(object loop)
 # Return the buffers of a loop, or None if they have not been created.
 cdef LoopBuffers known_buffers(object loop)

@@ -19,7 +19,7 @@ cdef class Engine:
     cdef object inner               # the `_ssl` object, which keeps the session alive, or None
     cdef mgl_ssl* session
     cdef mgl_pipe* pipe             # the BIO between the session and its memory BIOs
-    cdef Py_ssize_t overhead        # how many bytes longer than their plaintext recent record bodies were
+    cdef Py_ssize_t overhead        # bytes by which recent records exceeded their plaintext
 
     # The framing of received records, and the header of the one that is incomplete.
     cdef bint framed                # all bytes received so far form TLS records

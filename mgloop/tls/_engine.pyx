@@ -173,7 +173,7 @@ cdef class Engine:
         return 0
 
     cdef int recount(self) except -1:
-        """Follow the records in data that was written to the BIO directly, before the first feed()."""
+        """Follow the records in data that was written to the BIO before the first feed()."""
         early = self.incoming.read()
         if early:
             self.feed(PyBytes_AS_STRING(early), PyBytes_GET_SIZE(early))
@@ -194,7 +194,8 @@ cdef class Engine:
         """Follow the present record through *data*, up to its end.
 
         Return the number of its bytes in *data*. `header_seen` is 0 afterwards if the record is
-        complete. Clear `framed` if the data is not TLS (or is an SSLv2 hello): OpenSSL decides then.
+        complete. Clear `framed` if the data is not TLS (or is an SSLv2 hello). OpenSSL decides
+        then.
         """
         cdef Py_ssize_t used = 0, step
         while self.header_seen < HEADER_SIZE:
@@ -410,7 +411,10 @@ cdef class Engine:
             Py_CLEAR(plain)
 
     cdef object read_until_again(self):
-        """Read from a user's subclass of SSLObject, by its documented methods, without sharing memory."""
+        """Read from a user's subclass of SSLObject by its documented methods.
+
+        Memory is not shared with it.
+        """
         chunks = []
         try:
             while True:
@@ -424,7 +428,10 @@ cdef class Engine:
         return b''.join(chunks) if chunks else None
 
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1:
-        """Decrypt data of the BIO into room[:size], which is not empty; return the number of bytes."""
+        """Decrypt data of the BIO into room[:size], which is not empty.
+
+        Return the number of bytes.
+        """
         cdef Py_ssize_t filled = 0, got
         if not self.raw:
             return self.read_into(room, size)
@@ -505,7 +512,7 @@ cdef class Engine:
         return -1
 
     cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1:
-        """Encrypt data[:size]; return the number of bytes consumed. Call it only if `raw` is true."""
+        """Encrypt data[:size]; return the number of bytes consumed. Requires `raw`."""
         cdef object _inner = self.inner
         cdef mgl_ssl *session = self.session
         cdef const mgl_openssl *lib

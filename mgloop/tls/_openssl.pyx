@@ -54,7 +54,8 @@ cdef object MemoryBIO = _ssl.MemoryBIO
 # The lock guards the experiment and the variables below. It is recursive because the garbage
 # collector may run during the experiment, and code that it runs may create a connection.
 cdef object LOCK = threading.RLock()
-cdef Py_ssize_t found_place = -1    # the word of an _SSLSocket that is the session; 0: not found, -1: not tried
+# The index of the word of an _SSLSocket that is the session; 0: not found, -1: not tried.
+cdef Py_ssize_t found_place = -1
 cdef object not_found = None        # the reason why it was not found, or None
 cdef object why_not = None          # the reason why connections use the `ssl` module, or None
 

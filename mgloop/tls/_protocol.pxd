@@ -36,7 +36,7 @@ cdef class SSLProtocol(Reading):
     cdef object handshake_timer
     cdef object shutdown_timer
     cdef object handshake_started
-    cdef LoopBuffers arrival        # the memory that get_buffer() returns, or None before the first call
+    cdef LoopBuffers arrival        # the memory that get_buffer() returns, or None at first
 
     cdef char* own_space(self, Py_ssize_t* size) except NULL
 

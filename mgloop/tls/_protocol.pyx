@@ -57,7 +57,7 @@ cdef tuple AGAIN = (ssl.SSLWantReadError, ssl.SSLSyscallError)
 @cython.final
 @cython.nonecheck(True)
 cdef class SSLProtocol(Reading):
-    """Implement TLS as a BufferedProtocol: a drop-in replacement for `asyncio.sslproto.SSLProtocol`.
+    """Implement TLS as a BufferedProtocol, a drop-in for `asyncio.sslproto.SSLProtocol`.
 
     The parameters are the same (Python 3.11 to 3.14). *waiter*, a future or None, is resolved at
     the end of the handshake. Timeouts are in seconds; None stands for asyncio's 60 for the
@@ -228,7 +228,8 @@ cdef class SSLProtocol(Reading):
     def eof_received(self):
         """Handle the end of the peer's stream, after its close_notify or (unclean) without it.
 
-        Return True if the transport below must stay open because the application has paused reading.
+        Return True if the transport below must stay open because the application has paused
+        reading.
         """
         self._eof_received = True
         try:

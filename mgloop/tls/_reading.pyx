@@ -149,7 +149,7 @@ cdef class Reading(Writing):
         return cut_short
 
     cdef int end_of_stream(self) except -1:
-        """Handle the peer's close_notify; each step is taken only once, even if this is called again."""
+        """Handle the peer's close_notify; repeated calls do not repeat any step."""
         self.call_eof_received()
         return self.start_shutdown()
 

@@ -19,8 +19,8 @@ cdef extern from *:
     enum {
         ON_PROGRESS,            /* ciphertext has arrived, the application reads again, or the loop
                                    runs again after an exception of a callback had stopped it */
-        ON_MORE,                /* read the rest of the data: the application's buffer was too
-                                   small, or the reading was continued in the next iteration */
+        ON_MORE,                /* data is left: the application's buffer was too small, or the
+                                   rest was put off to the next iteration */
         ON_EOF,                 /* the peer has stopped sending */
         ON_CLOSE,               /* close(), or a close_notify alert of the peer */
         ON_HANDSHAKE_TIMEOUT,
@@ -35,11 +35,11 @@ cdef extern from *:
         IGNORE,
         SHAKE_HANDS, FAIL_HANDSHAKE,
         READ,                   /* decrypt and deliver data */
-        FLUSH,                  /* deliver all received data, send all pending data, enter SHUTDOWN */
-        START_FLUSH,            /* enter FLUSHING, then FLUSH unless the application has paused reading */
+        FLUSH,                  /* deliver and send all data, then enter SHUTDOWN */
+        START_FLUSH,            /* enter FLUSHING, then FLUSH unless reading is paused */
         START_CLOSE,            /* enter FLUSHING, start the shutdown timeout, then FLUSH */
         ANSWER,                 /* send close_notify, or process that of the peer */
-        ABORT, GIVE_UP,         /* close the transport below immediately; GIVE_UP: after a timeout */
+        ABORT, GIVE_UP,         /* close the transport below immediately, or after a timeout */
         REFUSE, QUEUE, ENCRYPT, /* reactions to a write */
         SEND,                   /* send the ciphertext that OpenSSL has ready */
         SEND_BACKLOG            /* encrypt and send the plaintext in the backlog, too */
@@ -154,8 +154,8 @@ cdef class Connection:
     cdef LoopCore core              # the loop, if it is mgloop's, else None
     cdef void *below                # `_transport` if `write_below` can write to it, else NULL
     cdef write_function write_below
-    cdef object context             # the contextvars.Context in which a native transport below runs
-                                    # its callbacks, or None
+    # The contextvars.Context in which a native transport below runs its callbacks, or None.
+    cdef object context
     cdef bint counted               # the loop's statistics count it as an open connection
     cdef bint handshaking           # the loop's statistics do not have the result of the handshake
 

@@ -78,7 +78,7 @@ cdef class Connection:
         return 0
 
     cdef int put_off(self, object callback) except -1:
-        """Schedule the callback for the next iteration, in the context of the connection's callbacks.
+        """Schedule the callback for the next iteration, in the context of the connection.
 
         Otherwise it would run in the context of the present caller, for example of a task.
         """

@@ -17,7 +17,7 @@ from asyncio import constants, sslproto
 from warnings import warn
 
 # __class__ returns the standard library's class, so that isinstance() is true for it and its bases.
-# Existing code checks for those: for asyncio.Transport, and in loop.sendfile() for _FlowControlMixin.
+# Existing code checks for those: for asyncio.Transport, and in sendfile() for _FlowControlMixin.
 cdef object StdTransport = sslproto._SSLProtocolTransport
 cdef object FALLBACK = constants._SendfileMode.FALLBACK
 

@@ -15,8 +15,8 @@ cdef class Writing(Connection):
     cdef object backlog             # collections.deque of plaintext, or None before the first use
     cdef bint gathering             # inside a callback or writelines(), which flushes at its end
     cdef bint delivering            # inside a callback that delivers data
-    cdef void* outer                # then: the connection whose callback encloses that one (TLS over TLS), or NULL
-    cdef bint exposed               # user code has the bare descriptor: writes are not deferred any more
+    cdef void* outer                # the connection with the enclosing callback (TLS over TLS)
+    cdef bint exposed               # user code has the bare descriptor: defer no writes
     cdef Py_ssize_t unsent          # approximate plaintext bytes in the outgoing BIO
 
     # Called by SSLTransport.

@@ -115,7 +115,7 @@ cdef class Writing(Connection):
         return self.backlog
 
     cdef bint refuse_write(self) except -1:
-        """Return True if the connection is closing or closed; log a warning after several writes."""
+        """Return True if the connection is closing or closed; log after several writes."""
         if reaction(ON_WRITE, self.state) != REFUSE:
             return False
         if self._conn_lost >= WRITES_BEFORE_WARNING:
@@ -144,7 +144,7 @@ cdef class Writing(Connection):
                 if bytes_in(chunk) > 0:
                     pieces.append(chunk)
         except BaseException:
-            # The chunks before the failure stay in the backlog until the next write, as with asyncio.
+            # The chunks before the failure wait in the backlog for the next write, as with asyncio.
             self.flush_record()
             for chunk in pieces:
                 self.append(chunk)
@@ -207,7 +207,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef bint claim_record(self, LoopBuffers buffers, Py_ssize_t size) except -1:
-        """Acquire the loop's record buffer with space for *size* bytes; return whether it succeeded."""
+        """Acquire the loop's record buffer, with space for *size* bytes.
+
+        Return False if another connection holds it, or if writes cannot be encrypted now.
+        """
         if buffers.record_owner == <void*>self and buffers.record_used + size > RECORD_PLAIN_MAX:
             self.flush_record()
             if not takes_at_once(self):
@@ -218,7 +221,7 @@ cdef class Writing(Connection):
         return buffers.record_owner == <void*>self
 
     cdef int claim_room(self) except -1:
-        """Let OpenSSL write ciphertext into the loop's memory, unless another connection holds it."""
+        """Let OpenSSL write into the loop's memory, unless another connection holds it."""
         cdef LoopBuffers buffers = self.buffers
         if (buffers.cipher_owner is NULL and self.tls.session is not NULL
                 and not self._ssl_writing_paused
@@ -349,7 +352,7 @@ cdef class Writing(Connection):
         return self.process_outgoing()
 
     cdef int end_of_callback(self) except -1:
-        """Send the data written since the last flush, and the records that OpenSSL itself has created."""
+        """Send the data written since the last flush, and OpenSSL's own records."""
         cdef int what
         self.flush_record()
         what = reaction(ON_ROOM, self.state)
@@ -371,7 +374,7 @@ cdef class Writing(Connection):
         return 0
 
     cdef int send_lent(self) except -1:
-        """Send the ciphertext in the loop's memory, without a copy if the transport below is native."""
+        """Send the ciphertext in the loop's memory, without a copy if possible."""
         cdef LoopBuffers buffers = self.buffers
         cdef Py_ssize_t size
         if self.below != <void*>self._transport:

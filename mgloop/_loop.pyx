@@ -11,9 +11,7 @@ One iteration:
     poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
     timers       those due join the queue
     batch        everything that is in the queue now, in order: callbacks, descriptors, timers
-    more batches what the batch itself scheduled, without a poll between: only where there is
-                 nothing to poll for but what the loop itself has registered
-    flush        writes deferred by the transports leave
+    flush        writes deferred by the transports leave; new connection attempts join the queue
 
 So the order of callbacks is asyncio's, and readiness is looked at as often. User code runs outside
 mg_mgr_poll() only, and nothing is freed inside it.
@@ -899,11 +897,12 @@ cdef class LoopCore:
         return 0
 
     cdef int flush(self) except -1:
-        """Send what was deferred, until nothing is: resume_writing() may write again."""
+        """Send what was deferred, until nothing is: resume_writing() may write again.
+
+        A transport sends nothing in the child of a fork: its data is the parent's to send.
+        """
         cdef PyObject *item = NULL
         self.busy = False
-        if self.forked():
-            return self.drop_flushes()
         while mgl_ring_len(&self.flushes) > 0:
             try:
                 while mgl_ring_len(&self.flushes) > 0:
@@ -915,16 +914,6 @@ cdef class LoopCore:
                 held = <object>item
                 Py_DECREF(held)
                 self.caught(held, 0, exc)
-        self.deferred = self.gathered = 0
-        return 0
-
-    cdef int drop_flushes(self) except -1:
-        """In the child of a fork: what was written before is the parent's to send."""
-        cdef PyObject *item
-        while mgl_ring_len(&self.flushes) > 0:
-            item = mgl_ring_pop(&self.flushes)
-            (<Watcher>item).flush_queued = False
-            Py_DECREF(<object>item)
         self.deferred = self.gathered = 0
         return 0
 

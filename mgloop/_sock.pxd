@@ -2,6 +2,7 @@
 """Declare the native socket methods of the loop; _sock.pyx explains them."""
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
+from mgloop._loop cimport Watcher
 
 
 cdef class SockCall(Waiter):
@@ -23,11 +24,16 @@ cdef class SockCall(Waiter):
 
     cdef object begin(self)
     cdef object connect(self)
+    cdef int check_connection(self) except -1
     cdef object try_call(self)
     cdef bint writes(self) noexcept
-    cdef int wait(self) except -1
+    cdef int enlist(self) except -1
     cdef int try_again(self) except -1
     cdef int check(self) except -1
+
+
+cdef class ConnectCheck(Watcher):
+    cdef SockCall call
 
 
 cdef class SockCore(FdCore):

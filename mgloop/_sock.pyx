@@ -9,7 +9,10 @@ methods return an Awaitable, which unlike a coroutine has no frame.
 sock_connect() is native if a TCP socket is connected to a literal address. All other connects use
 asyncio's own code. So do the other sock_*() methods, which run per connection or carry addresses.
 A connection within the machine is usually complete when connect() reports EINPROGRESS. So the
-state of the connection is queried once before anything is set up to wait for it.
+state of the connection is queried once before the socket is registered: in the next iteration,
+where asyncio's poll would find the socket writable. An immediate result would save two iterations,
+but programs depend on them without knowing it. If create_connection() is cancelled before asyncio
+would have made the transport, the protocol must not be called here either.
 
 All code runs on the thread of the loop. Lifetime: the FdWatch of a descriptor holds the calls that
 wait for it. The descriptor belongs to the user, and user code may close it during the wait. Another
@@ -24,9 +27,12 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EALREADY, EBADF, EINPROGRESS, EINTR
+from libc.stdint cimport uint32_t
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
-from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, mgl_count_read, mgl_count_write, os_error
+from mgloop._loop cimport (
+    EPOLLIN, EPOLLOUT, SCRATCH, Watcher, mgl_count_read, mgl_count_write, os_error,
+)
 
 import _socket
 import warnings
@@ -143,12 +149,17 @@ cdef class SockCall(Waiter):
         cdef object result
         self.started = True
         self.check()
-        result = self.connect() if self.kind == CONNECT else self.try_call()
+        if self.kind == CONNECT:
+            return self.connect()
+        result = self.try_call()
         if result is NOT_YET:
-            self.wait()
+            self.future = self.loop.new_future()
+            self.enlist()
         return result
 
     cdef object connect(self):
+        """Begin to connect. The outcome is taken in the next iteration, by a ConnectCheck."""
+        cdef ConnectCheck check
         cdef int error = self.sock.connect_ex(self.argument)
         if error == 0:
             return None
@@ -158,7 +169,27 @@ cdef class SockCall(Waiter):
         if self.loop._closed:
             self.loop._check_closed()
         self.loop.users_fd(self.fd)
-        return self.try_call()
+        self.future = self.loop.new_future()
+        check = ConnectCheck.__new__(ConnectCheck)
+        check.loop = self.loop
+        check.call = self
+        if self.loop.iterating:
+            self.loop.defer_flush(check)
+        else:
+            self.loop.mark_ready(check, EPOLLOUT)
+        return NOT_YET
+
+    cdef int check_connection(self) except -1:
+        """Take the outcome of connect(), or begin to wait for it."""
+        if self.finished or self.attempt():
+            return 0
+        try:
+            self.enlist()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fail(exc)
+        return 0
 
     cdef object try_call(self):
         """Make the system call, or query the state of connect().
@@ -244,14 +275,13 @@ cdef class SockCall(Waiter):
         """Return whether the call waits for the descriptor to be writable, not readable."""
         return self.kind == SENDALL or self.kind == CONNECT
 
-    cdef int wait(self) except -1:
+    cdef int enlist(self) except -1:
         """Enter the queue of calls that wait for the descriptor."""
         cdef FdWatch watch
         self.loop.users_fd(self.fd)
         watch = self.loop.fd_watch(self.fd, True)
         watch.enlist(self, self.writes(), self.sock)
         self.watch = watch
-        self.future = self.loop.new_future()
         if self.again:
             self.try_again()
         return 0
@@ -282,7 +312,8 @@ cdef class SockCall(Waiter):
         if failed:
             return True
         if result is NOT_YET:
-            if self.again or not self.looked_twice:
+            # A ConnectCheck has no watch: the kernel has not reported the descriptor as ready yet.
+            if self.watch is not None and (self.again or not self.looked_twice):
                 # The kernel has reported the descriptor as ready, and will not report it again
                 # unless its state changes. So try once more before waiting for the next event.
                 self.looked_twice = not self.again
@@ -345,6 +376,27 @@ cdef class SockCall(Waiter):
     def cr_await(self):
         """The future that the call waits for, for tools that print call graphs."""
         return self.future
+
+
+@cython.final
+cdef class ConnectCheck(Watcher):
+    """Checks a connection attempt in the iteration after connect().
+
+    It joins the ready queue at the end of the iteration, behind everything that the iteration has
+    scheduled, as if a poll had found the socket writable.
+    """
+
+    cdef int on_flush(self) except -1:
+        return self.loop.mark_ready(self, EPOLLOUT)
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        return self.call.check_connection()
+
+    cdef int failed(self, object exc) except -1:
+        return self.call.fail(exc)
+
+    cdef int interrupted(self, uint32_t events) except -1:
+        return self.loop.mark_ready(self, events)
 
 
 cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):

@@ -201,7 +201,7 @@ def test_no_message_gets_into_one_that_is_being_written(loop, kind):
 
 
 class Idle(asyncio.Transport):
-    """A transport that does nothing, and that has no reference but to its protocol."""
+    """A transport that does nothing and refers to nothing but its protocol."""
 
     def can_write_eof(self):
         return False

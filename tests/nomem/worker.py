@@ -463,8 +463,14 @@ class Outcome:
 
 
 #: Where CPython itself crashes: SSL_new() fails, and _ssl reports that for an object without state.
-#: And where it gives up: it makes an exception for an exception that it cannot make.
-PYTHONS_OWN = ("in _create\n", "Cannot recover from MemoryErrors while normalizing exceptions")
+#: And where it gives up: it has 16 MemoryErrors in reserve. While all of them are in use, it makes a
+#: MemoryError for the MemoryError that it cannot make, until the stack is full. Up to 3.11 an except
+#: clause uses them up, because it is entered again and again until there is memory for an integer.
+PYTHONS_OWN = (
+    "in _create\n",
+    "Cannot recover from MemoryErrors while normalizing exceptions",
+    "_Py_CheckRecursiveCall: Cannot recover from stack overflow",
+)
 
 #: Exceptions that no shortage explains: an error was lost on the way, or never set.
 BROKEN = {"SystemError"}

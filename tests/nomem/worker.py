@@ -463,9 +463,9 @@ class Outcome:
 
 
 #: Where CPython itself crashes: SSL_new() fails, and _ssl reports that for an object without state.
-#: And where it gives up: it has 16 MemoryErrors in reserve. While all of them are in use, it makes a
-#: MemoryError for the MemoryError that it cannot make, until the stack is full. Up to 3.11 an except
-#: clause uses them up, because it is entered again and again until there is memory for an integer.
+#: And where it gives up: it has 16 MemoryErrors in reserve. While all of them are in use, it makes
+#: a MemoryError for the MemoryError that it cannot make, until the stack is full. CPython 3.11 uses
+#: them up in an except clause, which it enters again until there is memory for an integer.
 PYTHONS_OWN = (
     "in _create\n",
     "Cannot recover from MemoryErrors while normalizing exceptions",

@@ -129,7 +129,7 @@ def test_no_byte_is_lost_in_silence_when_memory_runs_out(loop, reported):
     """Whichever allocation fails, all bytes arrive, or connection_lost() gets the error."""
     for number in range(25):
         read_fd, write_fd = os.pipe()
-        transport, protocol = loop.run_until_complete(
+        _, protocol = loop.run_until_complete(
             loop.connect_read_pipe(lambda: Keeps(loop), os.fdopen(read_fd, "rb", 0))
         )
         os.write(write_fd, b"all")

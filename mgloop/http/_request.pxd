@@ -161,6 +161,7 @@ cdef class Request:
     cdef int flush_soon(self) except -1
     cdef int refused(self, int status, Py_ssize_t n) except -1
     cdef int note_access(self) except -1
+    cdef int note_cut(self) except -1
     cdef int suspended(self) except -1
     cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept
     cdef int write_piece(self, bytes data, bint more) except -1

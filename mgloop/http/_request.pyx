@@ -382,6 +382,8 @@ cdef class Request:
         self.disconnected = True
         if self.reading is not None:
             self.reading.wake_all()
+        # Not when the application ends: one that does not call receive() may run on for hours.
+        self.note_cut()
         return 0
 
     cdef int say_continue(self) except -1:
@@ -851,6 +853,12 @@ cdef class Request:
             log.exception("the access log failed")
         return 0
 
+    cdef int note_cut(self) except -1:
+        """Note a response that has been cut short in the access log."""
+        if MGL_HELD <= self.state < MGL_COMPLETE and self.channel.site.access_log is not None:
+            self.note_access()
+        return 0
+
     cdef int suspended(self) except -1:
         """Flush the buffer, because the application has begun to wait."""
         self.flush()
@@ -947,8 +955,7 @@ cdef class Request:
         cdef Site site = self.channel.site
         if not self.ended:
             self.ended = True
-            if MGL_HELD <= self.state < MGL_COMPLETE and site.access_log is not None:
-                self.note_access()      # of a response that was cut short
+            self.note_cut()
             self.coroutine = None
             self.task = None
             site.in_flight -= 1

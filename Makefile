@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# make serve        build, and run examples/aiohttp_hello.py on http://127.0.0.1:8080/
-# make serve-asgi   build, and serve examples/asgi_hello.py on the same address, by `mgloop serve`
-# make test         build, and run mgloop's own tests           (PYTEST_ARGS="-k timers" is handed on)
-# make lint types   style; static types and stubs             (make format mends what can be mended by itself)
-# make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-# make tsan         the tests of several loops under ThreadSanitizer; PYTHON has to be built for that itself, without the GIL
-# make debug        the tests under the interpreter's memory checks and development mode
-# make fuzz         2,000 histories of callbacks that raise, for each kind of transport
-# make fresh        `make serve` and `make test` on a fresh Debian machine (root; ARGS="--as both" is handed on)
-# make conformance  CPython's own asyncio suites over mgloop    (ARGS=... is handed on)
-# make ecosystem    other projects' suites and programs over mgloop
-# make threads      a million calls from 8 threads into 8 loops, counted; also while these are being closed
-# make serve-soak   `mgloop serve` under slow clients, while workers go, after a million requests, among clients of every kind
-# make tls          what speaks TLS, and CPython's own suites of it, by way of the ssl module
-# make faults       programs whose system calls fail, over asyncio's loop and over mgloop
-# make nomem        programs whose allocations fail, over mgloop and over asyncio's loop
-# make bench        a quick comparison with the other loops
-# make bench-compare BASE=<revision>   has a core workload become slower since then?
-# make sdist        the source distribution, in dist/
-# make wheels       and wheels made of it, for each Python here, glibc and musl, x86_64 and aarch64
-# make try-wheel WHEEL=dist/...   one of them on a Debian that has Python and no compiler (root; ARGS="--release forky")
-# make pictures     those of docs/observing.md, from real runs (needs prometheus and wrk)
-# make docs         the documentation as a site, build/site/index.html
-# make clean        delete what the above made
+# make serve        build mgloop and run examples/aiohttp_hello.py on http://127.0.0.1:8080/
+# make serve-asgi   build mgloop and serve examples/asgi_hello.py on the same address with `mgloop serve`
+# make test         build mgloop and run its tests             (PYTEST_ARGS="-k timers" is passed on)
+# make check        run lint, types and the most important tests, while you work on a change
+# make lint types   check the style; check static types and stubs   (make format fixes the style)
+# make asan         run the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+# make tsan         run the tests of several loops under ThreadSanitizer   (PYTHON: built for it, without the GIL)
+# make debug        run the tests under the interpreter's memory checks and development mode
+# make fuzz         run 2,000 random histories of callbacks that raise, for each kind of transport
+# make fresh        run `make serve` and `make test` on a minimal Debian   (root; ARGS="--as both" is passed on)
+# make conformance  run CPython's own asyncio suites over mgloop   (ARGS=... is passed on)
+# make ecosystem    run other projects' suites and programs over mgloop
+# make threads      make a million calls from 8 threads into 8 loops, and count them
+# make serve-soak   run `mgloop serve` under attacks and load for half an hour
+# make tls          run the tests of TLS, and CPython's, over the engine that uses the ssl module
+# make faults       run programs whose system calls fail, over asyncio's loop and over mgloop
+# make nomem        run programs whose allocations fail, over asyncio's loop and over mgloop
+# make bench        compare mgloop with the other loops that are installed
+# make bench-compare BASE=<revision>   check whether a core workload became slower since that revision
+# make sdist        build the source distribution in dist/
+# make wheels       build it, and wheels for each Python here, glibc and musl, x86_64 and aarch64
+# make try-wheel WHEEL=dist/...   try a wheel on a Debian without a compiler   (root; ARGS="--release forky")
+# make pictures     draw the pictures of docs/observing.md from real runs   (needs prometheus and wrk)
+# make docs         build the documentation as a site, build/site/index.html
+# make clean        delete everything that these targets made
+# make help         print this list
 #
-# Everything happens in a virtual environment, .venv, that each target makes and fills as far as it needs.
-# PYTHON chooses the interpreter; anything but python3 gets an environment of its own.
+# Each target creates a virtual environment, .venv, and installs the packages that it needs there.
+# PYTHON chooses the interpreter. An interpreter other than python3 gets an environment of its own.
 
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
@@ -49,7 +51,7 @@ NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no furt
 SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve serve-asgi test lint format types asan tsan debug fuzz threads fresh conformance ecosystem tls \
+.PHONY: all serve serve-asgi test check help lint format types asan tsan debug fuzz threads fresh conformance ecosystem tls \
 	faults nomem serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
 .DELETE_ON_ERROR:
 
@@ -63,6 +65,14 @@ serve-asgi: build
 
 test: build $(VENV)/.group-test
 	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+
+# The tests that a change is most likely to break, over mgloop only.
+CHECKED = $(addprefix tests/,descriptors loop sockets transports tls http/test_http_server.py http/test_asgi.py)
+check: lint types $(VENV)/.group-test
+	$(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(CHECKED) $(PYTEST_ARGS)
+
+help:
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 lint: $(VENV)/.group-lint
 	$(BIN)/ruff check .

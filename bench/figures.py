@@ -32,9 +32,7 @@ LOOPS = {
     "http/aiohttp-c50": "an aiohttp server, JSON x 50",
 }
 #: The workload of the servers, which compares `mgloop serve` with uvicorn.
-SERVER = ("asgi/hello-c100", "an ASGI application x 100: `mgloop serve` to uvicorn on uvloop")
-#: The picture that `bench report` draws; README shows it if it exists.
-PICTURE = "summary.png"
+SERVER = ("asgi/hello-c100", "an ASGI application x 100: `mgloop serve`")
 
 
 def ratio(found: Results, workload: str, subject: str) -> str:
@@ -69,12 +67,14 @@ def text() -> str:
     uvicorn = re.search(r"uvicorn (\S+)", version(servers, "uvicorn"))[1]  # type: ignore[index]
     cores = f"{loops.machine['cpus']}{' virtual' if loops.machine['virtual'] else ''} cores"
     words = (
-        f"CPU time per operation as a ratio to uvloop {version(loops, 'uvloop')} (2 is half of it);"
-        f" in the last row uvicorn {uvicorn} on uvloop is 1. CPython {python(loops)}, {cores},"
-        " loopback, medians of windows in turn. Bold is what differs by more than the noise, which"
-        " is what the reference differs by from itself."
+        f"Each figure is a ratio of CPU time per operation: 2 means half of the CPU time of the"
+        f" reference. The reference is uvloop {version(loops, 'uvloop')}; in the last row it is"
+        f" uvicorn {uvicorn} on uvloop. The machine has {cores} and runs CPython {python(loops)};"
+        " clients connect over loopback. Each figure is the median of interleaved windows. A bold"
+        " figure differs from 1 by more than the noise, which is how much the reference differs"
+        " from itself."
     )
-    lines = textwrap.wrap(words, 118)
+    lines = textwrap.wrap(words, 100)
     lines += ["", "| | mgloop | asyncio | noise |", "|---|---|---|---|"]
     lines += [
         f"| {name} | {ratio(loops, key, 'mgloop')} | {ratio(loops, key, 'asyncio')}"
@@ -84,8 +84,6 @@ def text() -> str:
     lines.append(
         f"| {title} | {ratio(servers, workload, 'mgloop serve')} | | {noise(servers, workload)} |"
     )
-    if (FOLDER / PICTURE).exists():
-        lines += ["", f"![The same as bars, with more workloads](docs/benchmarks/{PICTURE})"]
     return "\n" + "\n".join(lines) + "\n\n"
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop._awaitable; _awaitable.pyx says what it is."""
+"""Declare the base class of awaitables of native methods; _awaitable.pyx explains it."""
 
 
 cdef class Awaitable:
-    # One step: what the task is to wait for, or (returned) the result.
+    # Run one step. Return the object that the task has to wait for, or set `returned` and return
+    # the result.
     cdef object step(self, bint *returned)
-    # It ends without a result: let go of what is held. May be called again.
+    # End without a result and release all references. It may be called more than once.
     cdef int finish(self) except -1
 
 
-# The exception that a coroutine's throw() has to raise.
+# Return the exception that throw() of a coroutine has to raise for these arguments.
 cdef object thrown(object kind, object value, object traceback)

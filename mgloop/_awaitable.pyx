@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What native methods return to be awaited: a coroutine to everybody who looks, without a frame.
+"""The base class of the awaitables that native methods return.
 
-A coroutine per call would be a frame, and a future a turn of the loop. A subclass says in step()
-what there is to wait for, if anything, and the interpreter takes that step by one C call: am_send,
-or, since CPython 3.12, tp_iternext, which returns NULL at the end with the result, if there is one,
-in a StopIteration that no traceback is made for.
+An Awaitable has the interface of a coroutine, but no frame. A coroutine would cost a frame per
+call, and a future would cost an iteration of the loop. A subclass implements step(), which returns
+the object to wait for, or the result. The interpreter runs a step by one C call. That is am_send
+or, since CPython 3.12, tp_iternext. At the end tp_iternext returns NULL, and sets a StopIteration
+with the result unless that is None. No traceback is created for it.
 
-No subclass may stand in this module: a type takes over the slots of its base when it is made.
+The module is native because an await runs per packet. An awaitable belongs to the thread of the
+task that awaits it, and that task keeps it alive.
+
+Subclasses must be in other modules. A type copies the slots of its base when it is created, and the
+slots below are set after the types of this module have been created.
 """
 
 from cpython.object cimport PyObject
@@ -45,7 +50,7 @@ cdef class Awaitable:
         return self.send(None)
 
     def send(self, value):
-        """Take the next step, as a coroutine's send()."""
+        """Run the next step, as coroutine.send()."""
         cdef bint returned = False
         result = self.step(&returned)
         if returned:
@@ -53,12 +58,12 @@ cdef class Awaitable:
         return result
 
     def throw(self, kind, value=None, traceback=None):
-        """End it and raise the exception, as a coroutine's throw()."""
+        """End the call and raise the exception, as coroutine.throw()."""
         self.finish()
         raise thrown(kind, value, traceback)
 
     def close(self):
-        """End it, as a coroutine's close()."""
+        """End the call, as coroutine.close()."""
         self.finish()
 
 
@@ -74,7 +79,7 @@ cdef object thrown(object kind, object value, object traceback):
 
 
 cdef int send_slot(PyObject *self, PyObject *_value, PyObject **result) except -1:
-    """send() without a StopIteration for the result; PYGEN_ERROR is -1."""
+    """Implement am_send: send() without a StopIteration for the result. PYGEN_ERROR is -1."""
     cdef bint returned = False
     cdef object out = (<Awaitable>self).step(&returned)
     Py_INCREF(out)
@@ -83,7 +88,7 @@ cdef int send_slot(PyObject *self, PyObject *_value, PyObject **result) except -
 
 
 cdef PyObject *next_slot(PyObject *self) except? NULL:
-    """As CPython 3.12 and later call it: NULL without an exception stands for None."""
+    """Implement tp_iternext of CPython 3.12 and later: NULL without an exception means None."""
     cdef bint returned = False
     cdef object out = (<Awaitable>self).step(&returned)
     if not returned:

@@ -190,7 +190,6 @@ cdef class LoopCore:
     cdef bint wakeup_enabled
     cdef bint iterating         # inside _run_once()
     cdef bint busy              # enough is ready in this iteration for small writes to be deferred
-    cdef public int _unobserved  # registrations that nobody can tell from none; see iterate()
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
@@ -249,9 +248,8 @@ cdef class LoopCore:
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept
     cdef int caught(self, object item, uint32_t events, object exc) except -1
     cdef int64_t first_deadline(self) except -1
-    cdef int collect_timers(self, bint ask_clock) except -1
+    cdef int collect_timers(self) except -1
     cdef int flush(self) except -1
-    cdef int drop_flushes(self) except -1
     cdef void dispose(self) noexcept
 
 

@@ -11,9 +11,7 @@ One iteration:
     poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
     timers       those due join the queue
     batch        everything that is in the queue now, in order: callbacks, descriptors, timers
-    more batches what the batch itself scheduled, without a poll between: only where there is
-                 nothing to poll for but what the loop itself has registered
-    flush        writes deferred by the transports leave
+    flush        writes deferred by the transports leave; new connection attempts join the queue
 
 So the order of callbacks is asyncio's, and readiness is looked at as often. User code runs outside
 mg_mgr_poll() only, and nothing is freed inside it.
@@ -59,7 +57,6 @@ cdef extern from "poll.h":
     int mgl_poll_run(mgl_poll *poll, int64_t deadline)
     bint mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline)
     int mgl_poll_batch(const mgl_poll *poll)
-    int mgl_poll_watched(const mgl_poll *poll)
     int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner)
     int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner)
     int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events)
@@ -141,8 +138,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_WAIT_SECONDS = 24 * 3600    # as asyncio: longer waits are split
-    EXTRA_BATCHES = 8               # between two polls for nothing, while at most
-    EXTRA_BATCH_HANDLES = 3         # ... that many callbacks are ready
     PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
     DEFER_READY = 4                 # ready at once: from here on deferring writes pays
     DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
@@ -555,7 +550,7 @@ cdef class LoopCore:
 
     cdef int iterate(self) except -1:
         cdef int64_t deadline = 0
-        cdef int n, _extra
+        cdef int n
         cdef size_t count, before
         if mgl_poll_forked(self.poll):
             self.adopt()
@@ -579,7 +574,7 @@ cdef class LoopCore:
             self.collect_posted_before(mgl_ring_len(&self.ready) - before)
         # Not only after EINTR: a loop may turn for long without running a line of Python.
         PyErr_CheckSignals()
-        self.collect_timers(False)
+        self.collect_timers()
         count = mgl_ring_len(&self.ready)
         mgl_count(&self.count.iterations, 1)
         mgl_count(&self.count.events, n if n > 0 else 0)
@@ -588,19 +583,6 @@ cdef class LoopCore:
         note_levels(self)
         self.busy = count >= DEFER_READY
         self.run_batch(count)
-        # A look that brings nothing costs a third of a short iteration. Where nothing of a user or
-        # of a transport is watched nobody can tell how often it is taken: other threads push into
-        # the queue themselves, the timers ask the clock, and signals that the loop handles count as
-        # watched (mixins/signals).
-        for _extra in range(EXTRA_BATCHES):
-            if mgl_posted_any(&self.inbox.posted):
-                self.collect_posted()
-            count = mgl_ring_len(&self.ready)
-            if count == 0 or count > EXTRA_BATCH_HANDLES or self._stopping \
-                    or mgl_poll_watched(self.poll) > self._unobserved:
-                break
-            self.collect_timers(True)
-            self.run_batch(mgl_ring_len(&self.ready))
         if mgl_ring_len(&self.flushes) > 0:
             self.flush()
         return 0
@@ -764,14 +746,14 @@ cdef class LoopCore:
             return <int64_t>ceil(max(when * 1e9, 0.0))
         return MGL_NEVER
 
-    cdef int collect_timers(self, bint ask_clock) except -1:
+    cdef int collect_timers(self) except -1:
         """Move the timers that are due into the ready queue. The clock need not be asked after a
         wait that the alarm has not ended."""
         cdef double now
         cdef int64_t due
         if self.timers.len == 0:
             return 0
-        if not ask_clock and not self.has_other_clock() \
+        if not self.has_other_clock() \
                 and not mgl_poll_may_have_passed(self.poll, self.first_deadline()):
             return 0
         now = self.read_clock()
@@ -915,11 +897,12 @@ cdef class LoopCore:
         return 0
 
     cdef int flush(self) except -1:
-        """Send what was deferred, until nothing is: resume_writing() may write again."""
+        """Send what was deferred, until nothing is: resume_writing() may write again.
+
+        A transport sends nothing in the child of a fork: its data is the parent's to send.
+        """
         cdef PyObject *item = NULL
         self.busy = False
-        if self.forked():
-            return self.drop_flushes()
         while mgl_ring_len(&self.flushes) > 0:
             try:
                 while mgl_ring_len(&self.flushes) > 0:
@@ -931,16 +914,6 @@ cdef class LoopCore:
                 held = <object>item
                 Py_DECREF(held)
                 self.caught(held, 0, exc)
-        self.deferred = self.gathered = 0
-        return 0
-
-    cdef int drop_flushes(self) except -1:
-        """In the child of a fork: what was written before is the parent's to send."""
-        cdef PyObject *item
-        while mgl_ring_len(&self.flushes) > 0:
-            item = mgl_ring_pop(&self.flushes)
-            (<Watcher>item).flush_queued = False
-            Py_DECREF(<object>item)
         self.deferred = self.gathered = 0
         return 0
 

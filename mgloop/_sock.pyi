@@ -7,8 +7,9 @@ from typing import Any, final
 from _typeshed import ReadableBuffer, WriteableBuffer
 
 from ._interest import FdCore, Waiter
+from ._loop import Watcher
 
-# What sock_recv() and its like return.
+# The awaitable that sock_recv(), sock_recv_into(), sock_sendall() and sock_connect() return.
 @final
 class SockCall(Waiter):
     @property
@@ -17,6 +18,10 @@ class SockCall(Waiter):
     def __name__(self) -> str: ...
     @property
     def __qualname__(self) -> str: ...
+
+# Checks a connection attempt in the iteration after connect().
+@final
+class ConnectCheck(Watcher): ...
 
 class SockCore(FdCore):
     def sock_connect(self, sock: socket, address: Any) -> Coroutine[Any, Any, None]: ...

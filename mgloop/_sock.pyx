@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""sock_recv(), sock_recv_into() and sock_sendall(), which run per packet, and sock_connect().
+"""The loop's methods sock_recv(), sock_recv_into(), sock_sendall() and sock_connect().
 
-Native because programs call them per message, or per request. Three things make them cheap. The
-system call is tried first, when the call is awaited, and only EAGAIN makes a future. Waiting uses
-one edge-triggered registration per socket that stays in place (FdWatch). And what is awaited is no
-coroutine but an Awaitable, which has no frame.
+They are native because programs call them per packet or per request. Three things make them cheap.
+The system call is tried first, when the call is awaited, and a future is created only after EAGAIN.
+Waiting uses one edge-triggered registration per socket, which stays in place (FdWatch). The
+methods return an Awaitable, which unlike a coroutine has no frame.
 
-sock_connect() is native where a TCP socket is connected to a literal address: asyncio's own code
-serves the rest, and the other sock_*() methods, which run per connection or carry addresses. A
-connection within the machine is there when connect() has said that it is in progress, so the kernel
-is asked once before anything is set up to wait for it.
+sock_connect() is native if a TCP socket is connected to a literal address. All other connects use
+asyncio's own code. So do the other sock_*() methods, which run per connection or carry addresses.
+A connection within the machine is usually complete when connect() reports EINPROGRESS. So the
+state of the connection is queried once before the socket is registered: in the next iteration,
+where asyncio's poll would find the socket writable. An immediate result would save two iterations,
+but programs depend on them without knowing it. If create_connection() is cancelled before asyncio
+would have made the transport, the protocol must not be called here either.
 
-Lifetime: a call that waits is held by the FdWatch of its descriptor; the descriptor stays the
-user's, who may close it meanwhile. So the socket is asked for its number again before each try:
-a call must never read from a stranger that has got the same one.
+All code runs on the thread of the loop. Lifetime: the FdWatch of a descriptor holds the calls that
+wait for it. The descriptor belongs to the user, and user code may close it during the wait. Another
+file may get the same number then. So each try first compares the socket's present fileno() with
+the descriptor, because the call must never read from the other file.
 """
 
 cimport cython
@@ -23,9 +27,12 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EALREADY, EBADF, EINPROGRESS, EINTR
+from libc.stdint cimport uint32_t
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
-from mgloop._loop cimport EPOLLIN, EPOLLOUT, SCRATCH, mgl_count_read, mgl_count_write, os_error
+from mgloop._loop cimport (
+    EPOLLIN, EPOLLOUT, SCRATCH, Watcher, mgl_count_read, mgl_count_write, os_error,
+)
 
 import _socket
 import warnings
@@ -39,8 +46,8 @@ cdef extern from *:
     #include <poll.h>
     #include <sys/socket.h>
 
-    /* What has become of a connect() on this descriptor: 0 = connected, or an errno; EINPROGRESS if
-     * it goes on. */
+    /* Return the state of a connect() on this descriptor: 0 if it is connected, EINPROGRESS if
+     * it is still in progress, or another errno if it has failed. */
     static int connect_outcome(int fd) {
         struct pollfd asked = {.fd = fd, .events = POLLOUT};
         int error = 0;
@@ -74,7 +81,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     SMALL = 16 * 1024
-    MAX_SENT = 1024 * 1024      # bytes per turn: a reader that keeps up would let us send for ever
+    # Most bytes that one call sends in an iteration. If the reader is as fast, send() never returns
+    # EAGAIN, and the loop would not get to anything else.
+    MAX_SENT = 1024 * 1024
 
 cdef enum Kind:
     RECV
@@ -88,22 +97,22 @@ cdef object PlainSocket = _stdlib.PlainSocket
 cdef tuple NAMES = (
     "Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall", "Loop.sock_connect")
 
-# As ints: the attributes of socket.socket make an enum each time.
+# These return ints. The attributes of socket.socket create an enum member at each access.
 cdef object family_of = _socket.socket.family.__get__
 cdef object type_of = _socket.socket.type.__get__
 cdef object proto_of = _socket.socket.proto.__get__
 cdef object own_connect = _socket.socket.connect
 
-# try_call() found nothing to read, or no room to write to.
+# The result of try_call() if the system call would block.
 cdef object NOT_YET = object()
 
 
 @cython.final
 cdef class SockCall(Waiter):
-    """One awaited call."""
+    """One call of a socket method, to be awaited."""
 
     def __cinit__(self):
-        self.finished = True    # until it is given something to do
+        self.finished = True    # until new_call() has filled in the arguments
 
     def __dealloc__(self):
         if self.has_view:
@@ -115,14 +124,14 @@ cdef class SockCall(Waiter):
                 f"coroutine {NAMES[self.kind]!r} was never awaited", RuntimeWarning, source=self)
 
     cdef int check(self) except -1:
-        """What asyncio checks first, when the call is awaited."""
+        """Make the checks that asyncio makes when the call is first awaited."""
         if type(self.sock) is not PlainSocket:
             _stdlib.check_ssl_socket(self.sock)
         if self.loop._debug and self.sock.gettimeout() != 0:
             raise ValueError("the socket must be non-blocking")
         self.fd = self.sock.fileno()
         if self.kind == RECV:
-            # Converted once: the comparison operators of an int subclass cannot be trusted.
+            # Convert it once, because a subclass of int may override the comparison operators.
             self.size = self.argument
             if self.size < 0:
                 raise ValueError("negative buffersize in recv")
@@ -136,30 +145,57 @@ cdef class SockCall(Waiter):
         return 0
 
     cdef object begin(self):
-        """The result if it is there at once, else NOT_YET with the wait set up."""
+        """Try the call, and return its result, or NOT_YET after starting to wait."""
         cdef object result
         self.started = True
         self.check()
-        result = self.connect() if self.kind == CONNECT else self.try_call()
+        if self.kind == CONNECT:
+            return self.connect()
+        result = self.try_call()
         if result is NOT_YET:
-            self.wait()
+            self.future = self.loop.new_future()
+            self.enlist()
         return result
 
     cdef object connect(self):
+        """Begin to connect. The outcome is taken in the next iteration, by a ConnectCheck."""
+        cdef ConnectCheck check
         cdef int error = self.sock.connect_ex(self.argument)
         if error == 0:
             return None
-        # After EINTR it goes on as well (connect(2)).
+        # After EINTR the connect continues in the background, too (connect(2)).
         if error not in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
             raise os_error(error)
         if self.loop._closed:
             self.loop._check_closed()
         self.loop.users_fd(self.fd)
-        return self.try_call()
+        self.future = self.loop.new_future()
+        check = ConnectCheck.__new__(ConnectCheck)
+        check.loop = self.loop
+        check.call = self
+        if self.loop.iterating:
+            self.loop.defer_flush(check)
+        else:
+            self.loop.mark_ready(check, EPOLLOUT)
+        return NOT_YET
+
+    cdef int check_connection(self) except -1:
+        """Take the outcome of connect(), or begin to wait for it."""
+        if self.finished or self.attempt():
+            return 0
+        try:
+            self.enlist()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fail(exc)
+        return 0
 
     cdef object try_call(self):
-        """The call itself, or what has become of connect(): its result, or NOT_YET. Raises
-        OSError."""
+        """Make the system call, or query the state of connect().
+
+        Return the result, or NOT_YET if it would block. Raise OSError.
+        """
         cdef PyObject *data
         cdef Py_ssize_t n, limit
         cdef Py_ssize_t size = self.size
@@ -189,7 +225,7 @@ cdef class SockCall(Waiter):
                     self.again = True
                     return NOT_YET
         elif self.kind == RECV_INTO:
-            # Not held while waiting: the owner may resize or release the buffer meanwhile.
+            # The buffer is not held during the wait, so that its owner can resize or release it.
             try:
                 PyObject_GetBuffer(self.argument, &target, PyBUF_WRITABLE)
             except (BufferError, TypeError, ValueError):
@@ -207,9 +243,9 @@ cdef class SockCall(Waiter):
             c_errno.errno = error
         else:
             if size == 0:
-                return b""      # without a look, as the socket module
-            # A copy out of the scratch buffer is cheaper than a large object that is then shrunk,
-            # as long as the last reads, over all sockets, have brought little.
+                return b""      # without a system call, as the socket module
+            # Copying from the scratch buffer is cheaper than shrinking a large bytes object, if the
+            # reads return little. `sock_hint` is the size of the last read, of all sockets.
             if size <= SMALL or (size <= SCRATCH and self.loop.sock_hint <= SMALL):
                 n = recv(self.fd, self.loop.scratch, size, MSG_DONTWAIT)
                 mgl_count_read(&self.loop.count, n)
@@ -236,28 +272,30 @@ cdef class SockCall(Waiter):
         raise os_error(c_errno.errno)
 
     cdef bint writes(self) noexcept:
-        """Whether it waits for the descriptor to be writable."""
+        """Return whether the call waits for the descriptor to be writable, not readable."""
         return self.kind == SENDALL or self.kind == CONNECT
 
-    cdef int wait(self) except -1:
-        """Enter the queue of those who wait for the descriptor."""
+    cdef int enlist(self) except -1:
+        """Enter the queue of calls that wait for the descriptor."""
         cdef FdWatch watch
         self.loop.users_fd(self.fd)
         watch = self.loop.fd_watch(self.fd, True)
         watch.enlist(self, self.writes(), self.sock)
         self.watch = watch
-        self.future = self.loop.new_future()
         if self.again:
             self.try_again()
         return 0
 
     cdef int try_again(self) except -1:
-        """Behind those who are ready now: no edge will tell."""
+        """Append the descriptor to the loop's ready queue.
+
+        The edge-triggered registration will not report an event for a state that has not changed.
+        """
         self.again = False
         return self.loop.mark_ready(self.watch, EPOLLOUT if self.writes() else EPOLLIN)
 
     cdef bint attempt(self) except -1:
-        """Called when the descriptor is ready. True = there is nothing more to wait for."""
+        """Try the call when the descriptor is ready; return True if the wait is over."""
         cdef object result
         cdef bint failed = False
         if self.future.done():
@@ -274,8 +312,10 @@ cdef class SockCall(Waiter):
         if failed:
             return True
         if result is NOT_YET:
-            if self.again or not self.looked_twice:
-                # The kernel has said that it is ready, and will not say so again.
+            # A ConnectCheck has no watch: the kernel has not reported the descriptor as ready yet.
+            if self.watch is not None and (self.again or not self.looked_twice):
+                # The kernel has reported the descriptor as ready, and will not report it again
+                # unless its state changes. So try once more before waiting for the next event.
                 self.looked_twice = not self.again
                 self.try_again()
             return False
@@ -304,14 +344,14 @@ cdef class SockCall(Waiter):
                 returned[0] = True
                 return result
             returned[0] = False
-            # Marks the future as being waited for, as the task's step wants it.
+            # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
             return next(iter(self.future))
         except BaseException:
             self.finish()
             raise
 
     cdef int finish(self) except -1:
-        """Leave the queue, and let go of buffer and socket."""
+        """Leave the queue, and release the buffer and the socket."""
         self.finished = True
         if self.watch is not None:
             self.watch.delist(self, self.writes())
@@ -334,8 +374,29 @@ cdef class SockCall(Waiter):
 
     @property
     def cr_await(self):
-        """What it waits for, for those who print the call graph."""
+        """The future that the call waits for, for tools that print call graphs."""
         return self.future
+
+
+@cython.final
+cdef class ConnectCheck(Watcher):
+    """Checks a connection attempt in the iteration after connect().
+
+    It joins the ready queue at the end of the iteration, behind everything that the iteration has
+    scheduled, as if a poll had found the socket writable.
+    """
+
+    cdef int on_flush(self) except -1:
+        return self.loop.mark_ready(self, EPOLLOUT)
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        return self.call.check_connection()
+
+    cdef int failed(self, object exc) except -1:
+        return self.call.fail(exc)
+
+    cdef int interrupted(self, uint32_t events) except -1:
+        return self.loop.mark_ready(self, events)
 
 
 cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
@@ -350,12 +411,15 @@ cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
 
 
 cdef object literal_target(object sock, object address):
-    """`address` as asyncio's resolver would have it, if that need not be asked; else None."""
+    """Return the result that asyncio's resolver would return for a literal address.
+
+    Return None if `address` has to be resolved, or if the connect has to go through asyncio's code.
+    """
     cdef int family
     if type(sock) is not PlainSocket or type(address) is not tuple or not 2 <= len(address) <= 4:
         return None
     if PlainSocket.connect is not own_connect:
-        return None     # replaced, as by pytest-socket
+        return None     # a tool such as pytest-socket has replaced the method
     host, port = address[0], address[1]
     if type(host) is not str or type(port) is not int or "\0" in host or not host.isascii():
         return None
@@ -370,34 +434,37 @@ cdef object literal_target(object sock, object address):
 
 
 cdef inline bint has_own(object sock, str method) except -1:
-    """Whether the socket's class overrides the method."""
+    """Return whether the socket's class overrides the method."""
     return type(sock) is not PlainSocket and _stdlib.overrides(sock, method)
 
 
 cdef class SockCore(FdCore):
-    """FdCore and the native socket methods."""
+    """Extend FdCore by the native socket methods."""
 
     def sock_recv(self, sock, n):
-        """Receive up to n bytes; as asyncio.loop.sock_recv."""
+        """Receive up to n bytes and return them, as asyncio.loop.sock_recv()."""
         if has_own(sock, "recv"):
             return _stdlib.SelectorLoop.sock_recv(self, sock, n)
         return new_call(self, RECV, sock, n)
 
     def sock_recv_into(self, sock, buf):
-        """Receive into a writable buffer, returns the number of bytes; as asyncio's."""
+        """Receive into a writable buffer and return the number of bytes.
+
+        The semantics are those of asyncio.loop.sock_recv_into().
+        """
         if has_own(sock, "recv_into"):
             return _stdlib.SelectorLoop.sock_recv_into(self, sock, buf)
         return new_call(self, RECV_INTO, sock, buf)
 
     def sock_connect(self, sock, address):
-        """Connect to a remote address; as asyncio.loop.sock_connect."""
+        """Connect to a remote address, as asyncio.loop.sock_connect()."""
         target = literal_target(sock, address)
         if target is None:
             return _stdlib.SelectorLoop.sock_connect(self, sock, address)
         return new_call(self, CONNECT, sock, target)
 
     def sock_sendall(self, sock, data):
-        """Send all of data; as asyncio.loop.sock_sendall."""
+        """Send all of data, as asyncio.loop.sock_sendall()."""
         if has_own(sock, "send"):
             return _stdlib.SelectorLoop.sock_sendall(self, sock, data)
         return new_call(self, SENDALL, sock, data)

@@ -77,6 +77,18 @@ SendfileFallbackProtocol: Any = base_events._SendfileFallbackProtocol  # type: i
 UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
 
 
+def forget_unconnected_pipes(transport: Any) -> None:
+    """Let the transport of a subprocess end although not all of its pipes could be connected.
+
+    asyncio's waits for the ends of all pipes, so that its _wait() never returns then. Its protocol
+    has not got connection_made(), and gets no other call either.
+    """
+    for fd in [fd for fd, protocol in transport._pipes.items() if protocol is None]:
+        del transport._pipes[fd]
+    transport.set_protocol(protocols.SubprocessProtocol())
+    transport._pending_calls = None
+
+
 class StreamTransport(transports._FlowControlMixin, transports.Transport):  # type: ignore[misc,name-defined]
     """What a native stream transport says it is; asyncio's sendfile() insists on the mix-in."""
 

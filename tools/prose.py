@@ -45,8 +45,8 @@ _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in CONST
 #: Kind of file -> (pattern of its paths, the largest share of flagged lines in percent). The first
 #: pattern that matches a path counts.
 BUDGETS = {
-    "CHANGELOG": (r"CHANGELOG\.md", 12.0),
-    "README, docs, CONTRIBUTING": (r"(?!docs/benchmarks/).*\.md", 14.5),
+    "CHANGELOG": (r"CHANGELOG\.md", 1.0),
+    "README, docs, CONTRIBUTING": (r"(?!docs/benchmarks/).*\.md", 2.0),
     "mgloop, Cython": (r"mgloop/.*\.(pyx|pxd)", 22.0),
     "mgloop, C": (r"mgloop/.*\.[ch]", 20.5),
     "mgloop, Python": (r"mgloop/.*\.py", 20.5),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._connection: the table of a connection's states. _connection.pyx says
-how it works.
+"""Declare the class Connection and the state table of an HTTP/1 connection.
+
+_connection.pyx explains how the connection works.
 """
 
 from mgloop.http._llhttp cimport llhttp_t
@@ -9,25 +10,30 @@ from mgloop.http._request cimport Channel, Request
 
 cdef extern from *:
     """
-    /* Where the reading side of a connection is; the writing side is the response's (_request). */
+    /* The state of the reading side of a connection. The response holds the state of the writing
+       side (_request.pxd). */
     enum {
         MGL_READS_HEAD,     /* between requests, or in the middle of a head */
-        MGL_READS_BODY,     /* the request is with the application, its body still comes */
-        MGL_HAS_REQUEST,    /* all of it is here; what comes waits for the end of the response */
-        MGL_DISCARDS,       /* the response was complete before the request: the rest is ignored */
-        MGL_LINGERS,        /* the last response has been sent, and the client may still read it */
-        MGL_GONE,           /* closed, or a WebSocket's now */
+        MGL_READS_BODY,     /* the application has the request; its body is still arriving */
+        MGL_HAS_REQUEST,    /* the request is complete; later data waits for the response's end */
+        MGL_DISCARDS,       /* the response was complete before the request: ignore its rest */
+        MGL_LINGERS,        /* the last response has been sent; the client may still read it */
+        MGL_GONE,           /* closed, or handed over to a WebSocket */
         MGL_CONNECTION_STATES
     };
 
-    /* What happens: a head has been read; its message has; the response is complete, and the
-       connection is kept, or is not though the client may still send; it is lost, or closed. */
+    /* The events that change the state:
+       HEAD: the parser has read a whole head.
+       END: the parser has read a whole message.
+       ANSWER: the response is complete, and the connection stays open.
+       LAST_ANSWER: the response is complete and the connection ends, but the client may still send.
+       LOSS: the connection is lost or closed. */
     enum {
         MGL_ON_HEAD, MGL_ON_END, MGL_ON_ANSWER, MGL_ON_LAST_ANSWER, MGL_ON_LOSS,
         MGL_CONNECTION_EVENTS
     };
 
-    /* The state that follows. */
+    /* Return the state that follows `state` after `event`. */
     static inline int mgl_next_state(int state, int event)
     {
         enum { HEAD = MGL_READS_HEAD, BODY = MGL_READS_BODY, HAS = MGL_HAS_REQUEST,
@@ -62,56 +68,57 @@ cdef extern from *:
 cdef class Connection(Channel):
     cdef llhttp_t parser
     cdef int state
-    cdef Request request                # whose response is not complete
-    cdef Request unbegun                # whose head has just been read
-    cdef object ahead                   # kept by gather(): requests sent ahead, or None
+    cdef Request request                # the one whose response is not complete, or None
+    cdef Request unbegun                # a request whose head has just been read, or None
+    cdef object ahead                   # pipelined data, not parsed yet (see gather()), or None
     cdef bint feeding                   # inside feed()
     cdef bint go_on_due                 # _go_on() is scheduled
     cdef bint paused_reading
     cdef bint over_tls
-    cdef object failure                 # (status, reason) found in the midst of parsing, or None
+    cdef object failure                 # (status, reason) of an error in a callback, or None
 
-    # The head as far as it has been read. A piece of it in `at` lies in what is being parsed, and
-    # is kept in `carry` when that ends before the piece does.
+    # The part of the head that has been read. `at` and `at_len` are the present token (the target,
+    # or the name or the value of a header) inside the data that is being parsed. If the data ends
+    # before the token does, the token is copied into `carry`.
     cdef const char *at
     cdef Py_ssize_t at_len
-    cdef object carry                   # kept by gather(), or None
-    cdef Py_ssize_t piece_len
-    cdef const char *origin             # of what is being parsed
-    cdef Py_ssize_t offset              # bytes before it since the method
-    cdef Py_ssize_t target_end          # where the target ends, counted so
-    cdef int blank                      # bytes of the empty line that may stand before
+    cdef object carry                   # the beginning of the token (see gather()), or None
+    cdef Py_ssize_t piece_len           # bytes of the token, in `carry` and at `at`
+    cdef const char *origin             # the first byte of the data that is being parsed
+    cdef Py_ssize_t offset              # bytes between the end of the method and `origin`
+    cdef Py_ssize_t target_end          # bytes between the ends of the method and of the target
+    cdef int blank                      # bytes read of the empty line that may precede a request
     cdef str method                     # None until it has been read
-    cdef bytes name                     # of the header whose value is read
+    cdef bytes name                     # the name of the header whose value is being read
     cdef bytes url
     cdef list headers
     cdef Py_ssize_t head_len
-    cdef int hosts, types               # how often Host and Content-Type are among them
+    cdef int hosts, types               # the number of Host and of Content-Type headers in the head
     cdef bint in_head                   # a head has begun, and has not ended
     cdef bint expects_continue
-    cdef bytes coding                   # Transfer-Encoding, if it is not chunked alone
+    cdef bytes coding                   # Transfer-Encoding, unless it is just "chunked", or None
     cdef bint wants_websocket
-    cdef bint timed                     # the deadline is of a head, or of what frames the body
-    cdef Py_ssize_t unsent              # what the client had not taken when it was asked last
-    cdef double progress_at             # when it took some of that last: mgl_coarse_time()
-    cdef Py_ssize_t extension_len       # of the present chunk
-    cdef bint at_chunk                  # a chunk's first line comes next
-    cdef bint last_chunk                # ... has said that no other follows
-    cdef object chunk_line              # kept by gather(): its beginning, or None
-    cdef Py_ssize_t discarded
-    cdef Py_ssize_t payload             # bytes of the body that have come
-    cdef Py_ssize_t payload_timed       # ... when they were last given time; -1 at the beginning
-    cdef Py_ssize_t extensions_len      # of all chunks
+    cdef bint timed                     # the deadline is for a head, or for the framing of a body
+    cdef Py_ssize_t unsent              # bytes that were unacknowledged at the last check
+    cdef double progress_at             # mgl_coarse_time() of the last acknowledgement
+    cdef Py_ssize_t extension_len       # bytes of extensions in the present chunk
+    cdef bint at_chunk                  # the first line of a chunk comes next
+    cdef bint last_chunk                # the present chunk is the last one (its size is 0)
+    cdef object chunk_line              # beginning of a chunk's first line (see gather()), or None
+    cdef Py_ssize_t discarded           # bytes of body received after the end of the response
+    cdef Py_ssize_t payload             # bytes of body received
+    cdef Py_ssize_t payload_timed       # `payload` when the deadline was last set; -1 at first
+    cdef Py_ssize_t extensions_len      # bytes of extensions in all chunks of the message
 
-    # Of the peer, for the scopes.
-    cdef public object handshake        # _site's Handshake until it is over, or None
-    cdef public object ends             # (client, server) as a proxy has told, or None
+    # About the peer, for the scopes.
+    cdef public object handshake        # _site's Handshake while the TLS handshake runs, else None
+    cdef public object ends             # (client, server) from a PROXY header, or None
     cdef public bint unnamed            # a PROXY header does not name the client
     cdef dict tls                       # ASGI's extension, or None
-    cdef object client                  # as scopes have it
-    cdef dict common_scope              # what else each has, all keys in it, or None: the site's
-    cdef bint trusted                   # a proxy that may say who the client is
-    cdef bint forwarded                 # the head has a word on that
+    cdef object client                  # the scope's value for "client"
+    cdef dict common_scope              # a scope with all keys, copied for each request, or None
+    cdef bint trusted                   # the peer is a proxy whose forwarding headers are believed
+    cdef bint forwarded                 # the head has Forwarded or an X-Forwarded-* header
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
@@ -126,7 +133,7 @@ cdef class Connection(Channel):
     cdef int pause_reading(self) except -1
     cdef int resume_reading(self) except -1
 
-    # Called by the parser: -1 = the message is not acceptable, -2 = an exception.
+    # Called by the parser. Return -1 if the message is not acceptable, -2 with an exception set.
     cdef int fail(self, int status, str reason) except -2
     cdef int take_piece(self, const char *at, size_t length) except -2
     cdef int header_ended(self) except -2

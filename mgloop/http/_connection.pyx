@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An HTTP/1 connection: from bytes to requests, one at a time.
+"""An HTTP/1 connection: parse the bytes of a stream into requests, one at a time.
 
-Native because every byte of a request passes through it.  It is an ordinary asyncio.Protocol over
-any transport of any loop.  llhttp finds the frames; what it lets pass and RFC 9112 does not is
-refused here: a request without its one Host, another version, an unknown transfer coding, a line
-that is folded.  No leniency of llhttp's is switched on.
+The module is native because every byte of a request passes through it.  Connection is an ordinary
+asyncio.Protocol, which works over any transport of any loop.  It runs on the thread of its loop.
 
-The table in the .pxd says which state follows which.  A request is begun when all that came in one
-piece has been parsed, so that a small body is there when the application asks for it.  The next is
-not parsed before its response is complete: what comes meanwhile is kept, up to a bound, and then
-reading pauses.
+llhttp parses the messages.  This module rejects messages that llhttp accepts although RFC 9112
+forbids them: a request without exactly one Host, a version other than 1.0 and 1.1, an unknown
+transfer coding, a folded header line.  All lenient modes of llhttp are off.
 
-Lifetime: the transport has a reference until connection_lost(), the site has one as well.
+The table in the .pxd defines the state that follows each event.  The application starts after all
+data of one read has been parsed, so that a small body is already there when the application calls
+receive().  The next request is not parsed before the response to the present one is complete.
+Data that arrives before then is buffered up to a limit, and reading pauses at that limit.
+
+Lifetime: the transport and the site each hold a reference until connection_lost().
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -46,12 +48,12 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    AHEAD = 64 << 10            # bytes of later requests that are kept while one is answered
-    DISCARD = 1 << 20           # bytes of a body that nobody wants
-    MOST_CODINGS = 16           # of one message
-    EXTENSIONS = 4096           # bytes of a chunk's extensions
-    MAX_REQUESTS = 64           # of one connection that are begun before others are served
-    ALL_EXTENSIONS = 16 << 10   # ... of a message's, beyond as many as the body has
+    AHEAD = 64 << 10            # bytes of pipelined requests at which reading pauses
+    DISCARD = 1 << 20           # most bytes of a body that are discarded after its response
+    MOST_CODINGS = 16           # most transfer codings of one message
+    EXTENSIONS = 4096           # most bytes of extensions of one chunk
+    MAX_REQUESTS = 64           # most requests of one connection before others are served
+    ALL_EXTENSIONS = 16 << 10   # most bytes of extensions of one message, beyond its body's size
 
 cdef object log = logging.getLogger("mgloop.http")
 
@@ -75,20 +77,24 @@ cdef dict METHODS = {
 cdef str GET = "GET"
 cdef str POST = "POST"
 cdef str HEAD = "HEAD"
-#: Of what a message can be coded in before it is chunked: the application is given it as it is.
+#: The transfer codings that are accepted before "chunked". The application receives the body still
+#: encoded.
 cdef frozenset CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress",
                                     b"identity"})
-#: What a trailer may not say, for a message has been framed and sent on its way by then.
+#: The headers that are rejected in a trailer, because the message has been framed and routed before
+#: its trailer arrives.
 cdef frozenset NO_TRAILERS = frozenset({
     b"host", b"content-length", b"transfer-encoding", b"trailer", b"te", b"connection"})
-#: In a chunk's first line; what is quoted stays as it is. So do blanks elsewhere and a quote that
-#: nothing closes, which are matched, too: else each byte of them would be a place to look from.
+#: Match the blanks around ";" and "=" in the first line of a chunk. Three other things are matched
+#: too, and left unchanged: a quoted string, a string without its closing quote, and blanks
+#: elsewhere. If the pattern did not match these, the regular expression engine would try a new
+#: match at each of their bytes, which takes quadratic time.
 cdef object BLANKS = re.compile(
     rb'("(?:[^"\\\r\n]|\\.)*"?)|[ \t]*([;=])[ \t]*|([ \t]+)')
 
 
 # --- llhttp's callbacks --------------------------------------------------------------------------
-# -1: the message is not acceptable.
+# They return 0, -1 if the message is not acceptable, or -2 with an exception set.
 
 cdef int on_message_begin(llhttp_t *parser) except -2:
     cdef Connection connection = <Connection>parser.data
@@ -133,7 +139,10 @@ cdef int on_url_complete(llhttp_t *parser) except -2:
 
 
 cdef int on_version(llhttp_t *parser, const char *at, size_t length) except -2:
-    """A space and "HTTP/" stand between the target and this: llhttp skips more spaces."""
+    """Reject the message unless exactly " HTTP/" lies between the target and the version number.
+
+    llhttp accepts any number of spaces there.
+    """
     cdef Connection connection = <Connection>parser.data
     cdef Py_ssize_t place = connection.offset + (at - connection.origin)
     if connection.url is not None and connection.target_end:
@@ -186,14 +195,17 @@ settings.on_message_complete = on_message_complete
 
 
 cdef struct Share:
-    # The part of the loop's time that one call of feed() has used.
+    # The share of the loop's time that one call of feed() has used.
     int requests
     double began
 
 
 cdef bint is_used_up(Share *share) noexcept:
-    """Called before each request of a feed(). Whether the next one has to wait for other
-    connections: after MAX_REQUESTS, or a tick of the coarse clock (1 to 10 ms)."""
+    """Return whether the next request must wait until other connections have been served.
+
+    feed() calls it before each request. It returns True after MAX_REQUESTS requests, or after a
+    tick of the coarse clock (1 to 10 ms).
+    """
     share.requests += 1
     if share.requests == 1:
         return False
@@ -204,7 +216,7 @@ cdef bint is_used_up(Share *share) noexcept:
 
 
 cdef class Connection(Channel):
-    """The protocol of an HTTP/1 connection of `site`."""
+    """Serve one HTTP/1 connection of `site`, as an asyncio.Protocol."""
 
     def __cinit__(self, *args, **kwargs):
         self.state = MGL_GONE
@@ -218,7 +230,7 @@ cdef class Connection(Channel):
     # ----------------------------------------------------------- asyncio.Protocol ----
 
     def connection_made(self, transport):
-        """The transport is ready."""
+        """Start to serve the transport; respond with 503 above the limit of connections."""
         cdef Site site = self.site
         self.transport = transport
         self.write = transport.write
@@ -232,20 +244,20 @@ cdef class Connection(Channel):
             self.set_deadline(MGL_HEAD)
 
     def data_received(self, data):
-        """The next bytes of the stream."""
+        """Parse the next bytes of the stream, or buffer them while a request is being answered."""
         if not PyBytes_CheckExact(data):
             data = bytes(data)
         if self.ahead is None:
             self.feed(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         elif self.state < MGL_LINGERS:
-            self.keep(data)     # behind what _go_on() will parse
+            self.keep(data)     # _go_on() parses it together with the data before it
 
     def eof_received(self):
-        """The client has ended its side: it has gone, as ASGI sees it."""
+        """Let the transport close: ASGI treats a client that has ended its side as disconnected."""
         return False
 
     def connection_lost(self, exc):
-        """The transport has ended."""
+        """Release everything, and notify the application that the client has disconnected."""
         cdef Request request = self.request
         self.lost = True
         self.enter(MGL_ON_LOSS)
@@ -260,23 +272,23 @@ cdef class Connection(Channel):
         self.site.detach(self)
 
     def pause_writing(self):
-        """The peer does not take what is sent."""
+        """Make send() wait, because the client does not read the response."""
         self.paused_writing = True
         self.watch_writing()
 
     def resume_writing(self):
-        """It does again."""
+        """Let send() continue, because the client reads again."""
         self.paused_writing = False
-        if self.state != MGL_GONE:      # then it goes on until the last byte
+        if self.state != MGL_GONE:      # after close() the timeout runs until the last byte is sent
             mgl_deadline_unset(&self.write_deadline)
         self.room.wake_all()
         if self.ahead is not None and self.state == MGL_READS_HEAD:
             self.schedule_go_on()
 
     cdef int watch_writing(self) except -1:
-        """Give the client the time to take something of what has been written."""
+        """Start the timeout within which the client must acknowledge some of the data written."""
         if self.state == MGL_LINGERS:
-            return 0    # where that is watched all the time
+            return 0    # its own deadline checks the progress already
         self.unsent = _peer.waiting(self.transport)
         self.progress_at = mgl_coarse_time()
         return self.set_deadline(MGL_WRITE)
@@ -284,14 +296,18 @@ cdef class Connection(Channel):
     # -------------------------------------------------------------------- reading ----
 
     cdef int feed(self, const char *data, Py_ssize_t n) except -1:
-        """Parse the data and begin its requests, as far as they may run. Other connections are
-        served between many requests of one read."""
+        """Parse the data, and start its requests.
+
+        Data that may not be parsed yet is buffered. If one read holds many requests, other
+        connections are served between them.
+        """
         cdef Py_ssize_t used
         cdef Share share = Share(0, 0)
         self.feeding = True
         try:
             while n > 0 and self.state < MGL_LINGERS:
-                # Nor is a request begun whose response would wait behind others that nobody takes.
+                # While the client does not read the earlier responses, no request is started: its
+                # response would only add to the buffer.
                 if self.state == MGL_HAS_REQUEST or self.paused_writing \
                         and self.state == MGL_READS_HEAD and not self.in_head:
                     self.keep(data[:n])
@@ -312,7 +328,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int keep(self, bytes data) except -1:
-        """Until the response to what came before is complete."""
+        """Buffer the data until the response to the present request is complete."""
         if self.ahead is None:
             self.ahead = data
         else:
@@ -328,9 +344,10 @@ cdef class Connection(Channel):
         return 0
 
     cdef int set_time(self) except -1:
-        """Give the client the time for what comes next, if anything does."""
+        """Set the deadline for the data that the client has to send next, if any."""
         if self.site.closing:
-            # The end of a response that had begun before, or of a body that nobody waits for.
+            # A response that was in progress when the shutdown began may have ended just now, or a
+            # body that is being discarded.
             self.begin_shutdown()
         if self.state == MGL_READS_HEAD:
             if self.timed:
@@ -342,7 +359,7 @@ cdef class Connection(Channel):
                 self.timed = True
                 self.set_deadline(MGL_HEAD)
             elif self.paused_writing:
-                self.set_deadline(MGL_KEEP_ALIVE)   # watch_writing() asks already
+                self.set_deadline(MGL_KEEP_ALIVE)   # watch_writing() checks the progress already
             else:
                 self.watch_rest(MGL_KEEP_ALIVE)
         elif self.state == MGL_READS_BODY or self.state == MGL_DISCARDS:
@@ -355,10 +372,10 @@ cdef class Connection(Channel):
         return 0
 
     cdef int time_body(self) except -1:
-        """Give the client time for the next piece of the body.
+        """Set the deadline for the next data of the body.
 
-        Chunk extensions and trailers are no pieces: a client could send them one byte at a time
-        without end. They have the time that a head has.
+        Chunk extensions and trailers do not extend this deadline, because a client could send them
+        one byte at a time forever. They have the timeout of a head.
         """
         if self.payload != self.payload_timed:
             self.payload_timed = self.payload
@@ -370,7 +387,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int one_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
-        """Parse until the end of a message or of the data."""
+        """Parse until the end of the message or of the data; store the bytes parsed in `used`."""
         cdef int error
         cdef object failure
         if data[0] == b" " and self.in_head and self.url is None and not self.at_len \
@@ -407,7 +424,11 @@ cdef class Connection(Channel):
         return 0
 
     cdef int parse(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1:
-        """llhttp_execute(), but for a chunk's first line; paused only at the end of a message."""
+        """Run llhttp_execute(), with the first line of each chunk going through take_chunk_line().
+
+        Return llhttp's error code. HPE_PAUSED means the end of a message; the pause before a
+        chunk's first line is handled here.
+        """
         cdef int error
         cdef Py_ssize_t done = 0, line
         used[0] = n
@@ -427,8 +448,11 @@ cdef class Connection(Channel):
             llhttp_resume(&self.parser)
 
     cdef int take_chunk_line(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except? -1:
-        """What llhttp must not see of a chunk's first line: blanks round a semicolon or an equals
-        sign, which the RFC has a recipient remove (9112, 7.1.1)."""
+        """Remove the blanks around ";" and "=" in a chunk's first line before llhttp parses it.
+
+        RFC 9112, 7.1.1, requires a recipient to remove them, and llhttp rejects them. An incomplete
+        line is buffered. Return llhttp's error code, or -1 after fail().
+        """
         cdef const char *end = <const char *>memchr(data, b"\n", n)
         cdef Py_ssize_t length = n if end is NULL else end + 1 - data
         cdef bytes line
@@ -449,11 +473,12 @@ cdef class Connection(Channel):
         return llhttp_execute(&self.parser, PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line))
 
     cdef int take_method(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1:
-        """The method and the space behind it.
+        """Read the method and the space after it.
 
-        llhttp knows a list of methods, and only CONNECT makes a difference to it: so it is told
-        POST of all others, and every method gets to the application. Not CONNECT: the application
-        could not be a tunnel, and might seem to be one by answering 200.
+        llhttp accepts only the methods of a list, and treats only CONNECT in a special way. So it
+        is given POST in place of every other method, and all methods reach the application. CONNECT
+        is rejected, because an application cannot open a tunnel, but would seem to have opened one
+        if it responded with 200.
         """
         cdef Py_ssize_t start, i = 0
         cdef bytes token
@@ -483,7 +508,7 @@ cdef class Connection(Channel):
                 self.refuse(400, "no method")
                 return 0
         if i == n:
-            self.in_head = PyBytes_GET_SIZE(token) > 0      # an empty line is no beginning
+            self.in_head = PyBytes_GET_SIZE(token) > 0      # an empty line does not start a request
             self.carry = token
             return 0
         used[0] = i + 1
@@ -503,7 +528,7 @@ cdef class Connection(Channel):
         return 0
 
     cdef int fail(self, int status, str reason) except -2:
-        """For the callbacks: the message is not acceptable."""
+        """Record why the message is not acceptable, and return -1 for a callback of the parser."""
         self.failure = (status, reason)
         return -1
 
@@ -526,13 +551,13 @@ cdef class Connection(Channel):
         return 0
 
     cdef int keep_piece(self) except -1:
-        """The data ends in the middle of it."""
+        """Copy the beginning of a token whose end is not in this data."""
         self.carry = gather(self.carry, self.at, self.at_len)
         self.at_len = 0
         return 0
 
     cdef bytes piece(self):
-        """The name, value or target that has been read."""
+        """Return the token (a name, a value or the target) that has been read."""
         cdef bytes piece
         self.piece_len = 0
         if self.carry is not None:
@@ -569,15 +594,16 @@ cdef class Connection(Channel):
         self.name = None
         self.head_len += 4
         if n and (PyBytes_AS_STRING(value)[n - 1] == 32 or PyBytes_AS_STRING(value)[n - 1] == 9):
-            value = value.rstrip(b" \t")    # llhttp takes off what stands before
+            value = value.rstrip(b" \t")    # llhttp removes leading blanks only
         if PyBytes_GET_SIZE(name) + 4 + n > self.site.limit_field:
             return self.fail(431, "a header is too large")
-        if not self.in_head:    # a trailer, which ASGI has no place for
+        if not self.in_head:    # a trailer, which is dropped: ASGI cannot express it
             return self.fail(400, "a trailer of the framing") if name in NO_TRAILERS else 0
         self.headers.append((name, value))
         if len(self.headers) > self.site.limit_headers:
             return self.fail(431, "too many headers")
-        # Those with an underscore a gateway might read into its environment's CONTENT_LENGTH.
+        # Content_Length and Transfer_Encoding, with an underscore, are rejected: a CGI or WSGI
+        # gateway would map them to the same environment variables as the real headers.
         n = PyBytes_GET_SIZE(name)
         if n == 4:
             if name == b"host":
@@ -644,8 +670,8 @@ cdef class Connection(Channel):
         if self.parser.upgrade:
             self.wants_websocket = self.is_websocket()
             if not self.wants_websocket:
-                # To something that is not spoken here: an ordinary request, then. llhttp would stop
-                # behind it.
+                # An upgrade to another protocol is ignored (RFC 9110, 7.8, allows that), and the
+                # request is an ordinary one. Without this line llhttp would stop parsing after it.
                 self.parser.upgrade = 0
             elif self.parser.flags & F_TRANSFER_ENCODING or self.parser.content_length > 0:
                 return self.fail(400, "a handshake with a body")
@@ -655,8 +681,8 @@ cdef class Connection(Channel):
         return 0
 
     cdef bint known_coding(self) except -1:
-        """Each of the codings before chunked is one that HTTP knows."""
-        # With more of them, the last part has a comma in it and is refused.
+        """Return whether all transfer codings before "chunked" are registered ones of HTTP."""
+        # If there are more codings, the last item still contains a comma and is not found.
         names = [name.strip().lower() for name in self.coding.split(b",", MOST_CODINGS)]
         for name in names:
             if name not in CODINGS and name != b"chunked":
@@ -681,7 +707,7 @@ cdef class Connection(Channel):
         self.timed = False
         self.head_len = 0
         self.method = None
-        self.url = self.headers = None      # not for an idle connection to keep
+        self.url = self.headers = None      # an idle connection must not keep their memory
         self.blank = 0
         if self.request is not None:
             self.request.body_ended()
@@ -702,12 +728,12 @@ cdef class Connection(Channel):
     # ---------------------------------------------------------------------- scope ----
 
     cdef dict make_scope(self):
-        """ASGI's scope of the request whose head has been read; None after fail()."""
+        """Return the ASGI scope of the request whose head has been read, or None after fail()."""
         cdef Site site = self.site
         cdef dict scope, extensions
         if self.common_scope is None:
             self.look_at_peer()
-        scope = self.common_scope.copy()    # a third of the price of putting all in one by one
+        scope = self.common_scope.copy()    # a third of the cost of setting each key separately
         scope[CLIENT] = self.client
         scope[ASGI] = site.versions.copy()
         if self.parser.http_minor == 0:
@@ -726,7 +752,10 @@ cdef class Connection(Channel):
         return scope
 
     cdef bint split_target(self, dict scope) except -1:
-        """The request's target into path and query. False after fail()."""
+        """Store the path and the query of the request's target in `scope`.
+
+        Return False after fail().
+        """
         cdef bytes url = self.url
         cdef const char *start = PyBytes_AS_STRING(url)
         cdef const char *end = start + PyBytes_GET_SIZE(url)
@@ -738,7 +767,7 @@ cdef class Connection(Channel):
         cdef Py_ssize_t n
         while at < end:
             if at[0] == b"#":
-                end = at    # a fragment is nobody's business but the client's
+                end = at    # a fragment has a meaning for the client only, so it is dropped
                 break
             if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
                 self.fail(400, "a character that a target cannot have")
@@ -776,16 +805,23 @@ cdef class Connection(Channel):
         return True
 
     cdef int replace_host(self, bytes host) except -1:
-        """The target's own counts, whatever Host says (RFC 9112, 3.2.2): else a proxy that goes by
-        the one and an application that goes by the other could be set against each other."""
+        """Replace the value of Host with the host of a target in absolute form.
+
+        RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them
+        and an application that uses the other disagree about the host.
+        """
         others = [each for each in self.headers if each[0] != b"host"]
         self.headers = [(b"host", host), *others]
         return 0
 
     cdef const char *path_of_absolute(
             self, const char *start, const char *end, const char **host) noexcept:
-        """Where the path of http://host/path, and the host, begin, or the "*" of OPTIONS; else
-        NULL."""
+        """Find the path of a target that does not start with "/".
+
+        The target is a URL (http://host/path), and `host` is then set to the start of its host, or
+        it is the "*" of an OPTIONS request. Return the start of the path or of the "*", or NULL if
+        the target is neither.
+        """
         cdef const char *at
         if end - start == 1 and start[0] == b"*":
             return start if self.method == "OPTIONS" else NULL
@@ -799,7 +835,7 @@ cdef class Connection(Channel):
         return at if mgl_is_host(host[0], at - host[0]) else NULL
 
     cdef int look_at_peer(self) except -1:
-        """Who is at the other end; the same for all requests of the connection."""
+        """Find out the addresses, the TLS details and the scheme, once for all requests."""
         cdef Site site = self.site
         cdef str scheme = "https" if self.over_tls else "http"
         self.client, server, self.tls = _peer.describe(self.transport)
@@ -825,7 +861,7 @@ cdef class Connection(Channel):
     # ------------------------------------------------------------------- requests ----
 
     cdef int begin_request(self) except -1:
-        """Have the application run."""
+        """Start the application for the request that has just been read."""
         cdef Request request = self.unbegun
         cdef Site site = self.site
         self.unbegun = None
@@ -849,7 +885,7 @@ cdef class Connection(Channel):
         else:
             self.enter(MGL_ON_ANSWER)
             if self.feeding:
-                return 0    # which goes on
+                return 0    # feed() continues with the next request
             if self.ahead is not None:
                 self.schedule_go_on()
             else:
@@ -858,7 +894,7 @@ cdef class Connection(Channel):
         return 0
 
     def _go_on(self):
-        """Parse what came behind the request that has been answered, if the client takes that."""
+        """Parse the pipelined data after a response, unless the client does not read responses."""
         cdef bytes ahead
         self.go_on_due = False
         if self.ahead is None or self.state != MGL_READS_HEAD or self.paused_writing:
@@ -869,8 +905,10 @@ cdef class Connection(Channel):
         self.feed(PyBytes_AS_STRING(ahead), PyBytes_GET_SIZE(ahead))
 
     cdef int wants_more(self, Request request) except -1:
+        # During sendfile() over TLS, asyncio puts a protocol of its own in place of this one. That
+        # protocol cannot receive data, so reading stays paused until the file has been sent.
         if self.request is request and self.paused_reading and self.state == MGL_READS_BODY \
-                and not request.in_file:    # what asyncio puts in our place for TLS reads nothing
+                and not request.in_file:
             self.resume_reading()
             self.set_deadline(MGL_BODY)
         return 0
@@ -885,21 +923,22 @@ cdef class Connection(Channel):
     cdef int resume_reading(self) except -1:
         if self.paused_reading:
             self.paused_reading = False
-            # asyncio delivers what comes in the context of whoever has called this: a request's.
+            # asyncio calls data_received() in the context in which resume_reading() was called.
+            # Here that would be the context of a request.
             self.site.context.copy().run(self.transport.resume_reading)
         return 0
 
     # ------------------------------------------------------------------ WebSocket ----
 
     cdef bint is_websocket(self) except -1:
-        """The request asks for a WebSocket, and not of a version that nobody speaks."""
+        """Return whether the request asks for a WebSocket: GET in HTTP/1.1 with that Upgrade."""
         for name, value in self.headers:
             if name == b"upgrade" and value.lower() == b"websocket":
                 return self.method is GET and self.parser.http_minor == 1
         return False
 
     cdef int upgrade(self, const char *data, Py_ssize_t n) except -1:
-        """Hand the connection over; `data` has come behind the head."""
+        """Hand the connection over to a WebSocket, with the `n` bytes of `data` after the head."""
         from . import _upgrade
 
         cdef dict scope = self.request.scope
@@ -913,7 +952,8 @@ cdef class Connection(Channel):
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
         mgl_deadline_unset(&self.write_deadline)
-        # In this order, for a site without members is drained.
+        # Attach the WebSocket before detaching this connection: a site without members counts as
+        # drained.
         _upgrade.hand_over(self.site, self.transport, scope, data[:n], self.paused_writing)
         self.site.detach(self)
         return 0
@@ -925,9 +965,14 @@ cdef class Connection(Channel):
         return 0
 
     cdef int finish(self, bint more_comes) except -1:
-        """After the last response. Where the client may still be sending, or has sent what has not
-        been read, a close() would make the kernel answer with a reset, which can overtake the
-        response; whoever still has to take some of it may yet send something."""
+        """End the connection after the last response.
+
+        A close() makes the kernel send a reset if received data has not been read, or if data
+        arrives after it. The reset can overtake the response. So only the sending side is closed,
+        and the connection lingers in MGL_LINGERS, if the client has sent data that is unread or may
+        still send: if `more_comes` is true, or while it is receiving the response. A transport that
+        cannot close its sending side, as over TLS, is closed.
+        """
         self.ahead = None
         if self.over_tls or not self.transport.can_write_eof() or not (
                 more_comes or self.transport.get_write_buffer_size()
@@ -941,8 +986,11 @@ cdef class Connection(Channel):
         return self.watch_end() if self.site.closing else self.watch_rest(MGL_LINGER)
 
     cdef int close_transport(self) except -1:
-        """A transport's close() waits for as long as the client takes nothing, and over TLS for the
-        client's own end: so the time to write goes on."""
+        """Close the transport, with a timeout.
+
+        The transport's close() would wait forever for a client that reads nothing, and over TLS for
+        one that does not answer close_notify.
+        """
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
         self.transport.close()
@@ -951,7 +999,7 @@ cdef class Connection(Channel):
         return self.watch_end() if self.site.closing else self.watch_rest(MGL_WRITE)
 
     cdef int watch_end(self) except -1:
-        """Give the client little time during a shutdown: to close, or to read more."""
+        """Set the short deadline of a shutdown, within which the client must close or read more."""
         mgl_deadline_unset(&self.write_deadline)
         self.unsent = _peer.waiting(self.transport)
         self.progress_at = mgl_coarse_time()
@@ -967,13 +1015,20 @@ cdef class Connection(Channel):
         return 0
 
     cdef int watch_rest(self, int kind) except -1:
-        """Nothing more is written now: ask in a while how much of it is still there."""
+        """Set a deadline that checks how much of the data written is still unacknowledged.
+
+        Call it when nothing more is written for now. The first check always counts as progress.
+        """
         self.unsent = PY_SSIZE_T_MAX
         self.progress_at = mgl_coarse_time()
         return self.set_deadline(kind)
 
     cdef int cut_short(self, Request request) except -1:
-        """The client is to see that the response is not whole, and gets what there is if it can."""
+        """End the connection in the middle of a response, so that the client sees it is incomplete.
+
+        If only the end of the connection marks the end of the body, reset the connection. Otherwise
+        close it after the data that has been written.
+        """
         if request.looks_whole():
             self.enter(MGL_ON_LOSS)
             _peer.reset(self.transport)
@@ -981,7 +1036,10 @@ cdef class Connection(Channel):
         return self.close_transport()
 
     cdef int cut(self) except -1:
-        """A reset tells the client that what it has got of a response is not all."""
+        """Abort the connection, with a reset if part of a response is lost.
+
+        Without the reset the client could take the part that it has received for the whole.
+        """
         if self.lost:
             return 0
         if self.transport.get_write_buffer_size() \
@@ -992,12 +1050,12 @@ cdef class Connection(Channel):
         return 0
 
     cdef int refuse(self, int status, str reason) except -1:
-        """Answer in the application's place, if nothing has been sent, and end the connection."""
+        """Send an error response, if none has been sent yet, and end the connection."""
         cdef Request request = self.request
         self.request = self.unbegun = None
         if self.lost:
             return 0
-        if self.state == MGL_DISCARDS:      # it has been answered
+        if self.state == MGL_DISCARDS:      # the response is complete
             return self.finish(True)
         if 400 <= status < 500:
             log.warning("Invalid HTTP request received: %s", reason)
@@ -1011,7 +1069,7 @@ cdef class Connection(Channel):
         return self.finish(True)
 
     cdef int write_failed(self, object exc) except -1:
-        # abort() first, as logging may fail, too: the client must not wait for a lost response.
+        # Abort first, because logging may fail, too. The client must not wait for a lost response.
         self.transport.abort()
         log.debug("cannot write: %s", exc)
         return 0
@@ -1025,17 +1083,20 @@ cdef class Connection(Channel):
             if not self.still_taken(kind):
                 self.cut()
         elif self.request is not None and self.request.in_file:
-            self.set_deadline(MGL_BODY)     # sendfile() reads nothing: it may have come
+            self.set_deadline(MGL_BODY)     # sendfile() reads nothing, so the body may have arrived
         else:
             self.refuse(408, "it took too long to come")
         return 0
 
     cdef int idle_for_long(self) except -1:
-        """Keep-alive time is over. Whoever still takes the last response is not idle, nor is who
-        has taken its end since the last look."""
+        """Close the connection after its keep-alive time, unless it has not been idle for so long.
+
+        A client that is still receiving the last response is not idle. One that has received the
+        end of it since the last check gets the keep-alive time again.
+        """
         cdef Py_ssize_t before = self.unsent
         if self.paused_writing:
-            return self.set_deadline(MGL_TAIL)      # the time to write counts
+            return self.set_deadline(MGL_TAIL)      # the write timeout decides
         if self.still_taken(MGL_TAIL):
             return 0
         if self.unsent > 0:
@@ -1045,7 +1106,7 @@ cdef class Connection(Channel):
         return self.close_transport()
 
     cdef bint still_taken(self, int kind) except -1:
-        """Whether the client, whose time is over, takes what was written: then it has more time."""
+        """Return whether the client still makes progress in receiving; extend its deadline then."""
         cdef Py_ssize_t unsent = _peer.waiting(self.transport)
         cdef double limit = self.site.timeout_write
         cdef double now = mgl_coarse_time()
@@ -1058,14 +1119,16 @@ cdef class Connection(Channel):
         return True
 
     def begin_shutdown(self):
-        """Close, unless a request has come: its response is then the last. An incomplete head is
-        dropped."""
+        """Close the connection unless a request has arrived, whose response is then the last one.
+
+        An incomplete head is dropped.
+        """
         if self.state == MGL_READS_HEAD and (self.in_head or self.ahead is None):
             self.finish(False)
         elif self.state == MGL_DISCARDS:
             self.finish(True)
 
     def cancel(self):
-        """Close at once."""
+        """Close the connection immediately."""
         self.enter(MGL_ON_LOSS)
         self.cut()

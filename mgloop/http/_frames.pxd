@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._frames: bytes in, messages and control frames out, and back; nothing of
-asyncio, of HTTP or of ASGI.
+"""Declare the reader and the writer of WebSocket frames.
+
+They convert bytes to messages and control frames, and back. They know nothing of asyncio, HTTP or
+ASGI. _frames.pyx explains how they work.
 """
 
 
@@ -9,12 +11,12 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    /* Of a frame; a control frame has bit 3. */
+    /* The opcodes of frames. Bit 3 is set in those of control frames. */
     enum {
         WS_CONTINUATION = 0, WS_TEXT = 1, WS_BINARY = 2, WS_CLOSE = 8, WS_PING = 9, WS_PONG = 10
     };
 
-    /* What advance() returns besides the opcodes of a message or of a control frame. */
+    /* The results of advance() that are not opcodes. */
     enum { WS_NEED_DATA = -1, WS_FAILED = -2 };
     """
     enum:
@@ -31,7 +33,8 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* What has been seen of a character: how many bytes are missing, and the range of the next. */
+    /* The state of a UTF-8 check within a character: the number of bytes that are missing, and the
+       range in which the next byte must be. */
     typedef struct { unsigned char missing, low, high; } mgl_utf8;
     """
     ctypedef struct mgl_utf8:
@@ -41,43 +44,43 @@ cdef extern from *:
 
 
 cdef class FrameReader:
-    # What advance() has found: bytes, or str for a text; of a close frame or of a failure the code
-    # and the reason.
+    # The result of advance(). `payload`: the bytes of a message or of a control frame, or the str
+    # of a text message. `code` and `reason`: those of a close frame or of a failure.
     cdef readonly object payload
     cdef readonly int code
     cdef readonly str reason
 
-    # The piece that is being taken apart, and those behind it.
-    cdef bytes piece
-    cdef Py_ssize_t position
-    cdef list pieces
-    cdef Py_ssize_t next_piece      # the index in `pieces` of the one that follows
+    # The data that has been fed and is not parsed yet.
+    cdef bytes piece                # the one that is being parsed, or None
+    cdef Py_ssize_t position        # the first byte in `piece` that is not parsed
+    cdef list pieces                # those after `piece`
+    cdef Py_ssize_t next_piece      # the index in `pieces` of the next one
 
-    # The frame.
+    # The frame that is being read.
     cdef int state
     cdef unsigned char header[14]
-    cdef int header_seen
-    cdef int header_size
-    cdef unsigned char key[4]
+    cdef int header_seen            # bytes in `header`
+    cdef int header_size            # bytes that `header` needs: 2 first, then all of them
+    cdef unsigned char key[4]       # the masking key
     cdef int opcode
     cdef bint fin
-    cdef Py_ssize_t missing         # of its payload
-    cdef Py_ssize_t seen            # of its payload
-    cdef unsigned char control[125]
+    cdef Py_ssize_t missing         # bytes of its payload that are still to come
+    cdef Py_ssize_t seen            # bytes of its payload that have been read
+    cdef unsigned char control[125]  # the payload of a control frame
 
-    # The message: what is there of it, while it does not arrive all at once.
-    cdef int kind                   # WS_TEXT, WS_BINARY; WS_CONTINUATION between messages
+    # The message that is being read. The buffer is used unless a message arrives in one part.
+    cdef int kind                   # WS_TEXT or WS_BINARY; WS_CONTINUATION between messages
     cdef bint compressed
     cdef mgl_utf8 utf8
     cdef char *buffer
-    cdef Py_ssize_t used
-    cdef Py_ssize_t room
+    cdef Py_ssize_t used            # bytes in the buffer
+    cdef Py_ssize_t room            # the capacity of the buffer, in bytes
 
-    cdef Py_ssize_t max_size        # of a message; PY_SSIZE_T_MAX if there is no limit
-    cdef object decompressor        # made for the first compressed message
-    cdef int window_bits            # 0: no compression was agreed upon
-    cdef bint takeover
-    cdef int streams_ended          # within this message
+    cdef Py_ssize_t max_size        # most bytes of a message; PY_SSIZE_T_MAX for no limit
+    cdef object decompressor        # created for the first compressed message
+    cdef int window_bits            # 0: compression was not negotiated
+    cdef bint takeover              # the decompressor is kept from message to message
+    cdef int streams_ended          # deflate streams that have ended within this message
 
     cpdef int feed(self, bytes data) except -1
     cpdef int advance(self) except? -1
@@ -100,8 +103,8 @@ cdef class FrameReader:
 
 
 cdef class FrameWriter:
-    cdef object compressor          # kept from message to message, unless `takeover` is off
-    cdef int window_bits            # 0: no compression was agreed upon
+    cdef object compressor          # kept from message to message if `takeover` is true
+    cdef int window_bits            # 0: compression was not negotiated
     cdef bint takeover
 
     cpdef list message(self, object data)

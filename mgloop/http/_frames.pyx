@@ -1,32 +1,40 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The framing of WebSocket (RFC 6455), a server's side, with permessage-deflate (RFC 7692).
+"""The framing of WebSocket (RFC 6455) on the side of a server, with permessage-deflate (RFC 7692).
 
-Native because it runs per packet: headers are read, payloads unmasked and checked without an object
-in between. A FrameReader is fed pieces cut anywhere, and asked for one thing after the other:
+The module is native because it runs per packet: it parses headers, and unmasks and checks payloads,
+without intermediate objects. The stream is passed to a FrameReader in pieces of any size, and is
+parsed on demand:
 
     feed(piece); while (kind = advance()) ...
 
-so who asks decides how much is taken apart and decompressed before the application has had it; the
-rest stays as it came. advance() returns WS_TEXT, WS_BINARY (a whole message), WS_PING, WS_PONG,
-WS_CLOSE, WS_NEED_DATA, or WS_FAILED with the close code that the peer is to get, for ever after.
+So the caller decides how much is parsed and decompressed before the application has received it.
+Data after that stays in the form in which it arrived. advance() returns
+
+    WS_TEXT, WS_BINARY            after a whole message,
+    WS_PING, WS_PONG, WS_CLOSE    after a control frame,
+    WS_NEED_DATA                  if the pieces do not hold a whole message or control frame,
+    WS_FAILED                     after a violation of the protocol, and from then on always;
+                                  `code` is the close code to send to the peer.
 
 The reader is in one of these states:
 
-    state    what is missing                        then
-    HEADER   2 bytes, then what they ask for:       PAYLOAD, or FAILED if they are not allowed
-             0, 2 or 8 of length, 4 of the mask     (the table below, mgl_ws_allowed)
-    PAYLOAD  `missing` bytes                        HEADER: the next frame of the message, or
-                                                    the message is delivered
-    ENDED    nothing: a close frame has come        stays
-    FAILED   nothing                                stays
+    state    bytes that it needs                    next state
+    HEADER   2 bytes, then as many as these         PAYLOAD, or FAILED if the frame is not allowed
+             announce: 0, 2 or 8 of the length,     (the table in mgl_ws_allowed() below)
+             and 4 of the masking key
+    PAYLOAD  `missing` bytes                        HEADER, for the next frame
+    ENDED    none: a close frame has been read      ENDED
+    FAILED   none                                   FAILED
 
-A message that lies in one piece is unmasked into the object that is delivered, or that its text is
-decoded from. Any other is gathered in a buffer that grows with what has really come, never with
-what a header announces. Its size is checked when a header announces it; what is compressed is
-decompressed as it comes, never further than one byte beyond the limit. Text is checked as it comes
-too, so that what cannot become valid fails at once (close code 1007).
+If all of a message lies in one piece, it is unmasked directly into the bytes object that is
+delivered or from which its text is decoded. Other messages are collected in a buffer. The buffer
+grows with the bytes that have arrived, not with the length that a header announces. The announced
+length is compared with the limit when the header has been read. Compressed data is decompressed as
+it arrives, up to one byte more than the limit. The UTF-8 of a text is also checked as it arrives,
+so that an invalid text fails immediately (close code 1007).
 
-Memory: a reader owns its buffer, and gives it back after each message. Used in the loop's thread.
+Memory: a reader owns its buffer, and frees it after each message. A reader and a writer belong to
+the thread of their loop.
 """
 
 cimport cython
@@ -39,14 +47,15 @@ from libc.string cimport memcpy, memset
 
 try:
     import zlib
-except ImportError:         # an interpreter without it: deflate.py agrees to no compression
+except ImportError:         # an interpreter without zlib: deflate.py does not negotiate compression
     zlib = None
 
 
 cdef extern from *:
     """
-    /* Is a frame of this opcode allowed? Indexed by whether a message is unfinished. Opcodes 3 to 7
-       and 11 to 15 are reserved; control frames may come between the fragments of a message. */
+    /* Return whether a frame with this opcode is allowed. The table has a row for each value of
+       `unfinished`, which says whether a message has begun and has not ended. Opcodes 3 to 7 and 11
+       to 15 are reserved. Control frames may come between the fragments of a message. */
     static inline int mgl_ws_allowed(int opcode, int unfinished)
     {
         static const unsigned short allowed[2] = {
@@ -56,15 +65,16 @@ cdef extern from *:
         return allowed[unfinished] >> opcode & 1;
     }
 
-    /* Codes that may stand in a close frame: of the RFC and of IANA's registry (1012 to 1014), of
-       libraries and of applications. 1004 to 1006 and 1015 must not be sent. */
+    /* Return whether a close frame may contain the code. Those of the RFC, of IANA's registry (1012
+       to 1014), of libraries and of applications are allowed. 1004 to 1006 and 1015 must not be
+       sent. */
     static inline int mgl_ws_sendable(int code)
     {
         return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014)
             || (code >= 3000 && code <= 4999);
     }
 
-    /* `phase` is how many bytes of the payload came before `in`. */
+    /* Unmask n bytes. `phase` is the number of bytes of the payload before `in`. */
     static void mgl_ws_unmask(unsigned char *out, const unsigned char *in, size_t n,
                               const unsigned char key[4], size_t phase)
     {
@@ -83,7 +93,7 @@ cdef extern from *:
             out[i] = in[i] ^ turned[i & 7];
     }
 
-    /* Can what has come so far become valid UTF-8? */
+    /* Return whether the bytes checked so far are the beginning of valid UTF-8. */
     static int mgl_utf8_feed(mgl_utf8 *u, const unsigned char *p, size_t n)
     {
         const unsigned char *end = p + n;
@@ -102,7 +112,7 @@ cdef extern from *:
                 return 0;
             } else {
                 u->missing = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-                /* Neither overlong, nor a surrogate, nor beyond U+10FFFF. */
+                /* Exclude overlong forms, surrogates, and code points above U+10FFFF. */
                 u->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
                 u->high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
             }
@@ -125,31 +135,32 @@ cdef enum State:
     FAILED
 
 cdef enum:
-    SMALL = 4096                # on the stack while it is unmasked
-    FIRST_ROOM = 1024           # of the buffer
-    # Shorter messages hardly shrink, and compressing costs more than sending them.
+    SMALL = 4096                # most bytes of a text that is unmasked on the stack
+    FIRST_ROOM = 1024           # the first capacity of the buffer, in bytes
+    # Shorter messages (in bytes) hardly shrink, and compressing them costs more than sending them.
     WORTH_COMPRESSING = 64
-    # Behind this header and payload are handed over apart, instead of being copied together.
+    # The header and the payload of a longer message (in bytes) are written separately, instead of
+    # being copied into one object.
     LARGE = 64 * 1024
     RSV1 = 0x40
-    MAX_STREAMS = 16
-    MEMORY_LEVEL = 5            # 16 KiB of hash table in place of 128
+    MAX_STREAMS = 16            # most deflate streams in one message
+    MEMORY_LEVEL = 5            # zlib's memLevel: 16 KiB of hash table instead of 128 KiB
 
-cdef bytes FLUSHED = b"\x00\x00\xff\xff"     # the end of what is compressed; not sent
+cdef bytes FLUSHED = b"\x00\x00\xff\xff"     # the end of each compressed message, which is not sent
 
 
 cpdef bint sendable(int code) noexcept:
-    """May `code` stand in a close frame?"""
+    """Return whether a close frame may contain `code`."""
     return may_send(code)
 
 
 @cython.final
 cdef class FrameReader:
-    """Takes apart what a client sends.
+    """Parse the frames that a client sends.
 
-    `max_size`: bytes of a message, as it is delivered; 0 for no limit. `window_bits`: of the
-    compression that was agreed upon, 0 if none was. `takeover`: does a compressed message refer to
-    those before?
+    `max_size`: most bytes of a message after decompression; 0 for no limit. `window_bits`: the size
+    of the negotiated compression window (its binary logarithm); 0 without compression. `takeover`:
+    whether a compressed message may refer to earlier ones.
     """
 
     def __cinit__(self, Py_ssize_t max_size=0, int window_bits=0, bint takeover=True):
@@ -164,7 +175,7 @@ cdef class FrameReader:
         PyMem_Free(self.buffer)
 
     cpdef int feed(self, bytes data) except -1:
-        """Append `data` to what has come."""
+        """Append `data` to the stream; ignore it after a close frame or a failure."""
         if self.state >= ENDED or not data:
             return 0
         if self.piece is None:
@@ -178,7 +189,11 @@ cdef class FrameReader:
         return self.piece is not None
 
     cpdef int advance(self) except? -1:
-        """The next thing that is complete."""
+        """Parse up to the end of the next message or control frame, and return its opcode.
+
+        Return WS_NEED_DATA if it is incomplete, WS_FAILED after a violation of the protocol. Store
+        the results in `payload`, `code` and `reason`.
+        """
         cdef Py_ssize_t size
         cdef int kind, wanted
         while True:
@@ -186,7 +201,7 @@ cdef class FrameReader:
                 return WS_FAILED
             if self.state == ENDED:
                 return WS_NEED_DATA
-            # A frame without a payload needs no further byte.
+            # A frame with an empty payload is complete without further bytes.
             if self.state == PAYLOAD and (self.missing == 0 or self.piece is not None):
                 kind = self.take_payload()
                 if kind != WS_NEED_DATA:
@@ -206,7 +221,7 @@ cdef class FrameReader:
                 return WS_FAILED
 
     cdef inline int consume(self, Py_ssize_t size) except -1:
-        """`size` bytes of the piece are done with."""
+        """Skip `size` bytes of the piece, which have been parsed."""
         self.position += size
         if self.position == PyBytes_GET_SIZE(self.piece):
             self.position = 0
@@ -214,18 +229,21 @@ cdef class FrameReader:
         return 0
 
     cdef bytes take_piece(self):
-        """Take the first of the pieces. pop(0) would move all others, for each piece."""
+        """Remove the first of the pieces and return it.
+
+        list.pop(0) would move all other pieces each time, which takes quadratic time.
+        """
         cdef bytes piece = self.pieces[self.next_piece]
         self.pieces[self.next_piece] = None
         self.next_piece += 1
-        # At least as many as are moved have been taken.
+        # This moves no more entries than have been removed since it was last done.
         if 2 * self.next_piece >= len(self.pieces):
             del self.pieces[:self.next_piece]
             self.next_piece = 0
         return piece
 
     cdef int begin_frame(self) except? -1:
-        """What the header asks for has come: 2 bytes first, then all of it."""
+        """Parse the header: first its 2 fixed bytes, and in a second call all of it."""
         cdef unsigned char first = self.header[0]
         cdef unsigned char second = self.header[1]
         cdef uint64_t length = second & 0x7F
@@ -269,7 +287,8 @@ cdef class FrameReader:
         if not self.opcode & 8 and not self.compressed and (
                 length > <uint64_t>(self.max_size - self.used)):
             return self.fail_size()
-        # Of 63 bits: what is compressed may be of any length.
+        # The length may have up to 63 bits, because the size of a compressed message is not limited
+        # before it is decompressed.
         self.missing = <Py_ssize_t>length
         self.seen = 0
         self.state = PAYLOAD
@@ -278,7 +297,7 @@ cdef class FrameReader:
         return 0
 
     cdef int take_payload(self) except? -1:
-        """What there is of the frame's payload."""
+        """Read the part of the frame's payload that has arrived; return as advance() does."""
         cdef Py_ssize_t size = 0
         cdef int kind
         cdef const unsigned char *data = NULL
@@ -308,7 +327,7 @@ cdef class FrameReader:
         return kind
 
     cdef int take_whole(self, const unsigned char *data, Py_ssize_t size) except? -1:
-        """A message of one frame, all of which is here."""
+        """Deliver a message that is one frame and lies in one piece."""
         cdef unsigned char small[SMALL]
         cdef unsigned char *plain
         cdef bytes whole
@@ -334,7 +353,7 @@ cdef class FrameReader:
         return kind
 
     cdef int take_part(self, const unsigned char *data, Py_ssize_t size) except? -1:
-        """Some of a message."""
+        """Unmask a part of a message, decompress it if necessary, and append it to the buffer."""
         cdef bytes part
         cdef unsigned char *plain
         if self.compressed:
@@ -351,7 +370,7 @@ cdef class FrameReader:
         return WS_NEED_DATA
 
     cdef int inflate(self, bytes data) except? -1:
-        """Append what `data` is when decompressed."""
+        """Decompress `data` and append it to the buffer."""
         cdef Py_ssize_t left
         cdef bytes plain
         while data:
@@ -359,7 +378,7 @@ cdef class FrameReader:
                 self.decompressor = zlib.decompressobj(wbits=-self.window_bits)
             left = self.max_size - self.used
             try:
-                # A byte more than is allowed; 0 would be without limit.
+                # Ask for one byte more than the limit, because a maximum of 0 means no maximum.
                 plain = self.decompressor.decompress(
                     data, left + 1 if self.max_size != PY_SSIZE_T_MAX else 0)
             except zlib.error:
@@ -375,8 +394,9 @@ cdef class FrameReader:
             self.append(PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
             if not self.decompressor.eof:
                 break
-            # A block that calls itself the last one: RFC 7692 allows that, and more behind it. But
-            # zlib copies what is behind it, which a message of nothing else would make expensive.
+            # The data has a block that is marked as the last one. RFC 7692 allows that, and allows
+            # further blocks after it. But zlib copies all data after such a block, so a message
+            # that consists of such blocks takes quadratic time. So the number of them is limited.
             data = self.decompressor.unused_data
             self.decompressor = None
             self.streams_ended += 1
@@ -385,7 +405,10 @@ cdef class FrameReader:
         return WS_NEED_DATA
 
     cdef int append(self, const char *data, Py_ssize_t size) except? -1:
-        """Make the message `size` bytes longer; `data` may be NULL, who calls fills them in."""
+        """Make the buffer `size` bytes longer, and copy `data` there unless it is NULL.
+
+        If it is NULL, the caller fills in the bytes.
+        """
         cdef Py_ssize_t room = self.room
         cdef char *moved
         if size > room - self.used:
@@ -395,20 +418,20 @@ cdef class FrameReader:
                 raise MemoryError
             self.buffer = moved
             self.room = room
-        # Nothing into no buffer is undefined to memcpy().
+        # memcpy() to a null pointer is undefined, even of 0 bytes.
         if data is not NULL and size:
             memcpy(self.buffer + self.used, data, size)
         self.used += size
         return 0
 
     cdef int end_message(self) except? -1:
-        """The last frame of a message that was gathered is complete."""
+        """Deliver the message in the buffer, whose last frame is complete."""
         if self.compressed and self.inflate(FLUSHED) == WS_FAILED:
             return WS_FAILED
         return self.deliver(self.buffer, self.used)
 
     cdef int deliver(self, const char *data, Py_ssize_t size) except? -1:
-        """The message is `data`, which may be the buffer."""
+        """Store the message in `payload` and return its kind; `data` may point to the buffer."""
         cdef int kind = self.kind
         if self.compressed and (self.streams_ended or not self.takeover):
             self.decompressor = None
@@ -426,7 +449,7 @@ cdef class FrameReader:
         return kind
 
     cdef inline int forget(self) except? -1:
-        """Nothing is left of the message."""
+        """Free the buffer and reset the state of the message."""
         PyMem_Free(self.buffer)
         self.buffer = NULL
         self.used = 0
@@ -459,7 +482,7 @@ cdef class FrameReader:
         return WS_CLOSE
 
     cdef inline int end(self, int state) except? -1:
-        """Nothing that comes from now on counts."""
+        """Enter ENDED or FAILED, and drop all data that is not parsed."""
         self.state = state
         self.piece = None
         self.pieces.clear()
@@ -480,7 +503,7 @@ cdef class FrameReader:
 
 
 cdef inline int put_header(unsigned char *out, int first, Py_ssize_t size) noexcept:
-    """A header for a payload of `size`, which is not masked; its length, 10 at most."""
+    """Write the header of an unmasked frame of `size` bytes; return its length, at most 10."""
     cdef int i
     out[0] = first
     if size < 126:
@@ -509,10 +532,10 @@ cdef bytes put_frame(int first, const void *data, Py_ssize_t size):
 
 @cython.final
 cdef class FrameWriter:
-    """Makes the frames of messages, as a server sends them.
+    """Create the frames that a server sends.
 
-    `window_bits`: of the compression that was agreed upon, 0 if none was. `takeover`: may a
-    compressed message refer to those before?
+    `window_bits`: the size of the negotiated compression window (its binary logarithm); 0 without
+    compression. `takeover`: whether a compressed message may refer to earlier ones.
     """
 
     def __cinit__(self, int window_bits=0, bint takeover=True):
@@ -520,7 +543,10 @@ cdef class FrameWriter:
         self.takeover = takeover
 
     cpdef list message(self, object data):
-        """One frame with all of `data` (str, or any buffer): what is to be written, in order."""
+        """Create a frame of `data`, a str or any buffer.
+
+        Return a list of the bytes objects to write, in order.
+        """
         cdef Py_buffer view
         cdef unsigned char header[10]
         cdef Py_ssize_t length
@@ -536,13 +562,16 @@ cdef class FrameWriter:
                 length = PyBytes_GET_SIZE(deflated) - 4
                 if length < view.len or view.len < <Py_ssize_t>1 << self.window_bits:
                     return [put_frame(first | RSV1, PyBytes_AS_STRING(deflated), length)]
-                # It grew, perhaps beyond what the peer takes. Nothing is lost with the compressor:
-                # of what may be referred to, a whole window is this message.
+                # The message became longer, perhaps longer than the peer accepts, so send it
+                # uncompressed. Drop the compressor, because the peer's decompressor will not see
+                # this message. That costs nothing: this message fills the whole window, so later
+                # messages could not have referred to earlier ones.
                 self.compressor = None
             if view.len <= LARGE:
                 return [put_frame(first, view.buf, view.len)]
             length = put_header(header, first, view.len)
-            # The transport may keep it for a while, when it belongs to the application again.
+            # The transport may keep a reference for a while. By then the application may change its
+            # buffer, so copy it.
             if type(data) is not bytes:
                 data = PyBytes_FromStringAndSize(<char *>view.buf, view.len)
             return [PyBytes_FromStringAndSize(<char *>header, length), data]
@@ -550,7 +579,7 @@ cdef class FrameWriter:
             PyBuffer_Release(&view)
 
     cdef bytes deflate(self, object data):
-        """`data` compressed; the last four bytes are FLUSHED."""
+        """Return `data` compressed; the last four bytes are FLUSHED."""
         cdef object compressor = self.compressor
         cdef bytes head, tail
         if compressor is None:
@@ -563,12 +592,15 @@ cdef class FrameWriter:
 
 
 cpdef bytes control_frame(int opcode, bytes payload):
-    """A ping or pong; `payload` has 125 bytes at most."""
+    """Create a ping or pong frame; `payload` has at most 125 bytes."""
     return put_frame(0x80 | opcode, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
 
 
 cpdef bytes close_frame(int code, str reason):
-    """1005 stands for a frame without a code. ValueError if the frame cannot be sent."""
+    """Create a close frame; the code 1005 stands for a frame without a code.
+
+    Raise ValueError if the code must not be sent, or if the reason is longer than 123 bytes.
+    """
     cdef bytes payload
     if code == 1005 and not reason:
         return control_frame(WS_CLOSE, b"")

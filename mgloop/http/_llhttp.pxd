@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The part of llhttp's interface that is used; thirdparty/llhttp/README.md is about the library."""
+"""Declare the part of llhttp's interface that mgloop uses.
+
+thirdparty/llhttp/README.md describes the library.
+"""
 
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
@@ -13,8 +16,8 @@ cdef extern from "llhttp.h":
         uint8_t upgrade
         uint16_t flags
 
-    # Whatever a callback returns but 0 (and HPE_PAUSED) ends llhttp_execute() at once: -2 stands
-    # for an exception, which is then raised there.
+    # A callback returns 0 to continue, or HPE_PAUSED to pause. Any other result is an error that
+    # ends llhttp_execute(). -2 means that a Python exception is set, which llhttp_execute() raises.
     ctypedef int (*llhttp_data_cb)(llhttp_t *parser, const char *at, size_t length) except -2
     ctypedef int (*llhttp_cb)(llhttp_t *parser) except -2
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""To wait for nothing, and for one thing with others."""
+"""Two primitives of waiting: an awaitable that is done already, and a set of futures for one event.
+
+They are native because send() uses them for each message. They belong to the thread of their loop.
+A site owns one Ready. A connection and a request each own Waiters.
+"""
 
 from mgloop._awaitable cimport Awaitable
 
 
 cdef class Ready(Awaitable):
-    """What a send() returns that need not wait: one for all of a site's."""
+    """An awaitable that returns None immediately: returned by a send() that need not wait."""
 
     cdef object step(self, bint *returned):
         returned[0] = True
@@ -13,7 +17,10 @@ cdef class Ready(Awaitable):
 
 
 cdef class Waiters:
-    """The futures of those who wait for one thing: one each, for who waits may be cancelled."""
+    """The futures of several waiters for one event.
+
+    Each waiter has its own future, because the cancellation of a waiter cancels its future.
+    """
 
     def __cinit__(self):
         self.futures = None
@@ -26,7 +33,7 @@ cdef class Waiters:
         return future
 
     cdef int forget(self, object future) except -1:
-        """Nobody waits for it any more; it may have been woken."""
+        """Remove a future whose waiter has ended; it may have been removed by wake_all()."""
         if self.futures is not None and future in self.futures:
             self.futures.remove(future)
         return 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._request: the table of a response's states, a request, and what it needs
-of its connection. _request.pyx says how it works.
+"""Declare a request, the state table of its response, and the interface of its connection.
+
+_request.pyx explains how a request works.
 """
 
 from cpython.object cimport PyObject
@@ -16,13 +17,13 @@ cdef extern from "clock.h":
 
 cdef extern from *:
     """
-    /* A response goes from left to right.
+    /* The states of a response. It passes through them from left to right, and may skip some.
 
-       HELD: the application has sent its head, which waits for the first piece of the body: then
-       it is known how the length is told, and both leave together. */
+       HELD: the application has sent the head, and the head waits for the first part of the body.
+       Only then is it known how the head announces the length, and both leave as one segment. */
     enum { MGL_UNSTARTED, MGL_HELD, MGL_SENDING, MGL_TRAILERS, MGL_COMPLETE, MGL_RESPONSE_STATES };
 
-    /* What the application may send. */
+    /* The messages that the application may send. */
     enum { MGL_START, MGL_BODY_PIECE, MGL_FILE, MGL_TRAILER, MGL_HINT, MGL_UNKNOWN, MGL_MESSAGES };
 
     static inline int mgl_may_send(int state, int message)
@@ -37,7 +38,9 @@ cdef extern from *:
         return allowed[state] >> message & 1;
     }
 
-    /* Those that each response has, by the letters: a name with dots is interned by no compiler. */
+    /* Return the kind of a message by its type, for the two types that every response has. They are
+       compared by their text, because the compiler of CPython does not intern strings with dots, so
+       each module of the application has a string object of its own. */
     static inline int mgl_message_kind(PyObject *type)
     {
         static const char start[] = "http.response.start", body[] = "http.response.body";
@@ -69,70 +72,70 @@ cdef extern from *:
     int mgl_message_kind(PyObject *type) noexcept
 
 
-# What a request needs of the connection that it came by.
+# The interface of a connection to its requests.
 cdef class Channel(Member):
     cdef readonly object transport
     cdef object write                   # the transport's write()
-    cdef bint paused_writing            # the peer does not take what is sent
-    cdef bint lost
-    cdef Waiters room                   # who waits until it does
+    cdef bint paused_writing            # the transport has paused writing: the peer does not read
+    cdef bint lost                      # connection_lost() has been called
+    cdef Waiters room                   # send() calls that wait until writing is resumed
 
-    # The response is whole; whether the connection may be used again.
+    # Called when the response is complete. `keep_alive`: the connection may serve another request.
     cdef int answered(self, Request request, bint keep_alive) except -1
-    # The application has taken what had been received of the body.
+    # Called when the application has received all of the body that had arrived.
     cdef int wants_more(self, Request request) except -1
-    # End the connection in the midst of the request's response.
+    # End the connection in the middle of the request's response.
     cdef int cut_short(self, Request request) except -1
-    # End it at once.
+    # End the connection immediately.
     cdef int cut(self) except -1
-    # The transport's write() has raised, which it does for a loop that is closed.
+    # Called when the transport's write() has raised, as it does if the loop is closed.
     cdef int write_failed(self, object exc) except -1
 
 
 cdef class Request:
     cdef readonly dict scope
     cdef Channel channel
-    cdef object coroutine               # the application's, None until begun
+    cdef object coroutine               # the application's coroutine, or None before the first step
     cdef readonly object task
-    cdef bint stepping                  # the application runs
-    cdef bint ended                     # it has returned
-    cdef bint flush_due                 # flush_soon() has been called
-    cdef bint cancelled                 # by the server
-    cdef readonly bint cut_off          # by end_stream()
+    cdef bint stepping                  # the application runs at present
+    cdef bint ended                     # the application has returned or raised
+    cdef bint flush_due                 # _flush_due() is scheduled
+    cdef bint cancelled                 # the server has cancelled the task
+    cdef readonly bint cut_off          # end_stream() has cut off the response
 
     # The request.
     cdef bint is_head
     cdef bint http_10
-    cdef bint keep_alive                # the client wants to
-    cdef bint expects_continue
-    cdef bint received                  # all of the body is here
-    cdef bint told                      # ... and the application has it
-    cdef readonly bint disconnected
-    cdef int unheard                    # messages that send() has discarded since then
-    cdef object body                    # what gather() has kept, or None
-    cdef Py_ssize_t body_len            # of what is in it
-    cdef Py_ssize_t body_total          # of what has come
-    cdef Waiters reading
+    cdef bint keep_alive                # the client asks for a persistent connection
+    cdef bint expects_continue          # the client waits for 100 Continue, which has not been sent
+    cdef bint received                  # the whole body has arrived
+    cdef bint told                      # the application has received the end of the body
+    cdef readonly bint disconnected     # the client is gone, as far as the application is concerned
+    cdef int unheard                    # messages that send() has discarded after the disconnect
+    cdef object body                    # body not yet returned by receive() (see gather()), or None
+    cdef Py_ssize_t body_len            # bytes in `body`
+    cdef Py_ssize_t body_total          # bytes of body received
+    cdef Waiters reading                # receive() calls that wait, or None
 
     # The response.
     cdef int state
     cdef int status
     cdef bint chunked
     cdef bint has_length
-    cdef bint no_body                   # whatever the application sends: HEAD, 204, 304
-    cdef bint close_after
-    cdef bint has_date
-    cdef bint has_server
-    cdef bint trailers
-    cdef bint in_file                   # of which the end has not been sent
-    cdef public object patience         # the asyncio.Timeout of files, while one is sent
-    cdef long long length               # as announced and not sent yet
-    cdef long long sent                 # bytes of body
-    cdef unsigned int pieces            # of the body that have others behind them
-    cdef int64_t began                  # for the access log: mgl_clock_ns()
-    cdef bint noted                     # it has been told
-    cdef mgl_outgoing *out              # bytes of the response that are not sent yet, or NULL
-    cdef bint writing                   # the transport's write() runs
+    cdef bint no_body                   # HEAD, 204 or 304: a body of the application is not sent
+    cdef bint close_after               # the connection ends after this response
+    cdef bint has_date                  # the application has sent a Date header
+    cdef bint has_server                # the application has sent a Server header
+    cdef bint trailers                  # the application has announced trailers
+    cdef bint in_file                   # a file is being sent
+    cdef public object patience         # the asyncio.Timeout of a file that is being sent, or None
+    cdef long long length               # bytes of the Content-Length that are not sent yet
+    cdef long long sent                 # bytes of body sent
+    cdef unsigned int pieces            # send() calls counted by is_leaving()
+    cdef int64_t began                  # mgl_clock_ns() at the start, for the access log
+    cdef bint noted                     # the access log has been called
+    cdef mgl_outgoing *out              # bytes that the transport does not have yet, or NULL
+    cdef bint writing                   # the transport's write() is running
 
     cdef int begin(self) except -1
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1
@@ -158,6 +161,7 @@ cdef class Request:
     cdef int flush_soon(self) except -1
     cdef int refused(self, int status, Py_ssize_t n) except -1
     cdef int note_access(self) except -1
+    cdef int note_cut(self) except -1
     cdef int suspended(self) except -1
     cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept
     cdef int write_piece(self, bytes data, bint more) except -1

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One HTTP request and the application's answer to it: ASGI's receive() and send().
+"""One HTTP request and its response: ASGI's receive() and send().
 
-Native because it runs per request and per message.  A Request is itself the coroutine of its task:
-so it sees each time the application waits, how it ends and what it raises, with no frame of Python
-in between and no done callback.
+The module is native because it runs per request and per message, on the thread of the loop.  A
+Request is itself the coroutine of its task.  It therefore notices each time that the application
+waits, returns or raises, without a Python frame in between and without a done callback.
 
-What the application sends is put together in a buffer of the request's own (outgoing.h) and given
-to the transport when the application waits, when the response has ended, or when it is large.  A
-head and a body that are sent one after the other so leave as one segment, and ten chunks as well.
+The messages that the application sends are collected in a buffer of the request (outgoing.h).  The
+buffer is written to the transport when the application waits, when the response is complete, or
+when it holds FLUSH_AT bytes.  So a head and a body that are sent one after the other leave as one
+segment, and so do ten small chunks.
 
-Python code that runs while a message is written (the collector, a finalizer, the application's own
-objects) may send other messages, of this response too.  So each message is first read, checked and
-measured, then the state is checked, and then all of it is copied by C functions that cannot fail.
+Python code may run while a message is processed: the garbage collector, a finalizer, or methods of
+the application's objects.  That code may send other messages, even for the same response.  So each
+message is first read, checked and measured.  Then the state of the response is checked, and then C
+functions that cannot fail copy the whole message.
 
-Lifetime: the task has a reference until the application has returned, the connection has one until
-the response is complete.  A late send() finds a response that is complete, never another one.
+Lifetime: the task holds a reference until the application has returned, and the connection holds
+one until the response is complete.  A late send() finds its own, complete response and never that
+of another request.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -63,9 +66,10 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    FLUSH_AT = 32 << 10     # what waits for more, in bytes
-    COPY_BELOW = 64 << 10   # a piece of the body that is copied behind what waits
-    # The most bytes that end_head() adds to the site's lines, and write_piece() to a piece.
+    FLUSH_AT = 32 << 10     # bytes in the buffer at which it is written to the transport
+    COPY_BELOW = 64 << 10   # smaller parts of a body (in bytes) are copied into the buffer
+    # The most bytes that end_head() adds to the site's header lines, and write_piece() to a part of
+    # the body.
     HEAD_END = 96 + MGL_DECIMAL_DIGITS
     CHUNK_ENDS = MGL_CHUNK_LINE + 7
     UNHEARD = 100           # messages that send() discards after the client has disconnected
@@ -79,7 +83,7 @@ cdef str TRAILERS = sys.intern("trailers")
 cdef str BODY = sys.intern("body")
 cdef str MORE_BODY = sys.intern("more_body")
 cdef str HTTP_REQUEST = sys.intern("http.request")
-#: The keys that Fields has, each to itself.
+#: The keys of Fields. Each maps to the string object that read_fields() compares by identity.
 cdef dict KNOWN = {key: key for key in (TYPE, STATUS, HEADERS, TRAILERS, BODY, MORE_BODY)}
 cdef dict MESSAGES = {
     "http.response.start": MGL_START,
@@ -89,7 +93,7 @@ cdef dict MESSAGES = {
     "http.response.trailers": MGL_TRAILER,
     "http.response.early_hint": MGL_HINT,
 }
-#: What the application may send, for the message of an error, in the states of a response.
+#: For each state of a response, the message that the application may send: for error messages.
 cdef tuple EXPECTED = (
     "http.response.start", "http.response.body", "http.response.body", "http.response.trailers",
 )
@@ -98,7 +102,7 @@ cdef tuple EXPECTED = (
 # --- messages ------------------------------------------------------------------------------------
 
 cdef struct Fields:
-    # Of a message of the application's, borrowed from it.
+    # The values of a message, as references borrowed from its dict; NULL for a missing key.
     PyObject *type
     PyObject *status
     PyObject *headers
@@ -108,8 +112,13 @@ cdef struct Fields:
 
 
 cdef bint read_fields(dict message, Fields *fields) noexcept:
-    """One look at each key, in the place of one lookup for each field that there may be. False: a
-    key is another one, or a string that is equal to one of them and not the same."""
+    """Read the fields of a message in one pass over its keys.
+
+    That is faster than a lookup for each field.
+
+    Return False if a key is not one of the known string objects: it is unknown, or it is an equal
+    string in another object.
+    """
     cdef Py_ssize_t position = 0
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
@@ -133,15 +142,18 @@ cdef bint read_fields(dict message, Fields *fields) noexcept:
 
 
 cdef dict known_of(dict message):
-    """The fields of such a message, for read_fields()."""
+    """Return a copy of a message that read_fields() has rejected, with the known keys only."""
     return {KNOWN[key]: value for key, value in message.items() if key in KNOWN}
 
 
 # --- the coroutine -------------------------------------------------------------------------------
 
 cdef inline int check_idle(Request request) except -1:
-    """Before a step. What the application's coroutine raises when it is stepped while it runs would
-    be taken for its end, and it would be freed under its own feet."""
+    """Raise ValueError if the application's coroutine is running already; call it before each step.
+
+    The coroutine itself would raise the same error. But here that exception would count as the end
+    of the application, and the coroutine would be freed while it runs.
+    """
     if request.stepping:
         raise ValueError("coroutine already executing")
     return 0
@@ -149,7 +161,10 @@ cdef inline int check_idle(Request request) except -1:
 
 cdef PySendResult request_step(PyObject *self, PyObject *value,
                                PyObject **result) except PYGEN_ERROR:
-    """The task's step. `result`: what the application waits for, or None at its end."""
+    """Run the application up to its next suspension, as am_send of a coroutine.
+
+    Store the object that the application waits for in `result`, or None at its end.
+    """
     cdef Request request = <Request>self
     cdef PySendResult outcome
     result[0] = NULL
@@ -163,7 +178,7 @@ cdef PySendResult request_step(PyObject *self, PyObject *value,
         outcome = PyIter_Send(<PyObject *>request.coroutine, value, result)
     except BaseException as exc:
         request.stepping = False
-        request.app_raised(exc)     # and raises it again, if it is not the application's own
+        request.app_raised(exc)     # re-raises CancelledError, KeyboardInterrupt and GeneratorExit
         outcome = PYGEN_RETURN
     else:
         request.stepping = False
@@ -182,7 +197,7 @@ cdef PySendResult request_step(PyObject *self, PyObject *value,
 
 
 cdef class Channel(Member):
-    """What carries requests: _connection's Connection."""
+    """The base class of a connection that carries requests (Connection in _connection)."""
 
     def __cinit__(self, *args, **kwargs):
         self.room = Waiters.__new__(Waiters)
@@ -204,7 +219,7 @@ cdef class Channel(Member):
 
 
 cdef class Request:
-    """A request, which is the coroutine of its task as well."""
+    """Hold one request and its response, and serve as the coroutine of its task."""
 
     def __cinit__(self):
         self.channel = NOBODY
@@ -221,7 +236,7 @@ cdef class Request:
         return self.send(None)
 
     def send(self, value):
-        """The step of whoever is not asyncio's own Task."""
+        """Run one step, as coroutine.send(): for tasks that do not use am_send."""
         cdef PyObject *result
         cdef PySendResult outcome = request_step(<PyObject *>self, <PyObject *>value, &result)
         value = <object>result
@@ -231,12 +246,12 @@ cdef class Request:
         return value
 
     def throw(self, kind, value=None, traceback=None):
-        """Raise the exception where the application waits: how a task is cancelled."""
+        """Raise the exception at the point where the application waits, as coroutine.throw()."""
         check_idle(self)
         value = thrown(kind, value, traceback)
         if self.ended:
             raise value
-        if self.coroutine is None:      # a task that is cancelled before its first step
+        if self.coroutine is None:      # the task was cancelled before its first step
             self.app_raised(value)
             raise StopIteration
         self.stepping = True
@@ -255,7 +270,7 @@ cdef class Request:
         raise StopIteration
 
     def close(self):
-        """End the application's coroutine, as a coroutine's close()."""
+        """Close the application's coroutine, as coroutine.close()."""
         check_idle(self)
         if self.coroutine is not None and not self.ended:
             self.stepping = True
@@ -268,33 +283,36 @@ cdef class Request:
 
     @property
     def cr_frame(self):
-        """Where the application is, for those who show the stacks of tasks."""
+        """The frame of the application's coroutine, for tools that print the stacks of tasks."""
         return getattr(self.coroutine, "cr_frame", None)
 
     @property
     def cr_await(self):
-        """What the application waits for."""
+        """The object that the application's coroutine awaits, or None."""
         return getattr(self.coroutine, "cr_await", None)
 
     @property
     def cr_code(self):
-        """The application's code."""
+        """The code object of the application's coroutine, or None."""
         return getattr(self.coroutine, "cr_code", None)
 
     @property
     def cr_running(self):
-        """Whether it runs now."""
+        """Whether the application's coroutine is running now."""
         return self.stepping
 
     def cancel(self):
-        """Cancel the task; the connection is closed when it has ended."""
+        """Cancel the task; the connection closes after the task has ended."""
         self.close_after = self.cancelled = True
         if self.task is not None:
             self.task.cancel()
 
     def end_stream(self):
-        """Cut off a response that has begun without a known length, or a request with an incomplete
-        body, because neither need ever end. Return whether this is one of them."""
+        """Cut off the request if it may never end, and return whether it was cut off.
+
+        A response without a known length may never end, and neither may a request whose body is
+        incomplete.
+        """
         if self.ended or self.state == MGL_COMPLETE or (
                 self.received and (self.state == MGL_UNSTARTED or self.has_length)):
             return False
@@ -315,7 +333,7 @@ cdef class Request:
     cdef int step_on(self) except -1:
         try:
             self.task = self.channel.site.start(self)
-        except Exception as exc:    # a task factory's
+        except Exception as exc:    # the task factory has raised
             if not self.ended:
                 self.app_raised(exc)
         if self.ended:
@@ -325,7 +343,7 @@ cdef class Request:
     # ------------------------------------------------------------------- receive() ----
 
     def receive(self):
-        """ASGI's receive(): the next piece of the body, or the client's going."""
+        """Return an awaitable for the next http.request or http.disconnect, as ASGI's receive()."""
         cdef Receiving result
         if self.expects_continue:
             self.say_continue()
@@ -334,7 +352,7 @@ cdef class Request:
         return result
 
     cdef dict take(self):
-        """The message that is due, or None."""
+        """Return the next message for receive(), or None if the application has to wait for it."""
         cdef object data
         if self.disconnected or self.state == MGL_COMPLETE:
             return {TYPE: "http.disconnect"}
@@ -364,18 +382,22 @@ cdef class Request:
         self.disconnected = True
         if self.reading is not None:
             self.reading.wake_all()
+        # Not when the application ends: one that does not call receive() may run on for hours.
+        self.note_cut()
         return 0
 
     cdef int say_continue(self) except -1:
-        """Also when the application has begun to answer, as long as its head is only held. Whatever
-        the client is told, its time for the body begins."""
+        """Send 100 Continue, unless the head of the response has been sent already.
+
+        The client's deadline for the body begins now, whether it was sent or not.
+        """
         cdef bint failed = False
         self.expects_continue = False
         if self.received or self.state == MGL_COMPLETE or self.disconnected:
             return 0
         if self.state <= MGL_HELD:
             try:
-                # Not by way of the buffer, which may have the head.
+                # Not through the buffer, because that may hold the head of the final response.
                 self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             except Exception as exc:
                 self.channel.write_failed(exc)
@@ -385,7 +407,11 @@ cdef class Request:
     # ---------------------------------------------------------------------- send() ----
 
     def send_message(self, message):
-        """ASGI's send()."""
+        """Process one message of the application and return an awaitable, as ASGI's send().
+
+        Raise RuntimeError for a message that is invalid or not allowed in the present state, and
+        ClientDisconnected (an OSError) if the response has been cut off.
+        """
         cdef Fields fields
         cdef dict known
         cdef object kind, first, second, third
@@ -396,7 +422,8 @@ cdef class Request:
         if read_fields(message, &fields):
             what = mgl_message_kind(fields.type)
         if what == MGL_UNKNOWN:
-            # A dict of our own: what is run to hash keys and kinds may change the application's.
+            # Copy the message: hashing and comparing its keys may run Python code, which may change
+            # the application's dict while its values are only borrowed.
             known = known_of(message)
             read_fields(known, &fields)
             if fields.type is NULL:
@@ -408,7 +435,8 @@ cdef class Request:
         if self.disconnected and self.state != MGL_COMPLETE:
             return self.discard()
         self.check_state(what, kind)
-        # Owned before anything of the application's runs, which may change the message.
+        # The code below may run Python code of the application, which may change the message. So
+        # turn the borrowed references into owned ones first.
         if what == MGL_BODY_PIECE:
             first = None if fields.body is NULL else <object>fields.body
             second = False if fields.more_body is NULL else <object>fields.more_body
@@ -428,12 +456,13 @@ cdef class Request:
         return self.channel.site.ready
 
     cdef object discard(self):
-        """Return what send() returns after the client has disconnected.
+        """Discard a message after the client has disconnected; return the awaitable for send().
 
-        The message is discarded without an error, as in uvicorn, so that the application reaches
-        what follows its response.  Each send() gives the loop a turn: code that waits for
-        http.disconnect runs then and can cancel the task that sends.  An application that never
-        stops sending gets an exception in the end; it would occupy the loop for ever otherwise.
+        The message is discarded without an error, as in uvicorn, so that the application can run
+        the code that follows its response.  Each send() waits for one iteration of the loop: code
+        that waits for http.disconnect runs then, and can cancel the task that sends.  After UNHEARD
+        messages send() raises ClientDisconnected, because an application that never stops sending
+        would occupy the loop forever.
         """
         if self.unheard >= UNHEARD:
             log.debug("send() raises: %d messages have followed the client's disconnect.", UNHEARD)
@@ -442,7 +471,7 @@ cdef class Request:
         return Turn.__new__(Turn)
 
     def refuse(self, kind):
-        """A message that does not come next."""
+        """Raise RuntimeError for a message that is not allowed in the present state."""
         if self.in_file:
             raise RuntimeError(
                 f"Unexpected ASGI message '{kind}' sent, while a file is being sent.")
@@ -484,22 +513,27 @@ cdef class Request:
         return self.channel.site.ready
 
     cdef int check_state(self, int message, object kind) except -1:
-        """Refuse the message unless it comes next; called when no more Python code runs before it
-        is written."""
+        """Raise RuntimeError unless the message is allowed in the present state.
+
+        Call it when no more Python code can run before the message has been written.
+        """
         if self.in_file or self.writing or not mgl_may_send(self.state, message):
             self.refuse(kind)
         return 0
 
     cdef mgl_outgoing *reserve(self, size_t size) except NULL:
-        """The buffer, with room for `size` bytes."""
+        """Return the buffer, after making room for `size` more bytes in it."""
         if self.out is NULL:
             self.out = mgl_pool_take(&self.channel.site.pool)
         mgl_out_reserve(self.out, size)
         return self.out
 
     cdef bytes common_lines(self):
-        """The lines that every response of the site has, but for those that the application has
-        given itself; or None if the head has been ended. May run Python code."""
+        """Return the header lines that all responses of the site have.
+
+        Date and Server are left out if the application has sent its own. Return None if the head
+        has ended. May run Python code.
+        """
         cdef bytes common
         if self.state != MGL_HELD:
             return None
@@ -509,8 +543,11 @@ cdef class Request:
         return common
 
     cdef int end_head(self, bytes common, Py_ssize_t n, bint more) noexcept:
-        """End a head that is held. `n` bytes of the body follow it; `more` says that they are not
-        all. The caller has reserved head_end_size(common) bytes."""
+        """Write the end of a held head into the buffer; do nothing in other states.
+
+        `n` bytes of body follow the head, and `more` says whether others come after these. The
+        caller has reserved head_end_size(common) bytes.
+        """
         cdef mgl_outgoing *out = self.out
         if self.state != MGL_HELD:
             return 0
@@ -549,7 +586,7 @@ cdef class Request:
         return 0
 
     cdef int write_piece(self, bytes data, bint more) except -1:
-        """A piece of the body, framed."""
+        """Write a part of the body with its framing; complete the response unless `more`."""
         cdef mgl_outgoing *out
         cdef bytes common = self.common_lines()
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
@@ -579,7 +616,7 @@ cdef class Request:
                 if self.chunked:
                     mgl_put(out, b"\r\n", 2)
                 return self.complete()
-            self.state = MGL_TRAILERS   # accepted also where they cannot be sent
+            self.state = MGL_TRAILERS   # trailers are accepted even if they cannot be sent
         if out.len >= FLUSH_AT:
             self.flush()
         elif not self.stepping:
@@ -603,7 +640,7 @@ cdef class Request:
         return self.drained(False)
 
     cdef int send_hint(self, dict message) except -1:
-        """103 Early Hints, which HTTP/1.0 does not know."""
+        """Send a 103 Early Hints response; do nothing in HTTP/1.0, which does not define it."""
         cdef mgl_outgoing *out
         cdef Lines lines
         cdef tuple plain
@@ -619,7 +656,7 @@ cdef class Request:
         return self.flush()
 
     cdef object send_file(self, dict message, bint by_path):
-        """ASGI's pathsend and zerocopysend: the transport's sendfile()."""
+        """Send a file by the transport's sendfile(), for ASGI's pathsend and zerocopysend."""
         from . import files
 
         if by_path:
@@ -629,10 +666,15 @@ cdef class Request:
         return files.send(self, message["type"], file, offset, count, more, by_path)
 
     def begin_file(self, kind, Py_ssize_t count, bint more):
-        """For files.send(): the head, and what stands before the file. False: there is no body."""
+        """Write everything that precedes a file in the response: for files.send().
+
+        Return whether the file itself has to be sent: not if it is empty, and not for HEAD, 204 and
+        304.
+        """
         cdef mgl_outgoing *out
         cdef bytes common = self.common_lines()
-        # It is awaited now, and other messages may have come since send() was called.
+        # The awaitable of send() is awaited only now. The application may have sent other messages
+        # since it called send().
         self.check_state(MGL_FILE, kind)
         self.check_length(count, more)
         out = self.reserve(head_end_size(common) + MGL_CHUNK_LINE)
@@ -647,7 +689,7 @@ cdef class Request:
         return True
 
     def end_file(self, Py_ssize_t count, bint more):
-        """For files.send(): what stands behind the file."""
+        """Write everything that follows a file of `count` bytes: for files.send()."""
         self.in_file = False
         if self.no_body:
             count = 0
@@ -659,41 +701,43 @@ cdef class Request:
         if more:
             self.flush()
             if self.body_len == 0 and not self.received:
-                self.channel.wants_more(self)   # it may have been taken meanwhile
+                self.channel.wants_more(self)   # receive() may have emptied the body buffer
         else:
             self.has_length = self.has_length and self.length != 0
             self.write_piece(b"", False)
 
     def client_left(self):
-        """Note for files.send() that the client has disconnected or reads nothing."""
+        """End the connection for files.send(): the client has disconnected or reads nothing."""
         self.channel.cut()
         self.disconnect()
 
     @property
     def write_timeout(self):
-        """Seconds for the client to take something, or None."""
+        """The seconds within which the client must receive something, or None for no limit."""
         return self.channel.site.config.timeout_write or None
 
     @property
     def closing(self):
-        """Whether the server shuts down."""
+        """Whether the server is shutting down."""
         return self.channel.site.closing
 
     @property
     def transport(self):
-        """The connection's."""
+        """The transport of the connection."""
         return self.channel.transport
 
     @property
     def loop(self):
-        """The one that the request is served by."""
+        """The loop that serves the request."""
         return self.channel.site.loop
 
     cdef int hand_over(self, bytes data) except -1:
-        """Give the transport the bytes of the buffer, and then `data`, which is not copied. The
-        request keeps its buffer."""
+        """Write the bytes of the buffer to the transport, and then `data`, which is not copied.
+
+        The request keeps its buffer.
+        """
         cdef bytes before = self.empty()
-        # Not writelines(): asyncio's of 3.12 and 3.13.0 never pauses the protocol.
+        # Not writelines(), because asyncio's in 3.12 and 3.13.0 never pauses the protocol.
         if before is None:
             return 0
         if PyBytes_GET_SIZE(before):
@@ -701,8 +745,10 @@ cdef class Request:
         return self.give(data)
 
     cdef bytes empty(self):
-        """Empty the buffer and return its bytes. Without memory for them the response is lost: end
-        the connection and return None."""
+        """Empty the buffer and return its bytes.
+
+        If memory runs out, the response is lost: end the connection and return None.
+        """
         cdef bytes data = None
         try:
             data = PyBytes_FromStringAndSize(self.out.data, self.out.len)
@@ -712,8 +758,11 @@ cdef class Request:
         return data
 
     cdef int give(self, bytes data) except -1:
-        """Give the transport the data. Its write() may run Python code. Until it returns, other
-        messages are refused and flush() does nothing."""
+        """Write the data to the transport.
+
+        The transport's write() may run Python code. Until it returns, other messages raise
+        RuntimeError and flush() does nothing.
+        """
         self.writing = True
         try:
             self.channel.write(data)
@@ -726,7 +775,7 @@ cdef class Request:
         return 0
 
     cdef int flush(self) except -1:
-        """Give the transport what is in the buffer."""
+        """Write the bytes of the buffer to the transport."""
         cdef mgl_outgoing *out
         cdef bytes common, data
         if self.out is NULL or self.writing:
@@ -744,7 +793,7 @@ cdef class Request:
         return self.give(data) if data else 0
 
     cdef int flush_soon(self) except -1:
-        """Of what another task than the request's sends."""
+        """Schedule a flush(), for messages that are sent outside of a step of this task."""
         if not self.flush_due:
             self.flush_due = True
             self.channel.site.loop.call_soon(self._flush_due)
@@ -755,7 +804,10 @@ cdef class Request:
         self.flush()
 
     cdef object drained(self, bint more):
-        """What send() returns: the application waits while the peer does not take what was sent."""
+        """Return the awaitable for send(), which waits while the transport has paused writing.
+
+        It also waits if the connection is broken (see is_leaving()), until connection_lost().
+        """
         cdef Draining result
         if not self.channel.lost and (
                 self.channel.paused_writing
@@ -778,7 +830,10 @@ cdef class Request:
         return self.channel.answered(self, not self.close_after)
 
     cdef int refused(self, int status, Py_ssize_t n) except -1:
-        """The server has answered in the application's place, n bytes of body."""
+        """Disconnect the application, after the server has sent an error response.
+
+        `status` and `n` bytes of body are those of the error response.
+        """
         self.take_back()
         self.status = status
         self.sent = n
@@ -798,8 +853,14 @@ cdef class Request:
             log.exception("the access log failed")
         return 0
 
+    cdef int note_cut(self) except -1:
+        """Note a response that has been cut short in the access log."""
+        if MGL_HELD <= self.state < MGL_COMPLETE and self.channel.site.access_log is not None:
+            self.note_access()
+        return 0
+
     cdef int suspended(self) except -1:
-        """The application waits for something."""
+        """Flush the buffer, because the application has begun to wait."""
         self.flush()
         self.channel.site.running.add(self)
         return 0
@@ -821,8 +882,13 @@ cdef class Request:
         return 0
 
     cdef int app_raised(self, object exc) except -1:
-        """Who has not begun to answer is answered for; else the response is cut short."""
-        # As with uvicorn, sys.exit() ends no server.
+        """Handle an exception that has ended the application.
+
+        If no response has been sent, send a 500. Otherwise cut the response short. Re-raise
+        KeyboardInterrupt, CancelledError and GeneratorExit, as a coroutine does.
+        """
+        # SystemExit counts as the application's own error: as with uvicorn, sys.exit() does not end
+        # the server.
         cdef bint own = not isinstance(exc, (KeyboardInterrupt, CancelledError, GeneratorExit))
         try:
             if not own:
@@ -840,7 +906,7 @@ cdef class Request:
                 else:
                     self.abandon()
         except BaseException:
-            # Neither the log nor the answer is certain without memory. The client must not wait.
+            # Without memory the log and the response may have failed. The client must not wait.
             self.channel.transport.abort()
             raise
         finally:
@@ -850,7 +916,7 @@ cdef class Request:
         return 0
 
     cdef int abandon(self) except -1:
-        """Close the connection in the middle of the response."""
+        """Give up the response: send a 500 if nothing has been sent, else cut it short."""
         self.flush()
         if self.state != MGL_COMPLETE and not self.channel.lost:
             self.close_after = True
@@ -861,12 +927,15 @@ cdef class Request:
         return 0
 
     cdef bint looks_whole(self) noexcept:
-        """To the client, which sees in nothing but the connection's end where the body ends."""
+        """Return whether only the end of the connection marks the end of the body for the client.
+
+        If so, the client takes a response that is cut short by a close() for a complete one.
+        """
         return MGL_HELD < self.state < MGL_COMPLETE and not (
             self.chunked or self.has_length or self.no_body)
 
     cdef int take_back(self) except -1:
-        """A head that has been held."""
+        """Discard a head that is held."""
         cdef mgl_outgoing *out = self.out
         self.out = NULL
         mgl_pool_give(&self.channel.site.pool, out)
@@ -874,7 +943,7 @@ cdef class Request:
         return 0
 
     cdef int own_answer(self, int status, bytes text) except -1:
-        """The server's answer in place of the application's."""
+        """Send a response of the server instead of the application's."""
         self.take_back()
         self.close_after = True
         self.send_start(status, [(b"content-type", b"text/plain; charset=utf-8")], False)
@@ -882,12 +951,11 @@ cdef class Request:
         return 0
 
     cdef int over(self) except -1:
-        """The application has ended."""
+        """Release everything that the application used, after it has ended."""
         cdef Site site = self.channel.site
         if not self.ended:
             self.ended = True
-            if MGL_HELD <= self.state < MGL_COMPLETE and site.access_log is not None:
-                self.note_access()      # of what has been cut short
+            self.note_cut()
             self.coroutine = None
             self.task = None
             site.in_flight -= 1
@@ -896,7 +964,7 @@ cdef class Request:
         return 0
 
 
-# Of a request that was never a connection's.
+# The channel of a Request that Python code has created without a connection.
 cdef Channel NOBODY = Channel.__new__(Channel)
 
 Coroutine.register(Request)
@@ -904,26 +972,29 @@ Coroutine.register(Request)
 
 
 cdef inline bytes as_bytes(object data):
-    """bytes as they are, a copy of what is like them."""
+    """Return the data if it is a bytes object, else a copy of it as bytes."""
     return <bytes>data if PyBytes_CheckExact(data) else bytes(memoryview(data))
 
 
 # --- headers -------------------------------------------------------------------------------------
 
 cdef struct Lines:
-    # The header lines of a message: their size, and their meaning for the response.
-    Py_ssize_t size     # in bytes, of their lines
-    long long length    # of the body, or -1
-    bint chunked
-    bint closes
-    bint upgrades
-    bint date
-    bint server
+    # The headers of a message: their size, and their meaning for the response.
+    Py_ssize_t size     # bytes of all header lines
+    long long length    # the value of Content-Length, or -1
+    bint chunked        # Transfer-Encoding: chunked
+    bint closes         # Connection: close
+    bint upgrades       # Connection: upgrade
+    bint date           # there is a Date
+    bint server         # there is a Server
 
 
 cdef tuple plain_headers(object headers):
-    """Return the headers as a tuple of pairs of bytes objects, which cannot change any more. This
-    may run code of the application, which may send other messages: check the state after it."""
+    """Return the headers as a tuple of pairs of bytes objects, which nothing can change any more.
+
+    This may run code of the application, which may send other messages. So check the state of the
+    response afterwards.
+    """
     cdef tuple plain = tuple(headers)
     cdef Py_ssize_t i
     for i in range(PyTuple_GET_SIZE(plain)):
@@ -939,7 +1010,10 @@ cdef inline bint is_plain(object pair) noexcept:
 
 
 cdef int measure(tuple plain, bint trailing, Lines *lines) except -1:
-    """Check the headers, and fill in `lines`."""
+    """Check the headers and fill in `lines`; raise RuntimeError for an invalid header.
+
+    `trailing`: they are trailers, which must not contain headers of the framing.
+    """
     cdef bytes name, value
     cdef int kind
     cdef Py_ssize_t i
@@ -964,8 +1038,9 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
     elif trailing:
         raise RuntimeError("a header of the framing cannot be a trailer")
     elif kind == MGL_CONNECTION:
-        # The server decides whether the connection stays open. `Upgrade` is the application's: a
-        # 426 names the protocols that it asks for (RFC 9110, 7.8).
+        # The server writes the Connection header, because it decides whether the connection stays
+        # open. The application may ask for "close", and for "upgrade": a 426 names the protocols
+        # that the server asks for in its Upgrade header (RFC 9110, 7.8).
         value = value.lower()
         if b"close" in value:
             lines.closes = True
@@ -984,7 +1059,7 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
 
 
 cdef int put_headers(mgl_outgoing *out, tuple plain, Lines *lines) noexcept:
-    """Copy the lines of what measure() has checked."""
+    """Copy the lines of headers that measure() has checked into the buffer."""
     cdef PyObject *name
     cdef PyObject *value
     cdef Py_ssize_t i
@@ -1004,7 +1079,7 @@ cdef int put_headers(mgl_outgoing *out, tuple plain, Lines *lines) noexcept:
 
 
 cdef inline size_t head_end_size(bytes common) noexcept:
-    """The bytes that end_head() may need."""
+    """Return the most bytes that end_head() may need."""
     return 0 if common is None else HEAD_END + PyBytes_GET_SIZE(common)
 
 
@@ -1017,7 +1092,7 @@ cdef str hint(Request request):
 
 
 cdef bytes explain(object exc, bint debug):
-    """The text of a 500; what has happened is nobody's business, but in debug mode."""
+    """Return the body of a 500 response, with the traceback in debug mode only."""
     if not debug:
         return b"Internal Server Error"
     import traceback
@@ -1028,7 +1103,7 @@ cdef bytes explain(object exc, bint debug):
 # --- send() and receive() ------------------------------------------------------------------------
 
 cdef class Draining(Awaitable):
-    """What send() returns to somebody who has to wait: until the peer takes something."""
+    """Wait until the transport resumes writing, or the connection is lost: returned by send()."""
 
     cdef Waiters room
     cdef object future
@@ -1061,7 +1136,7 @@ cdef class Turn(Awaitable):
 
 
 cdef class Receiving(Awaitable):
-    """What receive() returns: one message, waited for if it has not come."""
+    """Wait for the next message and return it: returned by receive()."""
 
     cdef Request request
     cdef object future
@@ -1075,7 +1150,7 @@ cdef class Receiving(Awaitable):
             return None
         if future is not None:
             self.finish()
-            future.result()     # raises CancelledError where somebody cancelled it
+            future.result()     # raises CancelledError if the future has been cancelled
         message = request.take()
         if message is not None:
             return message
@@ -1083,7 +1158,7 @@ cdef class Receiving(Awaitable):
         if request.reading is None:
             request.reading = Waiters.__new__(Waiters)
         self.future = request.reading.new_future(request.channel.site.loop)
-        # Marks the future as being waited for, as the task's step wants it.
+        # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
         return next(iter(self.future))
 
     cdef int finish(self) except -1:

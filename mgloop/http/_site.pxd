@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._site; _site.pyx says what it is."""
+"""Declare Site, the state that all connections of a loop share, and helpers for HTTP heads.
+
+_site.pyx explains what a site owns.
+"""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
@@ -72,7 +75,7 @@ cdef extern from "deadlines.h":
     double mgl_coarse_time() noexcept
 
 
-# RuntimeError for what would be more than one line of a head, or none.
+# Raise RuntimeError for a header that is not valid as one line of a head.
 cdef inline int check_header(bytes name, bytes value) except -1:
     if not mgl_is_token(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
         raise RuntimeError("Invalid HTTP header name.")
@@ -81,7 +84,7 @@ cdef inline int check_header(bytes name, bytes value) except -1:
     return 0
 
 
-# What a Content-Length of the application's says.
+# Return the value of a Content-Length of the application; raise RuntimeError if it is invalid.
 cdef inline long long content_length(bytes value) except -1:
     cdef long long length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
     if length < 0:
@@ -89,7 +92,8 @@ cdef inline long long content_length(bytes value) except -1:
     return length
 
 
-# A piece of the body has n bytes: at most what is left of the length, and all of it in the end.
+# Compare a part of the body, of n bytes, with the `left` bytes of the Content-Length that remain.
+# Raise RuntimeError if it is longer, or if it is the last part (not `more`) and shorter.
 cdef inline int check_piece(Py_ssize_t n, long long left, bint more) except -1:
     if n > left:
         raise RuntimeError("Response content longer than Content-Length")
@@ -98,32 +102,36 @@ cdef inline int check_piece(Py_ssize_t n, long long left, bint more) except -1:
     return 0
 
 
-# The first line of a response, by its status.
+# The status lines of responses, as bytes. The index is the status, 0 to 599.
 cdef tuple STATUS_LINES
 
-# A response of the server's own, the last of its connection; `common`: Site.headers_now().
+# Return a whole response that the server sends itself, and after which it closes the connection.
+# `common`: the result of Site.headers_now().
 cdef bytes closing_response(int status, bytes text, bytes common)
 
-# The lines of Site.headers_now() but for those that the application has given itself.
+# Return `lines` (from Site.headers_now()) without Date if `date` is true, and without Server if
+# `server` is true.
 cdef bytes without(bytes lines, bint date, bint server)
 
-# A line of a head, checked.
+# Return a header line, as bytes; raise RuntimeError if it is invalid.
 cdef bytes header_line(bytes name, bytes value)
 
 
-# What a site keeps until it has ended: connections, websockets.
+# The base class of connections. A site keeps its members alive until they have ended. WebSockets
+# are members, too, but not instances of this class.
 cdef class Member:
     cdef Site site
-    cdef mgl_deadline deadline          # of what it waits for from the peer
-    cdef mgl_deadline write_deadline    # of what the peer is to take
+    cdef mgl_deadline deadline          # for data that the peer has to send
+    cdef mgl_deadline write_deadline    # for data that the peer has to receive
 
     cdef int set_deadline(self, int kind) except -1
     cdef int timed_out(self, int kind) except -1
     cdef int restart_deadlines(self) except -1
 
 
-# A TLS handshake in progress. It counts as long as its connection holds this object, but no longer
-# than its time-out: of a handshake that has failed, asyncio's loop can leave a reference cycle.
+# A TLS handshake in progress. It counts as such while its connection holds this object, but at most
+# until its timeout. The timeout is needed because a failed handshake can leave a reference cycle in
+# asyncio's loop, which keeps the connection alive until the garbage collector runs.
 cdef class Handshake:
     cdef Site site
     cdef mgl_deadline end
@@ -133,46 +141,47 @@ cdef class Site:
     cdef readonly object loop
     cdef readonly object app
     cdef readonly object config
-    cdef readonly dict state            # of the lifespan, or None
+    cdef readonly dict state            # the state from the lifespan, or None
     cdef readonly object access_log     # callable, or None
     cdef readonly object proxy          # TrustedProxies, or None
     cdef readonly bint draining         # each response is the last of its connection
     cdef readonly bint closing          # idle connections are closed
-    cdef bint ended                     # no connection is accepted, from no handshake either
-    cdef public long long requests      # begun until now
-    cdef public long in_flight          # now
+    cdef bint ended                     # no connection is accepted, not even after a TLS handshake
+    cdef public long long requests      # the number of requests started so far
+    cdef public long in_flight          # the number of requests whose application runs
     cdef readonly set members
-    cdef readonly set running           # requests that wait for something
-    cdef object idle                    # future of wait_drained(), or None
+    cdef readonly set running           # requests whose application has been suspended
+    cdef object idle                    # the future of wait_drained(), or None
     cdef public object on_limit         # called once when limit_max_requests is reached
-    cdef object factory                 # of connections
-    cdef long handshakes                # of TLS, in progress
-    cdef mgl_deadline handshakes_end    # the ring of their time-outs, in order
-    # Its own, though they are the same in all: without the GIL, what every thread counts the
-    # references of for each request is fetched from the other cores each time.
-    cdef dict versions, extensions      # of each scope
+    cdef object factory                 # the class of connections
+    cdef long handshakes                # the number of TLS handshakes in progress
+    cdef mgl_deadline handshakes_end    # the ring of their timeouts, in the order of time
+    # The objects below are equal in all sites, but each site has its own. Every request changes
+    # their reference counts. Without the GIL, threads that share an object would move its cache
+    # line between the cores at each change.
+    cdef dict versions, extensions      # the values of "asgi" and "extensions" in each scope
     cdef tuple offered_names, offered   # the keys and the values in `extensions`
-    cdef Awaitable ready                # what a send() returns that need not wait
+    cdef Awaitable ready                # returned by a send() that need not wait
     cdef dict task_options
-    cdef bint asyncios_factory          # the loop's get_task_factory() is
-    cdef object context                 # that the site was made in: a copy
+    cdef bint asyncios_factory          # the loop's get_task_factory() is that of BaseEventLoop
+    cdef object context                 # a copy of the context in which the site was created
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
-    cdef double timeout_write           # in seconds; 0 = without end
+    cdef double timeout_write           # in seconds; 0 = no timeout
     cdef long limit_concurrency, limit_connections
     cdef long long limit_requests
     cdef bytes root_path
     cdef str root
-    cdef dict common_scope              # the last that a connection has made, for others like it
+    cdef dict common_scope              # the last one that a connection has created, for reuse
 
-    cdef bytes head_end                 # server, date and the configured headers
-    cdef long long made_at              # in seconds of time.time()
+    cdef bytes head_end                 # the lines of Server, Date and the configured headers
+    cdef long long made_at              # time.time() of `head_end`, in whole seconds
 
-    cdef mgl_outgoing_pool pool         # buffers for the responses that begin
+    cdef mgl_outgoing_pool pool         # buffers that no response uses at present
 
     cdef mgl_deadlines deadlines
-    cdef object alarm                   # TimerHandle, or None
-    cdef double rings_at
+    cdef object alarm                   # the TimerHandle for the first deadline, or None
+    cdef double rings_at                # when it expires, as mgl_coarse_time()
 
     cdef bytes headers_now(self)
     cdef int call_soon(self, object callback) except -1

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Site: what all connections of one loop share while an application is served.
+"""Site: the state that all connections of one loop share while an application is served.
 
-The application, the limits in the form in which they are looked at per request, the headers that
-every response has, the buffers that no response uses at present, the time-outs, and who is still
-there when the server is to end.  Native because each request passes through it.  It belongs to the
-loop's thread; several loops of a process have a site each.
+A site owns the application, the limits (as C integers, because they are checked per request), the
+headers that all responses have, the pool of buffers for responses, and the timeouts.  It also owns
+the set of connections and requests that a shutdown has to wait for.
+
+The module is native because each request passes through it.  A site belongs to the thread of its
+loop, and each loop of a process has a site of its own.  The server and the connections keep it
+alive.
 """
 
 cimport cython
@@ -47,8 +50,9 @@ def _status_line(status):
 STATUS_LINES = tuple([_status_line(status) for status in range(600)])
 
 
-#: How a response ends its connection, where its status has more to say: of a WebSocket's version
-#: RFC 6455 wants it (4.4), and RFC 9110 (15.5.22).
+#: The header lines of a closing response, for statuses that need more than "Connection: close". A
+#: 426 names the protocol and the WebSocket version that the server supports, as RFC 9110 (15.5.22)
+#: and RFC 6455 (4.4) require.
 cdef dict CLOSINGS = {
     426: b"connection: close, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
     503: b"connection: close\r\nretry-after: 1\r\n",
@@ -72,11 +76,11 @@ cdef bytes header_line(bytes name, bytes value):
     return b"%b: %b\r\n" % (name, value)
 
 
-# asyncio's own time-out of a handshake, in seconds, where the configuration sets none.
+# The timeout of a TLS handshake in asyncio, in seconds. It applies if the configuration sets none.
 cdef double HANDSHAKE = 60.0
 
-# The time-outs of peers during a shutdown, in seconds; shorter ones of the configuration stay.
-# docs/serve-deploying.md has them in its time-line. No sequence of them takes 3 seconds.
+# The timeouts of peers during a shutdown, in seconds. Shorter ones of the configuration stay.
+# docs/serve-deploying.md has a timeline of them. Any sequence of them takes less than 3 seconds.
 cdef double LAST_HANDSHAKE = 1.0
 cdef double LAST_HEAD = 0.5     # for the first request after a late handshake
 cdef double LAST_BODY = 1.0     # between two pieces of a request's body
@@ -85,7 +89,7 @@ cdef double LAST_LINGER = 1.0   # to answer close_notify, or to close
 
 
 cdef class Member:
-    """A connection of a site."""
+    """Hold the deadlines of a connection, and define what a site calls on its members."""
 
     def __cinit__(self, *args, **kwargs):
         self.site = NOWHERE
@@ -96,7 +100,7 @@ cdef class Member:
         mgl_deadline_unset(&self.write_deadline)
 
     cdef int set_deadline(self, int kind) except -1:
-        """Give the peer the time that the kind says, from now."""
+        """Set the deadline of this kind, counted from now."""
         cdef mgl_deadline *entry = &self.write_deadline if kind == MGL_WRITE else &self.deadline
         cdef double when = mgl_deadline_set(&self.site.deadlines, entry, kind)
         if when > 0 and (self.site.alarm is None or when < self.site.rings_at):
@@ -104,21 +108,23 @@ cdef class Member:
         return 0
 
     cdef int timed_out(self, int kind) except -1:
-        """The time that set_deadline() gave is over."""
+        """Called when a deadline that set_deadline() has set expires."""
         return 0
 
     cdef int restart_deadlines(self) except -1:
-        """Set each deadline that is set again, from now: the site's times have become shorter."""
+        """Restart all deadlines that are set, because the timeouts have become shorter."""
         return 0
 
     def begin_shutdown(self):
-        """End as soon as what is going on has ended."""
+        """End as soon as the present request or message exchange has ended."""
 
     def cancel(self):
-        """End at once."""
+        """End immediately."""
 
 
-@cython.no_gc   # not cleared before it is deallocated; the site does not refer to it
+# The garbage collector would clear `site` before __dealloc__(), which needs it. A Handshake is
+# not in a reference cycle, because the site does not hold a reference to it.
+@cython.no_gc
 cdef class Handshake:
     def __cinit__(self, Site site not None):
         cdef mgl_deadline *ring = &site.handshakes_end
@@ -137,12 +143,15 @@ cdef class Handshake:
 
 
 cdef class Site:
-    """What connections that serve `app` on `loop` share.
+    """Hold the state that the connections of `loop` share while they serve `app`.
 
-    app: an ASGI 3 callable. config: mgloop.http.Config. state: what the application's lifespan put
-    there, copied into each scope; None = it has none. access_log: called with (scope, status,
-    bytes of the body, seconds) after each response, or None. proxy: mgloop.http.proxy's
-    TrustedProxies, or None for not to believe any.
+    app: an ASGI 3 callable.
+    config: an mgloop.http.Config.
+    state: the state that the application's lifespan has filled, which is copied into each scope, or
+    None without a lifespan.
+    access_log: None, or a callable for the end of each response, with the arguments (scope, status,
+    bytes of the body, seconds).
+    proxy: the TrustedProxies of mgloop.http.proxy, or None to believe no proxy.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -159,7 +168,8 @@ cdef class Site:
         self.factory = Connection
         self.loop = loop
         self.task_options = {"loop": loop, "eager_start": True}
-        # asyncio's own method is one of Python's, for each request.
+        # The method of BaseEventLoop is a Python function. start() reads the attribute directly
+        # instead of calling it for each request.
         self.asyncios_factory = (
             getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
         self.context = contextvars.copy_context()
@@ -192,26 +202,28 @@ cdef class Site:
         self.deadlines.lasts[MGL_BODY] = config.timeout_body or 0
         self.deadlines.lasts[MGL_KEEP_ALIVE] = config.timeout_keep_alive or 0
         self.timeout_write = config.timeout_write or 0
-        # Looked at more often than that: until when something was taken is known no better.
+        # Progress is checked four times per timeout, because a check finds out only that the client
+        # has received something since the last check, not when.
         self.deadlines.lasts[MGL_WRITE] = self.timeout_write / 4
         self.deadlines.lasts[MGL_TAIL] = 0.5
         self.deadlines.lasts[MGL_LINGER] = 2.0
 
     def __dealloc__(self):
-        # The collector may free the site before its connections, whose entries are in these queues.
+        # The garbage collector may free the site before its connections. Their entries are linked
+        # into these queues.
         mgl_deadlines_clear(&self.deadlines)
         mgl_pool_clear(&self.pool)
 
     def connection(self):
-        """A new connection: the protocol factory of a listening socket."""
+        """Return a new connection: the protocol factory of a listening socket."""
         return self.factory(self)
 
     def connection_over_tls(self):
-        """A new connection that is made when its TLS handshake is complete.
+        """Return a new connection: the protocol factory of a listening socket with TLS.
 
-        Raises ConnectionRefusedError at the limit of connections. Handshakes in progress count,
-        because silent clients could hold any number of descriptors otherwise. One more than the
-        limit is let in, so that it can be answered with a 503.
+        Raise ConnectionRefusedError at the limit of connections. TLS handshakes in progress count,
+        because silent clients could hold any number of descriptors otherwise. One connection more
+        than the limit is accepted, so that it gets a 503 response.
         """
         if 0 < self.limit_connections < len(self.members) + self.count_handshakes():
             raise ConnectionRefusedError("too many connections")
@@ -221,11 +233,11 @@ cdef class Site:
 
     @property
     def shaking_hands(self):
-        """Whether somebody has been accepted and is not a connection yet."""
+        """Whether a TLS handshake is in progress."""
         return self.count_handshakes() > 0
 
     cdef long count_handshakes(self) noexcept:
-        """The number of handshakes in progress."""
+        """Return the number of TLS handshakes in progress."""
         cdef double now = mgl_coarse_time()
         while self.handshakes and self.handshakes_end.after.when <= now:
             mgl_deadline_unset(self.handshakes_end.after)
@@ -235,7 +247,7 @@ cdef class Site:
     # ------------------------------------------------------------------ responses ----
 
     def default_headers(self):
-        """The header lines that every response has, as bytes."""
+        """Return the header lines that all responses have, as bytes."""
         return self.headers_now()
 
     cdef bytes headers_now(self):
@@ -248,18 +260,18 @@ cdef class Site:
             if self.config.date_header and b"date" not in given:
                 lines.append(b"date: %s\r\n" % formatdate(now, usegmt=True).encode())
             for name, value in self.config.headers:
-                # In small letters, as _request looks for those that an application gives itself.
+                # In lower case, because without() compares the names with lower-case ones.
                 lines.append(b"%b: %b\r\n" % (in_latin(name).lower(), in_latin(value)))
             self.head_end = b"".join(lines)
             self.made_at = now
         return self.head_end
 
     cdef int call_soon(self, object callback) except -1:
-        """The loop's, outside of the context of the request that runs."""
+        """Call loop.call_soon() with the site's context, not that of the request that runs."""
         self.loop.call_soon(callback, context=self.context.copy())
         return 0
 
-    # ------------------------------------------------------------------ time-outs ----
+    # ------------------------------------------------------------------- timeouts ----
 
     cdef int ring_by(self, double when) except -1:
         if self.alarm is not None:
@@ -286,7 +298,7 @@ cdef class Site:
             self.ring_for_next()
 
     cdef int ring_for_next(self) except -1:
-        """Set the timer for the time-out that ends first."""
+        """Set the timer for the deadline that expires first."""
         cdef double next = 0
         cdef mgl_deadline *first
         cdef int kind
@@ -299,8 +311,11 @@ cdef class Site:
         return 0
 
     cdef int expire(self, mgl_deadline *entry, int kind) except -1:
-        """End the time-out. If that fails, only its own connection is affected: the time-outs that
-        follow, and the timer for the next ones, are still due."""
+        """Handle a deadline that has expired.
+
+        An exception closes the connection of this deadline only. The other deadlines are still
+        handled, and the timer for the next ones is still set.
+        """
         cdef Member member = <Member>entry.owner
         mgl_deadline_unset(entry)
         try:
@@ -313,11 +328,14 @@ cdef class Site:
     # ---------------------------------------------------------------------- tasks ----
 
     cdef object start(self, object coroutine):
-        """A task of its own; it begins now where the version can."""
+        """Run the coroutine in a new task and return the task.
+
+        From Python 3.12 on, the task starts immediately, unless the loop has a task factory.
+        """
         cdef object loop = self.loop
         if EAGER and (loop._task_factory if self.asyncios_factory else loop.get_task_factory()) \
                 is None:
-            # A dict that is there already, not one for each call.
+            # Calling Task with keywords would create a dict for each call.
             return PyObject_Call(Task, (coroutine,), self.task_options)
         return loop.create_task(coroutine)
 
@@ -332,7 +350,7 @@ cdef class Site:
         cdef Py_ssize_t i
         for i in range(PyTuple_GET_SIZE(self.offered)):
             each = PyTuple_GET_ITEM(self.offered, i)
-            # The references of `offered`, of `extensions` and of `own`.
+            # Three references are those of `offered`, `extensions` and `own`.
             if Py_REFCNT(each) > 3 or PyDict_GET_SIZE(each):
                 own[<object>PyTuple_GET_ITEM(self.offered_names, i)] = {}
         return own
@@ -347,17 +365,17 @@ cdef class Site:
 
     @property
     def connections(self):
-        """How many there are."""
+        """The number of connections, including WebSockets."""
         return len(self.members)
 
     def attach(self, member):
-        """`member` is to be told of the end."""
+        """Add a member, which a shutdown will end; cancel it if the site has ended already."""
         self.members.add(member)
-        if self.ended:      # a handshake that has outlasted the server
+        if self.ended:      # its TLS handshake has outlasted the server
             member.cancel()
 
     def detach(self, member):
-        """It has ended."""
+        """Remove a member, which has ended."""
         self.members.discard(member)
         self.left()
 
@@ -368,11 +386,11 @@ cdef class Site:
         return 0
 
     def begin_draining(self):
-        """From now on each response is the last of its connection."""
+        """Make each response the last one of its connection from now on."""
         self.draining = True
 
     def begin_shutdown(self):
-        """Close connections that have nothing to do; the others close after their response."""
+        """Close idle connections, and make the others close after their response."""
         cdef bint begins = not self.closing
         self.draining = self.closing = True
         if begins:
@@ -385,7 +403,7 @@ cdef class Site:
             self.watch_files()
 
     def watch_files(self):
-        """Cut off the clients that do not read the files that they are sent."""
+        """Start to cut off clients that do not read the file that is being sent to them."""
         from . import files
 
         for request in self.running:
@@ -393,8 +411,11 @@ cdef class Site:
                 files.watch(request)
 
     cdef int shorten_times(self) except -1:
-        """Give peers less time from now on. The deadlines that are set already have to be set
-        again, because each queue of them is in the order of time."""
+        """Shorten the timeouts of peers to those of a shutdown.
+
+        The caller has to set all present deadlines again, because each queue of deadlines is in the
+        order of time.
+        """
         cdef double *lasts = self.deadlines.lasts
         cdef double latest = mgl_coarse_time() + LAST_HANDSHAKE
         cdef mgl_deadline *handshake = self.handshakes_end.after
@@ -409,19 +430,21 @@ cdef class Site:
         return 0
 
     def end_streams(self):
-        """Disconnect the clients of responses of unknown length, and of requests whose body has
-        not ended. Returns their number."""
+        """Cut off responses of unknown length and requests with an incomplete body.
+
+        Return the number of those that were cut off.
+        """
         return sum([request.end_stream() for request in list(self.running)])
 
     def cancel_streams(self):
-        """Cancel the applications that end_streams() has not made end. Returns their number."""
+        """Cancel the applications that have not ended after end_streams(); return their number."""
         late = [request for request in self.running if request.cut_off]
         for request in late:
             request.cancel()
         return len(late)
 
     def end(self):
-        """Accept no connection any more, not even one whose handshake goes on."""
+        """Accept no more connections, not even those whose TLS handshake is in progress."""
         self.ended = True
 
     def wait_drained(self):
@@ -438,7 +461,7 @@ cdef class Site:
         return self.idle
 
     def cancel_all(self):
-        """Cancel what still runs and close what is still open."""
+        """Cancel all applications that still run, and close all connections that are still open."""
         for request in list(self.running):
             request.cancel()
         for member in list(self.members):
@@ -449,11 +472,11 @@ cdef class Site:
 
 
 cdef double shorter(double seconds, double limit) noexcept:
-    """The shorter time, where 0 is without end."""
+    """Return the shorter of two timeouts in seconds; `seconds` may be 0, which means no timeout."""
     return min(seconds, limit) if seconds > 0 else limit
 
 
-# Of what was never initialised.
+# The site of a Member that Python code has created without calling __init__().
 cdef Site NOWHERE = Site.__new__(Site)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.http._websocket: its states, and what each message of the application leads to
-in each of them.
+"""Declare a WebSocket session, its states, and the table of its reactions to messages.
+
+The table says for each state what each message of the application leads to. _websocket.pyx explains
+how a session works.
 """
 
 from mgloop._awaitable cimport Awaitable
@@ -10,23 +12,23 @@ from mgloop.http._frames cimport FrameReader, FrameWriter
 cdef extern from *:
     """
     enum {
-        WS_CONNECTING,      /* the application has not answered the handshake */
-        WS_DENYING,         /* ... has begun an HTTP response in place of it */
+        WS_CONNECTING,      /* the application has not accepted or rejected the handshake */
+        WS_DENYING,         /* the application has begun an HTTP response that rejects it */
         WS_OPEN,
-        WS_CLOSING,         /* our close frame is out, the peer's is awaited; drops messages */
-        WS_LINGERING,       /* the peer broke the rules: what it still sends is dropped */
+        WS_CLOSING,         /* waits for the peer's close frame, having sent one; drops messages */
+        WS_LINGERING,       /* the peer violated the protocol: discard what it still sends */
         WS_CLOSED,          /* nothing more is read or written */
         MGL_WS_STATES
     };
 
-    /* What the application may send. */
+    /* The messages that the application may send. */
     enum {
         MSG_ACCEPT, MSG_SEND, MSG_CLOSE, MSG_START, MSG_BODY, MSG_UNKNOWN, MGL_WS_MESSAGES
     };
 
-    /* What is done about it. GONE: see WebSocket.gone(). */
+    /* The reactions to a message. DO_GONE: see WebSocket.gone(). */
     enum {
-        DO_EXPECT_ACCEPT, DO_EXPECT_BODY, DO_EXPECT_SEND,       /* a RuntimeError */
+        DO_EXPECT_ACCEPT, DO_EXPECT_BODY, DO_EXPECT_SEND,       /* raise RuntimeError */
         DO_ACCEPT, DO_REFUSE, DO_START, DO_BODY, DO_SEND, DO_CLOSE, DO_GONE
     };
 
@@ -87,53 +89,53 @@ cdef class WebSocket:
     cdef dict scope
     cdef bytes key
     cdef list extensions
-    cdef object task                # None before start() and when it is over
+    cdef object task                # None before start() and after the application has ended
     cdef FrameReader reader
     cdef FrameWriter writer
     cdef int state
     cdef bint lost                  # connection_lost() was called
-    cdef bint attached              # to the site
+    cdef bint attached              # the site holds this session
     cdef bint app_closed            # the application has sent its last message
-    cdef bint cancelled             # by cancel()
-    cdef double began
+    cdef bint cancelled             # cancel() was called
+    cdef double began               # loop.time() at the start, for the access log
 
-    # Towards the application.
-    cdef bint announced             # websocket.connect was received
-    cdef list queue                 # of payloads; those before `head` were taken
+    # Messages for the application. Times are in seconds, sizes in bytes.
+    cdef bint announced             # the application has received websocket.connect
+    cdef list queue                 # payloads; the application has received those before `head`
     cdef Py_ssize_t head
     cdef Py_ssize_t queued_bytes
-    cdef Py_ssize_t max_queue
-    cdef bint ended                 # no payload follows those in the queue, but this:
-    cdef int end_code
-    cdef str end_reason
-    cdef list receivers             # futures
+    cdef Py_ssize_t max_queue       # most messages in the queue
+    cdef bint ended                 # websocket.disconnect follows the messages in the queue, with
+    cdef int end_code               # ... this code
+    cdef str end_reason             # ... and this reason
+    cdef list receivers             # futures of receive() calls that wait
     cdef bint reading_paused
-    cdef bint pumping
-    cdef object early               # kept by gather(): data received before accept, or None
+    cdef bint pumping               # pump() is running
+    cdef object early               # data received before accept (see gather()), or None
     cdef Py_ssize_t early_bytes
 
-    # Towards the peer.
+    # Data for the peer.
     cdef bint writing_paused
-    cdef unsigned int sends         # of the application's
-    cdef list senders               # futures
-    cdef bytes owed                 # the last ping's payload, to be answered when there is room
-    cdef object ping_timer          # of the next ping, or of the answer to the last one
-    cdef object deadline            # when the transport is aborted, if it has sent nothing since
+    cdef unsigned int sends         # send() calls counted by is_leaving()
+    cdef list senders               # futures of send() calls that wait
+    cdef bytes owed                 # payload of the last ping, if its pong has to wait
+    cdef object ping_timer          # timer of the next ping, or of the pong to the last one
+    cdef object deadline            # timer that aborts the transport if it has made no progress
     cdef double deadline_seconds
-    cdef object last_call           # cancels the application while the server shuts down
-    cdef Py_ssize_t unsent          # by the transport, when that was set
-    cdef double ping_interval
-    cdef double ping_timeout
-    cdef double write_timeout
-    cdef double stream_timeout
+    cdef object last_call           # timer that cancels the application during a shutdown
+    cdef Py_ssize_t unsent          # size of the transport's write buffer when `deadline` was set
+    cdef double ping_interval       # 0 = no pings
+    cdef double ping_timeout        # 0 = no limit
+    cdef double write_timeout       # 0 = no limit
+    cdef double stream_timeout      # 0 = no limit
     cdef unsigned int pings
-    cdef bytes pinged               # the payload of the ping that is not answered
-    cdef bint heard                 # anything, since then
+    cdef bytes pinged               # payload of the ping whose pong has not arrived, or None
+    cdef bint heard                 # data has arrived after that ping
 
-    # A response in place of the handshake.
-    cdef bytes response_head        # not written yet
-    cdef long long response_left    # of the length that it announces, or -1
-    cdef bint response_empty        # whatever the application sends: 204, 304
+    # The HTTP response that rejects the handshake.
+    cdef bytes response_head        # None after it has been written
+    cdef long long response_left    # bytes of the Content-Length that are not sent yet, or -1
+    cdef bint response_empty        # 204 or 304: no body is sent, even if the application sends one
     cdef int response_status
 
     cdef int over(self, object exc) except -1
@@ -171,9 +173,9 @@ cdef class WebSocket:
 
 cdef class Call(Awaitable):
     cdef WebSocket session
-    cdef object message             # that is sent
-    cdef bint receives              # ... unless this is a receive()
+    cdef object message             # the argument of send(); None for receive()
+    cdef bint receives              # this is a receive()
     cdef bint finished
-    cdef object future              # what the task waits for
+    cdef object future              # the future that the task waits for, or None
 
     cdef list waiters(self)

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from .. import _awaitable
 
-# What receive() and send() return.
+# The awaitable that receive() and send() return.
 @final
 class Call(_awaitable.Awaitable):
     @property
@@ -15,7 +15,7 @@ class Call(_awaitable.Awaitable):
     @property
     def cr_await(self) -> asyncio.Future[Any] | None: ...
 
-# An asyncio.Protocol in all but its base class.
+# It has the methods of asyncio.Protocol, but does not derive from it.
 @final
 class WebSocket:
     def __init__(

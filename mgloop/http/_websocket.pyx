@@ -1,39 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A WebSocket between a transport and an ASGI application.
+"""A WebSocket session between a transport and an ASGI application.
 
-It owns the connection from the upgrade request on, which the HTTP connection hands over: the answer
-to the handshake, the messages in both directions, keep-alive, the closing, and the task in which
-the application runs. Native because messages run through it; how they are framed is _frames'
-business. It is an asyncio.Protocol for any transport, and runs in its loop's thread.
+The HTTP connection hands the transport over after the upgrade request. From then on the session
+owns the connection: the response to the handshake, the messages in both directions, keep-alive
+pings, the closing handshake, and the task in which the application runs. The module is native
+because it runs per message; _frames does the framing. WebSocket is an asyncio.Protocol for any
+transport, and runs on the thread of its loop.
 
-States and messages are a table, in the .pxd. Between the two ends:
+A table in the .pxd defines the reaction to each message in each state. The data flow is:
 
     peer -> application    data_received() -> FrameReader -> `queue` -> receive()
-        pump() takes apart no more than the queue has room for. The rest stays in the reader, and
-        reading is paused. What receive() takes makes pump() go on, at half of the limit.
+        pump() parses messages until the queue is full. The rest stays in the reader, and reading
+        pauses. pump() continues when receive() has brought the queue down to half of its limit.
     application -> peer    send() -> FrameWriter -> transport.write()
-        After pause_writing(), send() waits. A ping is answered when there is room, and of several
-        only the last. A peer that takes nothing for `timeout_write` is cut off.
+        send() waits while the transport has paused writing. Pings that arrive during that time are
+        answered after it, and only the last one. A peer that reads nothing for `timeout_write` is
+        disconnected.
 
-receive() and send() return a Call, which does its work when it is first awaited, as a coroutine
-does, and at once ends if nothing has to be waited for: no frame, no future. To everybody who looks
-it is a coroutine.
+receive() and send() return a Call. Like a coroutine, it does its work when it is awaited. If it
+need not wait, it returns without a frame and without a future. It has the interface of a coroutine.
 
-The end comes in one of these ways, and the application gets the code and the reason of it, behind
-all messages that came before, as often as it asks:
+A session ends in one of the ways below. The application receives websocket.disconnect with the code
+and the reason after all messages that arrived before the end, and again at each later receive():
 
-    the peer's close frame       its code, 1005 if it has none; answered, then closed
-    websocket.close              the application's own; the peer has CLOSE_TIMEOUT for its answer
-    the peer breaks the rules    the code that it gets (1002, 1007, 1009); what it still sends is
-                                 thrown away for a while, since closing would reset the connection
-                                 under the close frame
-    no answer to a ping          1011
+    close frame of the peer      its code, or 1005 without a code; the session answers it and closes
+    websocket.close              the code that the application has sent; the peer has CLOSE_TIMEOUT
+                                 seconds for its own close frame
+    violation of the protocol    the code that is sent to the peer (1002, 1007, 1009); data of the
+                                 next LINGER_TIMEOUT seconds is discarded, because an immediate
+                                 close() could reset the connection before the peer has read the
+                                 close frame
+    no pong after a ping         1011
     begin_shutdown()             1012
-    anything else                1006
+    everything else              1006
 
-Whatever the application raises ends in its task, and whatever goes wrong in a callback of the
-transport ends the connection and is logged. A session lives as long as the site holds it: until its
-task is over and its transport gone.
+An exception of the application ends its task. An exception in a callback of the transport is logged
+and ends the connection. The site keeps a session alive until its task has ended and its transport
+is closed.
 """
 
 cimport cython
@@ -66,7 +69,8 @@ logger = logging.getLogger("mgloop.http")
 
 cdef bytes GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-# Seconds that the peer has for its close frame, and for closing after it has broken the rules.
+# Seconds within which the peer must send its close frame, and must close the connection after a
+# violation of the protocol.
 cdef double CLOSE_TIMEOUT = 10.0
 cdef double LINGER_TIMEOUT = 2.0
 # The same during a shutdown of the server, in which it also covers pending data.
@@ -75,9 +79,10 @@ cdef double SHUTDOWN_TIMEOUT = 1.0
 cdef double CANCEL_AFTER = 2.0
 
 cdef enum:
-    # Of messages that wait for the application, whatever their number.
+    # Bytes of messages in the queue at which it is full, whatever their number.
     QUEUE_BYTES = 256 * 1024
-    # Of what came before the application has answered the handshake.
+    # Bytes received before the application has accepted or rejected the handshake, above which
+    # reading pauses.
     EARLY_BYTES = 64 * 1024
 
 cdef bint WRITELINES_PAUSES = _stdlib.WRITELINES_PAUSES
@@ -97,10 +102,10 @@ cdef double seconds_of(object value):
 
 @cython.final
 cdef class WebSocket:
-    """The session of one WebSocket."""
+    """Serve one WebSocket session, as an asyncio.Protocol."""
 
     def __init__(self, site, transport, scope, key, extensions, protocols):
-        # `protocols` are in the scope already, where the application chooses from.
+        # `protocols` is not used: the application chooses from the list in its scope.
         cdef object config = site.config
         self.site = site
         self.loop = site.loop
@@ -120,14 +125,14 @@ cdef class WebSocket:
         self.stream_timeout = seconds_of(config.timeout_stream_shutdown)
 
     def start(self, leftover=b""):
-        """Run the application; `leftover` is what came behind the request."""
+        """Start the application; `leftover` is the data that arrived after the upgrade request."""
         cdef object context, running
         self.began = self.loop.time()
         self.site.attach(self)
         self.attached = True
         if leftover:
             self.data_received(leftover)
-        # A context of the session's own, for what runs before there is a coroutine too.
+        # The session has its own context. The call that creates the coroutine runs in it, too.
         context = contextvars.copy_context()
         try:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
@@ -142,14 +147,14 @@ cdef class WebSocket:
     # ---------------------------------------------------------- the application's end ----
 
     def receive(self):
-        """ASGI's receive()."""
+        """Return an awaitable for the next message, as ASGI's receive()."""
         cdef Call call = Call.__new__(Call)
         call.session = self
         call.receives = True
         return call
 
     def send(self, message):
-        """ASGI's send()."""
+        """Return an awaitable that sends the message, as ASGI's send()."""
         cdef Call call = Call.__new__(Call)
         call.session = self
         call.message = message
@@ -165,7 +170,7 @@ cdef class WebSocket:
         self.over(exc)
 
     cdef int over(self, object exc) except -1:
-        """The application has returned, or raised `exc`."""
+        """End the session after the application has ended; `exc` is its exception, or None."""
         self.task = None
         try:
             if exc is not None and not because_client_left(exc):
@@ -181,7 +186,7 @@ cdef class WebSocket:
                     self.state == WS_DENYING and self.response_head is not None):
                 self.refuse(500)
             elif self.state == WS_DENYING:
-                # The head is out: that the body ends too early must show.
+                # The head has been sent. The client must see that the body is incomplete.
                 self.state = WS_CLOSED
                 self.transport.abort()
             elif self.state == WS_OPEN:
@@ -192,7 +197,7 @@ cdef class WebSocket:
         return self.part()
 
     cdef object take(self):
-        """The next message for the application; None if there is none yet."""
+        """Return the next message for the application, or None if it has to wait for one."""
         cdef object payload
         if not self.announced:
             self.announced = True
@@ -219,7 +224,7 @@ cdef class WebSocket:
         return None
 
     cdef bint put(self, object message) except -1:
-        """Do what the application's message says. False: when there is room."""
+        """Process a message of the application; return False if it has to wait."""
         cdef object kind = message["type"]
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
         cdef int todo
@@ -258,12 +263,17 @@ cdef class WebSocket:
         return True
 
     cdef int gone(self, int message, object kind) except -1:
-        """A message after the end: the application's mistake, or it cannot have known."""
+        """Handle a message that the application sends after the end of the session.
+
+        Ignore the first websocket.close. Raise RuntimeError if the application has sent its last
+        message already, or if the message is unknown. Raise ClientDisconnected otherwise, because
+        the application may not have received the disconnect yet.
+        """
         if self.app_closed:
             raise RuntimeError(
                 f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
         if message == MSG_CLOSE:
-            # Many applications close in any case, when they are done.
+            # Many applications always send websocket.close at their end.
             self.app_closed = True
             return 0
         if message == MSG_UNKNOWN:
@@ -346,7 +356,7 @@ cdef class WebSocket:
     # ------------------------------------------------ a response instead of a handshake ----
 
     cdef int refuse(self, int status) except -1:
-        """Answer with a response of the server's own, and close."""
+        """Reject the handshake with a response of the server, and close the connection."""
         cdef bytes body = b"" if status == 403 else http.HTTPStatus(status).phrase.encode()
         self.state = WS_CLOSED
         self.write(closing_response(status, body, self.site.default_headers()))
@@ -355,8 +365,12 @@ cdef class WebSocket:
         return self.finish_transport()
 
     cdef tuple head_lines(self, object given, tuple left_out):
-        """The lines of the headers of every response and of the application's `given`, but for what
-        is the server's to say; and the values of these, by their names in small letters."""
+        """Return the header lines of a response, and a dict of the application's headers.
+
+        The lines are those of all responses of the site and those of `given`, without the names in
+        `left_out`. The dict maps lower-case names of `given` to values. Raise RuntimeError for an
+        invalid header, and for a second Content-Length.
+        """
         cdef list lines = []
         cdef dict values = {}
         for name, value in given or ():
@@ -371,12 +385,16 @@ cdef class WebSocket:
         return [common, *lines], values
 
     cdef int start_response(self, object message) except -1:
-        """The head is kept until the first part of the body is there: maybe all of it is."""
+        """Prepare the head of a response that rejects the handshake.
+
+        It is sent with the first part of the body. If that is all of the body, the response gets a
+        Content-Length.
+        """
         cdef int status = message["status"]
         cdef long long left = -1
         if not 200 <= status < 600:
             raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
-        # The connection ends with this response, which therefore needs no framing but that.
+        # The connection ends with this response, and that marks the end of a body without a length.
         lines, values = self.head_lines(
             message.get("headers"), (b"connection", b"transfer-encoding"))
         if b"content-length" in values:
@@ -433,14 +451,14 @@ cdef class WebSocket:
                 self.fail_hard("A WebSocket failed at what its peer has sent")
 
     def eof_received(self):
-        """Nothing to stay open for: without a close frame nothing is left to be said."""
+        """Let the transport close: a peer that ends its side has nothing more to say or to read."""
 
     def connection_lost(self, exc):
         self.lost = True
         self.stop_pings()
         self.disarm()
         self.owed = None
-        # What was received is still the application's: the end comes behind it.
+        # The application still receives the messages that have arrived, and then the disconnect.
         if self.state == WS_OPEN and self.reader.has_data():
             self.pump_safely()
         else:
@@ -468,7 +486,7 @@ cdef class WebSocket:
                 or self.queued_bytes >= QUEUE_BYTES)
 
     cdef int pump(self) except -1:
-        """Take apart what has come, as far as there is room for it."""
+        """Parse the received data until the queue is full, and handle its messages and frames."""
         cdef int kind
         if self.pumping:
             return 0
@@ -500,7 +518,7 @@ cdef class WebSocket:
         return self.control_reading(self.state == WS_OPEN and self.full())
 
     cdef int read_on(self) except -1:
-        """The application has taken something: go on when half of the room is free."""
+        """Continue to parse if the application has emptied the queue down to half of its limit."""
         if self.state != WS_OPEN or (
                 2 * (len(self.queue) - self.head) <= self.max_queue
                 and 2 * self.queued_bytes <= QUEUE_BYTES):
@@ -508,7 +526,7 @@ cdef class WebSocket:
         return 0
 
     cdef int pump_safely(self) except -1:
-        """pump(), where the one who calls has nothing to do with what the peer has sent."""
+        """Run pump(), and handle its exceptions: for callers unrelated to the data of the peer."""
         try:
             self.pump()
         except Exception:
@@ -523,7 +541,10 @@ cdef class WebSocket:
         return 0
 
     cdef int end_messages(self, int code, str reason) except -1:
-        """The application gets no more than what is in the queue, and why; and sends nothing."""
+        """Let websocket.disconnect, with the code and the reason, follow the messages in the queue.
+
+        Wake all receive() and send() calls that wait. Do nothing if the end is set already.
+        """
         if not self.ended:
             self.ended = True
             self.end_code = code
@@ -544,18 +565,18 @@ cdef class WebSocket:
         return self.finish_transport()
 
     cdef int say_close(self, int code, str reason) except -1:
-        """Begin the closing."""
+        """Start the closing handshake: send a close frame and wait for the peer's."""
         cdef bytes frame = close_frame(code, reason)
         self.stop_pings()
         self.state = WS_CLOSING
         self.write(frame)
         if not self.lost:
             self.arm(CLOSE_TIMEOUT)
-        # Whatever has come already may have the peer's close frame in it.
+        # The data that has been received but not parsed may contain the peer's close frame.
         return self.pump_safely()
 
     cdef int break_off(self, int code, str reason) except -1:
-        """The peer breaks the rules: say so, and hear nothing more of it."""
+        """Send a close frame after a violation of the protocol, and discard all later data."""
         cdef bint said = self.state == WS_CLOSING
         self.stop_pings()
         self.state = WS_LINGERING
@@ -586,14 +607,14 @@ cdef class WebSocket:
         return 0
 
     cdef int finish_transport(self) except -1:
-        """Close when everything is written, or when that takes too long."""
+        """Close the transport after it has written all data, or abort it if that takes too long."""
         if self.lost:
             return 0
         self.transport.close()
         return self.arm(CLOSE_TIMEOUT)
 
     cdef int fail_hard(self, str what) except -1:
-        """Called in an except clause: log it, and cut the connection."""
+        """Log the present exception and abort the connection; call it in an except clause."""
         logger.exception(what)
         self.stop_pings()
         self.state = WS_CLOSED
@@ -619,7 +640,7 @@ cdef class WebSocket:
         return 0
 
     def on_deadline(self):
-        """The peer has taken nothing for that long, or has not closed though all is sent."""
+        """Abort the transport if the peer has received nothing since arm(), or has not closed."""
         self.deadline = None
         if not self.site.closing and self.transport.get_write_buffer_size() < self.unsent:
             self.arm(self.deadline_seconds)
@@ -639,7 +660,7 @@ cdef class WebSocket:
         return 0
 
     def on_ping_timer(self):
-        if self.writing_paused:         # the deadline of writing decides
+        if self.writing_paused:         # the write timeout decides
             self.schedule_ping()
             return
         self.pings += 1
@@ -652,7 +673,11 @@ cdef class WebSocket:
             self.schedule_ping()
 
     def on_pong_timer(self):
-        """No answer; but a peer that is busy sending, or that we do not read, may be alive."""
+        """End the session if no pong has arrived in time.
+
+        A peer from which other data has arrived gets more time, and so does one whose data is not
+        read at present, because it may be alive.
+        """
         if self.heard or self.reading_paused:
             self.heard = False
             self.ping_timer = self.loop.call_later(self.ping_timeout, self.on_pong_timer)
@@ -661,7 +686,7 @@ cdef class WebSocket:
         self.state = WS_CLOSED
         self.write(close_frame(1011, "keepalive ping timeout"))
         self.end_messages(1011, "keepalive ping timeout")
-        # Who does not answer may not read either.
+        # A peer that does not answer pings may not read either, so closing has a timeout.
         self.finish_transport()
 
     cdef int on_pong(self) except -1:
@@ -675,7 +700,7 @@ cdef class WebSocket:
     # ------------------------------------------------------------------ the site ----
 
     def begin_shutdown(self):
-        """The server stops: tell the peer and the application."""
+        """Notify the peer and the application that the server is shutting down."""
         if self.stream_timeout > 0 and self.task is not None and self.last_call is None:
             self.last_call = self.loop.call_later(
                 self.stream_timeout + CANCEL_AFTER, self.cancel_late)
@@ -698,11 +723,11 @@ cdef class WebSocket:
             self.cancel()
 
     def cancel(self):
-        """The server waits no longer."""
+        """Cancel the application and close the connection immediately."""
         self.cancelled = True
         self.begin_shutdown()
         if not self.lost:
-            # What can leave at once does; closing waits for nothing then.
+            # Data that the kernel accepts now is still sent. Do not wait for the peer to read more.
             self.state = WS_CLOSED
             self.transport.close()
             if self.transport.get_write_buffer_size():
@@ -721,7 +746,7 @@ cdef class WebSocket:
         return 0
 
     cdef int part(self) except -1:
-        """Let the site go on without this one, if both ends of it are gone."""
+        """Detach the session from the site if its task has ended and its transport is closed."""
         if self.task is None and self.last_call is not None:
             self.last_call.cancel()
             self.last_call = None
@@ -732,7 +757,7 @@ cdef class WebSocket:
 
 
 cdef int wake(list waiters) except -1:
-    """All of them: each looks for itself whether it can go on."""
+    """Wake all waiters; each checks itself whether it can continue."""
     for future in waiters:
         if not future.done():
             future.set_result(None)
@@ -741,7 +766,7 @@ cdef int wake(list waiters) except -1:
 
 
 cdef int wake_one(list waiters) except -1:
-    """The first that still waits."""
+    """Wake the first waiter that is still waiting."""
     while waiters:
         future = waiters.pop(0)
         if not future.done():
@@ -755,7 +780,7 @@ cdef int wake_one(list waiters) except -1:
 
 @cython.final
 cdef class Call(Awaitable):
-    """One receive() or send()."""
+    """One call of receive() or send(), to be awaited."""
 
     def __del__(self):
         if not self.finished and self.future is None and self.session is not None:
@@ -768,7 +793,7 @@ cdef class Call(Awaitable):
             raise RuntimeError("cannot reuse already awaited coroutine")
         try:
             if self.future is not None:
-                self.future.result()        # raises CancelledError where somebody cancelled it
+                self.future.result()        # raises CancelledError if the future has been cancelled
                 self.future = None
             returned[0] = True
             if self.receives:
@@ -782,7 +807,7 @@ cdef class Call(Awaitable):
             returned[0] = False
             self.future = self.session.loop.create_future()
             self.waiters().append(self.future)
-            # Marks the future as being waited for, as the task's step wants it.
+            # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
             return next(iter(self.future))
         except BaseException:
             self.finish()
@@ -792,7 +817,7 @@ cdef class Call(Awaitable):
         return self.session.receivers if self.receives else self.session.senders
 
     cdef int finish(self) except -1:
-        """Cancelled or failed: who waits behind this one has its turn."""
+        """End a call that was cancelled or has failed, and wake the next waiter instead."""
         cdef object future = self.future
         cdef list waiters
         self.finished = True
@@ -815,5 +840,5 @@ cdef class Call(Awaitable):
 
     @property
     def cr_await(self):
-        """What it waits for, for those who print the call graph."""
+        """The future that the call waits for, for tools that print call graphs."""
         return self.future

@@ -76,9 +76,24 @@ class ProcessMixin:
             raise
         except BaseException:
             transport.close()
-            await transport._wait()
+            if waiter.cancelled():
+                await transport._wait()
+            else:
+                await self._end_unconnected(transport)
             raise
         return transport
+
+    async def _end_unconnected(self, transport: Any) -> None:
+        """Wait for the end of a closed transport whose pipes could not all be connected."""
+        loop: Any = self
+        process = transport.get_extra_info("subprocess")
+        _stdlib.forget_unconnected_pipes(transport)
+        await transport._wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                loop._remove_reader(stream.fileno())
+                loop._remove_writer(stream.fileno())
+                stream.close()
 
     def _watch_child(self, transport: Any) -> None:
         """Have transport._process_exited() called once the child has ended."""

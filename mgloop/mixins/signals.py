@@ -68,7 +68,6 @@ class SignalsMixin:
         self._forget_those_of_the_parent(sig)
         _dispositions.note_handler(sig, before)
         self._note_wakeup(wakeup)
-        self._count_pair()
 
     def remove_signal_handler(self, sig: int) -> bool:
         """Stop handling the signal; True if it was handled. As asyncio's."""
@@ -76,7 +75,6 @@ class SignalsMixin:
             self._check_signal(sig)
             return self._signal_handlers.pop(sig, None) is not None
         removed: bool = _stdlib.UnixLoop.remove_signal_handler(self, sig)
-        self._count_pair()
         if removed:
             _dispositions.forget_handler(sig)
             if not self._signal_handlers:
@@ -106,7 +104,6 @@ class SignalsMixin:
         # Registered while it runs only: an idle loop that is forgotten, not closed, must not be
         # kept alive by its own registration.
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
-        self._count_pair()
         previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if previous == -1:
             self._note_wakeup(-1)
@@ -122,10 +119,6 @@ class SignalsMixin:
                 else:
                     _dispositions.give_back_wakeup(current)
             self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
-
-    def _count_pair(self) -> None:
-        """Tell the iteration whether anybody could notice that it looks at the pair less often."""
-        self._unobserved = 0 if self._signal_handlers else 1
 
     def _adopted(self) -> None:
         """After a fork: a pair of this process's own, under the same numbers, which the signal

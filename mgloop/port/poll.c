@@ -79,7 +79,6 @@ struct mgl_poll {
     mgl_counters *count; /* likewise */
     registration *table; /* by descriptor */
     int limit;
-    int watched; /* registrations that the kernel knows */
     uint32_t generation;
     unsigned fork_count;
     PyObject *loop; /* borrowed: the loop owns the poll object */
@@ -309,7 +308,6 @@ static uint64_t key_of(const mgl_poll *poll, int fd) {
 static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
     registration *r = &poll->table[fd];
     PyObject *previous = r->owner;
-    poll->watched += (events != 0) - (r->events != 0);
     r->events = events;
     Py_XINCREF(owner);
     r->owner = owner;
@@ -361,7 +359,6 @@ int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events) {
     if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0 &&
         (errno != ENOENT || epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0))
         return -errno;
-    poll->watched += poll->table[fd].events == 0;
     poll->table[fd].events = events;
     return 0;
 }
@@ -372,8 +369,6 @@ void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel) {
         epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     give(poll, fd, NULL, 0);
 }
-
-int mgl_poll_watched(const mgl_poll *poll) { return poll->watched; }
 
 PyObject *mgl_poll_owner(const mgl_poll *poll, int fd) {
     return fd >= 0 && fd < poll->limit ? poll->table[fd].owner : NULL;

@@ -73,8 +73,6 @@ int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events);
 void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel);
 /* The owner registered for fd (borrowed), or NULL. */
 PyObject *mgl_poll_owner(const mgl_poll *poll, int fd);
-/* How many descriptors the kernel watches, the port's own not counted. */
-int mgl_poll_watched(const mgl_poll *poll);
 /* One past the largest descriptor that may be registered. */
 int mgl_poll_limit(const mgl_poll *poll);
 

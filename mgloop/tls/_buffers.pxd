@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.tls._buffers: the memory that all TLS connections of a loop share."""
+"""Declare the memory that all TLS connections of a loop share."""
 
 
 cdef enum:
@@ -9,19 +9,22 @@ cdef enum:
 
 
 cdef class LoopBuffers:
-    cdef object arrival_view        # memoryview: ciphertext as it comes from the socket
-    cdef Py_buffer pin              # the same memory, kept in place
-    cdef object record              # bytearray: small writes on their way into one record
-    cdef Py_ssize_t record_used
-    cdef void* record_owner         # connection that is filling `record`, not referenced
-    cdef char* cipher               # what is encrypted and not sent, of connections called directly
-    cdef void* cipher_owner         # connection whose that is, not referenced
-    cdef void* delivering           # innermost connection inside data_received(), not referenced
+    # The pointers to connections are borrowed.
+    cdef object arrival_view        # memoryview for ciphertext that is received
+    cdef Py_buffer pin              # an export of the same memory, which keeps it in place
+    cdef object record              # bytearray that collects small writes into one record
+    cdef Py_ssize_t record_used     # bytes in `record`
+    cdef void* record_owner         # the connection that is filling `record`, or NULL
+    cdef char* cipher               # ciphertext to send, or NULL before the first use
+    cdef void* cipher_owner         # the connection whose ciphertext is in `cipher`, or NULL
+    cdef void* delivering           # the innermost connection inside data_received(), or NULL
 
     cdef char* arrival_space(self, Py_ssize_t* size) except NULL
     cdef char* cipher_space(self) except NULL
 
 
+# Return the buffers of a loop, which are created at the first call. For a loop that is not
+# mgloop's, return new ones at each call.
 cdef LoopBuffers buffers_for(object loop)
-# Those of a loop that has any, or None.
+# Return the buffers of a loop, or None if they have not been created.
 cdef LoopBuffers known_buffers(object loop)

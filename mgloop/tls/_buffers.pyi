@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from typing import final
 
-# Nothing for Python to use.
+# This class has no attributes for Python code.
 
 @final
 class LoopBuffers: ...

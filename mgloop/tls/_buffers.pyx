@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Memory that all TLS connections of one loop use in turn: room for ciphertext that arrives, for
-small writes that are on their way into one record, and for ciphertext that is to be sent.
+"""Memory that all TLS connections of one loop use in turn.
 
-One of each per loop, instead of 256 KiB per connection as with asyncio.sslproto. It is native
-because it is lent as plain memory. It is used in the loop's thread, and belongs to nobody between
-two callbacks: what arrives is taken out before anything else runs, and the record is held only
-while its connection is inside a callback of the application, or in writelines(). So is the
-ciphertext: who finds no room there has a BIO.
-The loop refers to it, and connections as long as they live. A connection over a transport that does
-not know it, and asks get_buffer() for room, has room for arrivals of its own.
+There are three buffers: for ciphertext that is received, for small writes that are collected into
+one record, and for ciphertext to send. A loop has one of each, while asyncio.sslproto has 256 KiB
+per connection. The module is native because the engine uses the buffers as plain memory.
+
+The buffers are used on the thread of the loop, and are free between two callbacks. A connection
+takes the received ciphertext out before anything else runs. It holds the other two buffers only
+during a write, or during a callback of the application. While another connection holds the buffer
+for ciphertext to send, OpenSSL writes into the memory BIO of the connection's own session.
+
+The loop holds a reference, and so does each connection for its lifetime. A transport below that is
+not native asks for memory by get_buffer(). A connection over such a transport has a buffer of its
+own for received ciphertext.
 """
 
 cimport cython
@@ -22,7 +26,7 @@ from mgloop._loop cimport LoopCore
 @cython.final
 @cython.no_gc
 cdef class LoopBuffers:
-    """Memory that all TLS connections of one loop use in turn."""
+    """Hold the memory that all TLS connections of one loop use in turn."""
 
     def __cinit__(self):
         self.record = bytearray(RECORD_PLAIN_MAX)
@@ -41,7 +45,8 @@ cdef class LoopBuffers:
         if self.pin.buf is NULL:
             arrival = bytearray(ARRIVAL_SIZE)
             self.arrival_view = memoryview(arrival)
-            # For good: who has the view can release it, and could then resize what it shows.
+            # This export is released in __dealloc__() only. Code that has the memoryview could
+            # release it, and a bytearray without exports can be resized, which frees its memory.
             PyObject_GetBuffer(arrival, &self.pin, PyBUF_WRITABLE)
         size[0] = ARRIVAL_SIZE
         return <char*>self.pin.buf
@@ -56,7 +61,7 @@ cdef class LoopBuffers:
 
 cdef LoopBuffers buffers_for(object loop):
     if not isinstance(loop, LoopCore):
-        return LoopBuffers()        # another loop's: the connection has its own
+        return LoopBuffers()        # the loop is not mgloop's: the connection has its own buffers
     if (<LoopCore>loop).tls_buffers is None:
         (<LoopCore>loop).tls_buffers = LoopBuffers()
     return (<LoopCore>loop).tls_buffers

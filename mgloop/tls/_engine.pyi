@@ -3,7 +3,7 @@ import ssl
 import sys
 from typing import final
 
-# Neither has anything for Python to use.
+# Apart from their constructors, these classes have no attributes for Python code.
 
 @final
 class Span:

@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The engine under mgloop.tls._protocol: one `ssl.SSLObject` between two `ssl.MemoryBIO`s.
+"""The engine below mgloop.tls._protocol: one `ssl.SSLObject` between two `ssl.MemoryBIO`s.
 
-Turns what arrives from the network into plaintext and plaintext into what is to be sent. It knows
-records and OpenSSL, but neither loops nor transports nor protocols. It is native because it runs
-per record; the cryptography stays that of the `ssl` module, so contexts, session tickets, SNI and
-ALPN callbacks and key logs are the standard library's own.
+The engine converts received ciphertext to plaintext, and plaintext to ciphertext to send. It knows
+records and OpenSSL, but not loops, transports or protocols. It is native because it runs per
+record. The cryptography is that of the `ssl` module, so contexts, session tickets, SNI and ALPN
+callbacks and key logs are those of the standard library.
 
-How it is faster than calling SSLObject.read() until it raises, as asyncio.sslproto does:
+asyncio.sslproto calls SSLObject.read() until it raises. The engine is faster for these reasons:
 
-* The arriving bytes are cut into TLS records by their headers. So it is known how many reads
-  will give something, and OpenSSL is not asked once more merely to be told "want read", which is
-  an exception object with a formatted message (1.1 us, as much as decrypting 1 KiB).
-* The records of one arrival are decrypted into one bytes object of about the right size, at
-  their places: no join, no 256 KiB allocation per read (uvloop #726).
-* OpenSSL is called directly where _openssl.pyx has shown that to be safe: records are read from
-  where recv() has put them, and written to where send() takes them from. Whatever is not simply
-  data (the end, an error, a callback's exception) is then asked for once more through the `ssl`
-  module, which finds OpenSSL in the same state and says it in Python.
-* Elsewhere the methods of the `_ssl` object behind `ssl.SSLObject` are bound once and called:
-  SSLObject.read and .write are Python functions, a frame per record.
+* It splits the received bytes into TLS records by their headers, so it knows how many reads return
+  data. A read without data costs an SSLWantReadError with a formatted message: 1.1 us, as much as
+  decrypting 1 KiB.
+* It decrypts all records of one read from the socket into one bytes object of about the right
+  size. This saves the join and a 256 KiB allocation per read (uvloop #726).
+* It calls OpenSSL directly if _openssl.pyx has shown that this is safe. OpenSSL then reads records
+  from the memory that recv() has filled, and writes them to the memory that send() reads. If a
+  direct call returns anything but data (the end of the stream, an error, an exception of a
+  callback), the engine repeats the call through the `ssl` module. That finds OpenSSL in the same
+  state, and raises the exception that Python code expects.
+* If it cannot call OpenSSL directly, it binds the methods of the `_ssl` object once and calls
+  those. SSLObject.read() and .write() are Python functions, and cost a frame per record.
 
-Everything runs in one thread. `_ssl` lets others run while it encrypts or decrypts, a direct call
-does not (16 KiB take 4 us): memory that is handed over must belong to this engine's loop.
+An engine is used on the thread of its loop, and its connection keeps it alive. `_ssl` releases the
+GIL while it encrypts or decrypts, but a direct call does not (16 KiB take 4 us). So other threads
+can run during a call, and the memory that is passed to it must belong to this engine's loop.
 """
 
 cimport cython
@@ -47,7 +49,8 @@ cdef extern from "Python.h":
 
 cdef object SSLContext = ssl.SSLContext
 cdef object SSLObject = ssl.SSLObject
-# Taken at import: somebody may replace them for all, to trace, or in a test.
+# These are read at import. If a tracing tool or a test replaces them later, use() notices that they
+# differ, and calls the replacements.
 cdef object ORIGINAL_READ = SSLObject.read
 cdef object ORIGINAL_WRITE = SSLObject.write
 cdef object ORIGINAL_PENDING = SSLObject.pending
@@ -61,9 +64,9 @@ cdef enum:
     LAST_CONTENT_TYPE = 24          # heartbeat
     RECORD_PLAIN_MAX = 16 * 1024
     RECORD_BODY_MAX = 16 * 1024 + 2048
-    READ_SIZE = 256 * 1024          # what asyncio.sslproto asks an SSLObject for
-    # Ciphertext that lies in the incoming BIO at a time: a BIO never gives memory back, so this
-    # bounds what a connection keeps after a burst. Measured: 16 to 256 KiB are equally fast.
+    READ_SIZE = 256 * 1024          # the size in asyncio.sslproto's calls of SSLObject.read()
+    # Most bytes of ciphertext in the incoming BIO at a time. A BIO never frees memory, so this
+    # limits the memory that a connection keeps after a burst. 16 to 256 KiB were equally fast.
     FEED_SIZE = 64 * 1024
     LARGEST_INT = 0x7fffffff
 
@@ -71,9 +74,10 @@ cdef enum:
 @cython.final
 @cython.freelist(8)
 cdef class Span:
-    """A piece of memory to hand to a method of `_ssl` for the length of one call.
+    """Export memory to a method of `_ssl` by the buffer protocol, for the duration of one call.
 
-    Half the price of a memoryview slice. Only for callees known not to keep it.
+    It costs half as much as a slice of a memoryview. Use it only for methods that do not keep a
+    reference to it.
     """
 
     cdef char* start
@@ -92,10 +96,10 @@ cdef inline Span span(char* start, Py_ssize_t size):
 
 @cython.final
 cdef class Engine:
-    """One TLS connection's SSLObject and its two buffers.
+    """Hold the SSLObject of one TLS connection and its two buffers.
 
-    Invariant: as long as `framed`, and not `carry`, the incoming BIO holds no complete record
-    and OpenSSL no decrypted bytes, so that reading would be in vain.
+    Invariant: while `framed` is true and `carry` is false, the incoming BIO holds no complete
+    record, and OpenSSL holds no decrypted bytes. A read would not return anything then.
     """
 
     def __init__(self, sslcontext, bint server_side, server_hostname):
@@ -106,7 +110,8 @@ cdef class Engine:
         self.outgoing_read = self.outgoing.read
         self.use(sslcontext.wrap_bio(self.incoming, self.outgoing, server_side=server_side,
                                      server_hostname=server_hostname))
-        # Who traces a context's messages hears of all of them from the ssl module.
+        # If a program traces the messages of the context (_msg_callback), only the ssl module
+        # reports all of them.
         if (self.raw and isinstance(sslcontext, SSLContext)
                 and sslcontext._msg_callback is None):
             self.call_directly()
@@ -116,8 +121,9 @@ cdef class Engine:
         self.sslobj = sslobj
         kind = type(sslobj)
         inner = getattr(sslobj, '_sslobj', None)
-        # An SSLContext may name a subclass of SSLObject that overrides these. Only what is known
-        # to return bytes and to fill no more than it was lent may be handed memory.
+        # An SSLContext may name a subclass of SSLObject that overrides these methods. Only the
+        # methods of _ssl are known to return bytes, and to write only inside the memory that they
+        # are given. So only they are given memory.
         self.raw = (type(inner) is RawObject and issubclass(kind, SSLObject)
                     and kind.read is ORIGINAL_READ and kind.write is ORIGINAL_WRITE
                     and kind.pending is ORIGINAL_PENDING)
@@ -139,7 +145,7 @@ cdef class Engine:
         return 0
 
     cdef int indirectly(self) except -1:
-        """From now on by way of the ssl module, which goes through the pipe, if there is one."""
+        """Call the ssl module from now on; a pipe, if there is one, stays below it."""
         if self.session is not NULL:
             self.keep()
             self.session = NULL
@@ -157,24 +163,27 @@ cdef class Engine:
         return 0
 
     cdef str name(self):
-        """Who is called: 'openssl' or the module 'ssl'."""
+        """Return the name of the engine: 'openssl' if it is called directly, else 'ssl'."""
         return 'ssl' if self.session is NULL else 'openssl'
 
     cdef int forget(self) except -1:
-        """Let go of OpenSSL's objects; nothing may be encrypted or decrypted any more."""
+        """Release OpenSSL's objects; nothing may be encrypted or decrypted after this."""
         self.indirectly()
         self.sslobj = self.sslobj_read = self.sslobj_write = self.sslobj_pending = None
         return 0
 
     cdef int recount(self) except -1:
-        """Somebody has written to the empty BIO before the first feed(): learn what it holds."""
+        """Follow the records in data that was written to the BIO before the first feed()."""
         early = self.incoming.read()
         if early:
             self.feed(PyBytes_AS_STRING(early), PyBytes_GET_SIZE(early))
         return 0
 
     cdef int tampered(self) except -1:
-        """Somebody may write to the BIO: from now on only OpenSSL knows where a record begins."""
+        """Stop following records, because data may be written to the BIO directly.
+
+        From now on only OpenSSL knows where a record begins.
+        """
         self.framed = False
         self.carry = True
         return 0
@@ -182,10 +191,11 @@ cdef class Engine:
     # Decrypting.
 
     cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept:
-        """Follow the records through *data* up to the end of the current one.
+        """Follow the present record through *data*, up to its end.
 
-        Returns how many bytes belong to it; header_seen is 0 afterwards if it is complete.
-        Clears `framed` if this is not TLS (or an SSLv2 hello): OpenSSL has to judge then.
+        Return the number of its bytes in *data*. `header_seen` is 0 afterwards if the record is
+        complete. Clear `framed` if the data is not TLS (or is an SSLv2 hello). OpenSSL decides
+        then.
         """
         cdef Py_ssize_t used = 0, step
         while self.header_seen < HEADER_SIZE:
@@ -206,7 +216,7 @@ cdef class Engine:
         return used + step
 
     cdef Py_ssize_t partial_size(self) noexcept:
-        """Bytes of the incomplete record that have been fed to the BIO."""
+        """Return the number of bytes of the incomplete record that are in the BIO."""
         if self.header_seen < HEADER_SIZE:
             return self.header_seen
         return HEADER_SIZE + self.record_size - self.body_missing
@@ -223,7 +233,7 @@ cdef class Engine:
         return self.store(data, size)
 
     cdef bint drained(self) except -1:
-        """True if OpenSSL could only answer that it wants more ciphertext."""
+        """Return True if OpenSSL cannot return data without more ciphertext."""
         if not self.carry:
             return True
         if not self.raw:
@@ -237,10 +247,10 @@ cdef class Engine:
         return True
 
     cdef object decrypt_arrival(self, char* data, Py_ssize_t size):
-        """Decrypt the complete records of *data* and keep the beginning of the next one.
+        """Decrypt the complete records of *data*, and store the beginning of the next one.
 
-        For a raw and framed engine without carry. Returns bytes, or None without any. Nothing
-        refers to *data* any more when this returns.
+        Call it only if `raw` and `framed` are true and `carry` is false. Return bytes, or None if
+        they contain no plaintext. Nothing refers to *data* after the return.
         """
         cdef Py_ssize_t at = 0, first = 0, whole = 0, room = 0, records = 0
         while at < size:
@@ -270,9 +280,12 @@ cdef class Engine:
 
     cdef object decrypt_lent(self, char* data, Py_ssize_t whole, Py_ssize_t room,
                              Py_ssize_t records):
-        """Decrypt the *records* in data[:whole], of which the first may have begun earlier, from
-        where they are. Returns bytes, or None if they held no application data."""
-        cdef object _inner = self.inner      # what OpenSSL calls back may forget it
+        """Decrypt the *records* in data[:whole] without copying them into the BIO.
+
+        The beginning of the first one may be in the BIO already. Return bytes, or None if the
+        records contained no application data.
+        """
+        cdef object _inner = self.inner      # callbacks of OpenSSL may call forget()
         cdef mgl_pipe *pipe = self.pipe
         cdef Py_ssize_t guess = max(room - records * self.overhead, 1)
         cdef Py_ssize_t size = guess, filled = 0, got
@@ -294,7 +307,7 @@ cdef class Engine:
                     size = room
                     bytes_resize(&plain, size)
                 else:
-                    # Records that hold more than their ciphertext: compression.
+                    # The plaintext is longer than the ciphertext: compression. Read the rest later.
                     self.carry = True
                     break
             if self.ended:
@@ -317,7 +330,7 @@ cdef class Engine:
         try:
             plain = self.sslobj_read(max(room, 1))
         except AGAIN:
-            # It was one of OpenSSL's own: a ticket, a key update.
+            # The record was for OpenSSL itself: a session ticket or a key update.
             again = True
         if again:
             return None
@@ -325,16 +338,16 @@ cdef class Engine:
             self.ended = self.carry = True
             return None
         if PyBytes_GET_SIZE(plain) >= room:
-            # A record that holds more than its ciphertext: compression. There may be a rest.
+            # The plaintext may be longer than the ciphertext (compression). More may be pending.
             self.carry = True
         return plain
 
     cdef object decrypt_many(self, char* data, Py_ssize_t first, Py_ssize_t whole,
                              Py_ssize_t room):
-        """Decrypt the records in data[:whole] one behind the other into one bytes object.
+        """Decrypt the records in data[:whole] one after the other into one bytes object.
 
-        *first* is where the first one ends: its header may have come earlier. Returns None if
-        they held no application data.
+        *first* is the end of the first record in *data*; its header may have been received earlier.
+        Return None if the records contained no application data.
         """
         cdef Py_ssize_t at = 0, end = first, filled = 0, count = 1
         cdef const unsigned char* header
@@ -357,7 +370,7 @@ cdef class Engine:
                         filled += got
                         count -= 1
                 except AGAIN:
-                    # Some of the records were OpenSSL's own: tickets, key updates.
+                    # Some of the records were for OpenSSL itself: session tickets or key updates.
                     pass
                 count = 0
                 if at == whole:
@@ -376,11 +389,14 @@ cdef class Engine:
             Py_CLEAR(plain)
 
     cdef object decrypt_fed(self):
-        """Decrypt what is in the BIO; `carry` stays set if there may be more. None if nothing."""
+        """Decrypt the data in the BIO and return bytes, or None without plaintext.
+
+        `carry` stays set if OpenSSL may return more data.
+        """
         return self.read_all() if self.raw else self.read_until_again()
 
     cdef object read_all(self):
-        # OpenSSL may hold most of a record whose end is all that is in the BIO.
+        # OpenSSL may already have read most of a record, of which only the end is in the BIO.
         cdef Py_ssize_t room = max(self.stored() + self.pending(), RECORD_PLAIN_MAX)
         cdef Py_ssize_t filled = 0
         cdef PyObject* plain = bytes_alloc(NULL, room)
@@ -395,7 +411,10 @@ cdef class Engine:
             Py_CLEAR(plain)
 
     cdef object read_until_again(self):
-        """For an SSLObject of the user's own: only its documented methods, no shared memory."""
+        """Read from a user's subclass of SSLObject by its documented methods.
+
+        Memory is not shared with it.
+        """
         chunks = []
         try:
             while True:
@@ -409,7 +428,10 @@ cdef class Engine:
         return b''.join(chunks) if chunks else None
 
     cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1:
-        """Decrypt what is in the BIO into room[:size], which is not empty; returns how much."""
+        """Decrypt data of the BIO into room[:size], which is not empty.
+
+        Return the number of bytes.
+        """
         cdef Py_ssize_t filled = 0, got
         if not self.raw:
             return self.read_into(room, size)
@@ -427,7 +449,7 @@ cdef class Engine:
         return filled
 
     cdef Py_ssize_t read_into(self, char* room, Py_ssize_t size) except -1:
-        """decrypt_into() for an SSLObject of the user's own."""
+        """Do the work of decrypt_into() for a user's subclass of SSLObject."""
         cdef Py_ssize_t filled = 0, got
         try:
             while filled < size:
@@ -442,7 +464,7 @@ cdef class Engine:
             self.carry = True
         return filled
 
-    # OpenSSL, directly or by way of the ssl module.
+    # Calls of OpenSSL, directly or through the ssl module.
 
     cdef int store(self, char* data, Py_ssize_t size) except -1:
         """Put ciphertext into the incoming BIO."""
@@ -455,21 +477,24 @@ cdef class Engine:
         return 0
 
     cdef Py_ssize_t stored(self) except -1:
-        """How much ciphertext the incoming BIO holds."""
+        """Return the number of bytes of ciphertext in the incoming BIO."""
         if self.session is NULL:
             return self.incoming.pending
         return mgl_stored(self.pipe.lib, self.pipe.stored_in)
 
     cdef Py_ssize_t pending(self) except -1:
-        """How much of a record OpenSSL has decrypted and not given out."""
+        """Return the number of bytes that OpenSSL has decrypted and not returned yet."""
         if self.session is NULL:
             return self.sslobj_pending()
         return self.pipe.lib.SSL_pending(self.session)
 
     cdef Py_ssize_t pull(self, char* room, Py_ssize_t size) except -2:
-        """Decrypt into room[:size] what is left of a record, or the next one. Returns how much: 0
-        at the end of the stream, -1 if that wants more ciphertext. For a raw engine."""
-        cdef object _inner = self.inner      # what OpenSSL calls back may forget it
+        """Decrypt the rest of a record, or the next record, into room[:size].
+
+        Return the number of bytes, 0 at the end of the stream, or -1 if OpenSSL needs more
+        ciphertext. Call it only if `raw` is true.
+        """
+        cdef object _inner = self.inner      # callbacks of OpenSSL may call forget()
         cdef mgl_ssl *session = self.session
         cdef const mgl_openssl *lib
         cdef int got
@@ -487,7 +512,7 @@ cdef class Engine:
         return -1
 
     cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1:
-        """Encrypt data[:size]. Returns how much was taken. For a raw engine."""
+        """Encrypt data[:size]; return the number of bytes consumed. Requires `raw`."""
         cdef object _inner = self.inner
         cdef mgl_ssl *session = self.session
         cdef const mgl_openssl *lib
@@ -503,7 +528,10 @@ cdef class Engine:
         return self.offer(span(data, size), size)
 
     cdef Py_ssize_t offer(self, object data, Py_ssize_t size) except -1:
-        """Have the ssl module encrypt *data*. A user's SSLObject may answer what it likes."""
+        """Encrypt *data* through the ssl module; return the number of bytes consumed, 0 to *size*.
+
+        The result is clamped, because a user's subclass of SSLObject may return anything.
+        """
         try:
             return max(0, min(<Py_ssize_t>self.sslobj_write(data), size))
         except AGAIN:
@@ -511,7 +539,7 @@ cdef class Engine:
         return 0
 
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1:
-        """Encrypt *data*, which is not empty: encrypt() without an object to lend its memory by."""
+        """Encrypt *data*, which is not empty, as encrypt() does but without creating a Span."""
         if self.session is not NULL:
             return self.push(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return self.offer(data, PyBytes_GET_SIZE(data))

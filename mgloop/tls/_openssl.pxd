@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.tls._openssl: the interpreter's own OpenSSL, where it can be called safely."""
+"""Declare the access to the interpreter's own OpenSSL, where it can be called safely."""
 
 cdef extern from "openssl.h":
     ctypedef struct mgl_ssl:
@@ -43,7 +43,8 @@ cdef extern from "openssl.h":
     bint mgl_pipe_keep_out(mgl_pipe *pipe) noexcept
 
 
-# The session of an `_ssl._SSLSocket`, or NULL where it is not to be called directly.
+# Return the session of an `_ssl._SSLSocket`, or NULL if it must not be called directly.
 cdef mgl_ssl *session_of(object raw) except? NULL
-# A pipe before the session's memory BIOs; the session owns it.
+# Insert a pipe (pipe_bio.h) between the session and its memory BIOs, and return it. The session
+# owns the pipe.
 cdef mgl_pipe *insert_pipe(mgl_ssl *session) except NULL

@@ -2,19 +2,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The interpreter's own OpenSSL: its functions, and the session (`SSL *`) of an `ssl.SSLObject`.
 
-The `ssl` module keeps the session to itself. It is called directly only where an experiment, made
-when the first connection is, has shown that this is safe:
+The `ssl` module gives no public access to the session. mgloop calls OpenSSL directly only if an
+experiment has shown that this is safe. The experiment runs once in a process, when the first TLS
+connection is created, and checks the following:
 
-* The functions are found in the libraries that `_ssl` itself has loaded, and nobody has put
-  another in their place. They call themselves OpenSSL, of a version that is known.
-* Of the words that make up an `_ssl._SSLSocket` exactly one, and the same for client and server,
-  is the address of something that names the library's own method table of clients or servers.
-  (The kernel looks there: an address that is none would end the process.)
-* Asked for its BIOs, its side and what they hold, that something answers as the throw-away object
-  does through Python.
+* The functions come from the libraries that `_ssl` itself has loaded, and no other library
+  interposes them. The library identifies itself as OpenSSL, in a known version.
+* The memory of an `_ssl._SSLSocket` is read as an array of machine words. Exactly one word is the
+  address of an object that contains the address of the library's own method table (of clients or of
+  servers). It is the same word in a client and in a server. A system call reads the memory at each
+  possible address, because it fails with EFAULT for an invalid one, while a direct access would
+  crash the process.
+* The functions are called with that object, and report the same side (client or server) and the
+  same amount of data in its BIOs as the `ssl` module does for the same session.
 
-Otherwise, or with MGLOOP_TLS_ENGINE=ssl in the environment, connections go through the `ssl`
-module; `engine()` says which, and why.
+Otherwise, or with MGLOOP_TLS_ENGINE=ssl in the environment, connections use the `ssl` module.
+`engine()` reports which of the two is used, and why.
+
+The module is native because it reads the memory of extension objects. The results belong to the
+process, and any thread may ask for them: a lock guards the experiment.
 """
 
 from cpython.object cimport PyObject
@@ -39,18 +45,19 @@ cdef extern from "dlfcn.h":
     int RTLD_NOLOAD
 
 cdef enum:
-    OLDEST = 0x10101000             # 1.1.1: what CPython asks for
-    NEWEST = 0x40000000             # not itself
+    OLDEST = 0x10101000             # the oldest known version, 1.1.1, which CPython requires
+    NEWEST = 0x40000000             # the first unknown version, 4.0.0
 
 cdef object RawObject = _ssl._SSLSocket
 cdef object RawContext = _ssl._SSLContext
 cdef object MemoryBIO = _ssl.MemoryBIO
-# Of who looks, and of what was found: which word of an _SSLSocket is the session, 0 = not known,
-# and -1 = not looked for yet. Taken again if the collector begins a connection meanwhile.
+# The lock guards the experiment and the variables below. It is recursive because the garbage
+# collector may run during the experiment, and code that it runs may create a connection.
 cdef object LOCK = threading.RLock()
+# The index of the word of an _SSLSocket that is the session; 0: not found, -1: not tried.
 cdef Py_ssize_t found_place = -1
-cdef object not_found = None        # why it was not
-cdef object why_not = None          # ... connections go through the `ssl` module
+cdef object not_found = None        # the reason why it was not found, or None
+cdef object why_not = None          # the reason why connections use the `ssl` module, or None
 
 
 cdef inline void *word(object raw, Py_ssize_t index) noexcept:
@@ -63,7 +70,7 @@ cdef mgl_ssl *session_of(object raw) except? NULL:
         try:
             engine()
         except OSError:
-            pass    # No descriptor is left for the experiment: the next connection makes it.
+            pass    # The experiment needs two descriptors. The next connection tries it again.
         place = mgl_session_place()
     if place <= 0 or type(raw) is not RawObject:
         return NULL
@@ -78,9 +85,12 @@ cdef mgl_pipe *insert_pipe(mgl_ssl *session) except NULL:
 
 
 def engine(choice=None):
-    """Return ('openssl', None), or ('ssl', and a sentence that says why OpenSSL is not called
-    directly). With *choice*, one of these names, as MGLOOP_TLS_ENGINE=*choice* for connections that
-    begin from now on."""
+    """Return the name of the engine for new connections, and the reason for it.
+
+    The result is ('openssl', None), or ('ssl', reason) with a str that says why OpenSSL is not
+    called directly. *choice*, one of the two names, selects the engine for all later connections,
+    as MGLOOP_TLS_ENGINE does. Raise OSError if no descriptor is left for the experiment.
+    """
     global why_not
     LOCK.acquire()
     try:
@@ -116,7 +126,7 @@ cdef int find_out() except -1:
 
 
 cdef object look_up():
-    """Find the functions; returns None, or why not."""
+    """Find the functions of OpenSSL; return None, or the reason why they cannot be called."""
     cdef void *handle
     cdef const char *missing
     cdef unsigned long version
@@ -141,7 +151,7 @@ cdef object look_up():
 
 
 cdef Py_ssize_t find_place() except -1:
-    """The experiment: which word of an _SSLSocket is its session. 0 if none proves to be."""
+    """Find out which word of an _SSLSocket is its session; return its index, or 0 for none."""
     cdef Py_ssize_t client, server
     cdef int ends[2]
     ends[0], ends[1] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The contract of mgloop's TLS layer towards the transport below it.
+"""Declare SSLProtocol, and the interface of the TLS layer to the transport below it.
 
-Any asyncio transport can be the lower one: it talks to `SSLProtocol` as to every other
+Any asyncio transport can be the lower one. It calls `SSLProtocol` as any other
 `asyncio.BufferedProtocol` (`get_buffer`, `buffer_updated`, `eof_received`, `connection_lost`,
-`pause_writing`, `resume_writing`). A native transport may replace the first two, which are the
-ones that run per packet, by two C calls that create no Python object:
+`pause_writing`, `resume_writing`). The first two run per packet. A native transport may call two C
+methods instead of them, which create no Python object:
 
     cdef Py_ssize_t size
     cdef char* room = protocol.read_buffer(&size)     # NULL: MemoryError is set
@@ -12,12 +12,16 @@ ones that run per packet, by two C calls that create no Python object:
     if n > 0:
         protocol.data_arrived(n)                      # -1: an exception is set
 
-Rules for the caller. It holds the GIL in both calls. The memory belongs to the loop and is shared
-by all its TLS connections: nothing else may run on that loop between the two calls, and the
-pointer is worthless after `data_arrived`. `data_arrived` runs user code, which may close, abort or
-pause the caller or set another protocol on it: look at your own state again afterwards. An
-exception from it is to be treated as one from `buffer_updated`. EOF is not reported here but by
-`eof_received()`. (`get_buffer()` lends memory of the connection's own instead.)
+Rules for the caller:
+
+* It holds the GIL in both calls.
+* The memory belongs to the loop, and all TLS connections of the loop share it. So nothing else may
+  run on that loop between the two calls, and the pointer is invalid after `data_arrived`. (The
+  memory that `get_buffer()` returns belongs to the connection.)
+* `data_arrived` runs user code, which may close, abort or pause the caller, or set another protocol
+  on it. So the caller must check its own state afterwards.
+* It handles an exception of `data_arrived` as one of `buffer_updated`.
+* It reports EOF by `eof_received()`.
 """
 
 from mgloop.tls._buffers cimport LoopBuffers
@@ -25,14 +29,14 @@ from mgloop.tls._reading cimport Reading
 
 
 cdef class SSLProtocol(Reading):
-    cdef dict __dict__              # as its transport's
+    cdef dict __dict__              # programs and tests override methods on the instance
     cdef bint app_transport_created
     cdef object handshake_timeout
     cdef object shutdown_timeout
     cdef object handshake_timer
     cdef object shutdown_timer
     cdef object handshake_started
-    cdef LoopBuffers arrival        # what get_buffer() lends of, or None
+    cdef LoopBuffers arrival        # the memory that get_buffer() returns, or None at first
 
     cdef char* own_space(self, Py_ssize_t* size) except NULL
 

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from ._transport import SSLTransport
 
-# At run time it is no subclass, but isinstance() says so: `__class__` answers for the base.
+# At run time this is not a subclass, but its `__class__` returns the base, so isinstance() is true.
 
 @final
 class SSLProtocol(_StdProtocol):

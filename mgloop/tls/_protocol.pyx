@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""TLS over any asyncio transport: `SSLProtocol`, a connection as the transport below sees it.
+"""TLS over any asyncio transport: `SSLProtocol`, the protocol of the transport below.
 
-Owns the course of a connection: the handshake, the events from below, the shutdown, the time-outs.
-Data on its way is the business of its base classes, records and OpenSSL that of the engine; the
-map is in _states.pyx, the table of states and events in _states.pxd. The semantics are those of
-`asyncio.sslproto`: the states and their order, the time-outs, the flow control in both directions,
-what is reported and where. It is native because the transport below calls it per packet.
+SSLProtocol owns the course of a connection: the handshake, the events of the transport below, the
+shutdown and the timeouts. Its base classes transfer the data, and the engine handles records and
+OpenSSL. _states.pyx has a map of these classes, and _states.pxd the table of states and events. The
+semantics are those of `asyncio.sslproto`: the states and their order, the timeouts, the flow
+control in both directions, and the errors and where they are reported. The module is native because
+the transport below calls it per packet.
 
-A callback of the application that raises SystemExit or KeyboardInterrupt ends run_forever(). What
-it kept from being done (records that are decrypted and not delivered, the end of the stream, the
-end of the handshake) is done when the loop runs again: see again().
+A callback of the application that raises SystemExit or KeyboardInterrupt ends run_forever(). The
+work that the exception prevented is done when the loop runs again, see again(). That can be the
+delivery of decrypted data, the end of the stream, or the end of the handshake.
 
-Everything runs in the loop's thread. Lifetime: the transport below holds the
-protocol, the protocol both transports; connection_lost() cuts all of these.
+All code runs on the thread of the loop. Lifetime: the transport below holds the protocol, and the
+protocol holds both transports. connection_lost() drops these references.
 """
 
 cimport cython
@@ -36,15 +37,16 @@ import ssl
 from asyncio import constants, exceptions, sslproto
 from asyncio.log import logger
 
-# isinstance() answers for the standard library's class, and with it for asyncio.BufferedProtocol.
-# Taken at import, so that replacing asyncio.sslproto.SSLProtocol by ours does not loop.
+# __class__ returns the standard library's class, so that isinstance() is true for it and for
+# asyncio.BufferedProtocol. The class is read at import: a program may replace
+# asyncio.sslproto.SSLProtocol by mgloop's, and __class__ would then refer to itself.
 cdef object StdProtocol = sslproto.SSLProtocol
 cdef object create_transport_context = sslproto._create_transport_context
 cdef object HANDSHAKE_TIMEOUT = constants.SSL_HANDSHAKE_TIMEOUT
 cdef object SHUTDOWN_TIMEOUT = constants.SSL_SHUTDOWN_TIMEOUT
 
-# Earlier versions close the transport below by its public abort() where later ones (3.13) hand
-# the reason on.
+# asyncio before 3.13 closes the transport below by its public abort(). Later versions pass the
+# exception to _force_close().
 cdef bint ABORT_IS_PUBLIC = 'exc' not in inspect.signature(StdProtocol._abort).parameters
 
 cdef object SSLError = ssl.SSLError
@@ -55,12 +57,12 @@ cdef tuple AGAIN = (ssl.SSLWantReadError, ssl.SSLSyscallError)
 @cython.final
 @cython.nonecheck(True)
 cdef class SSLProtocol(Reading):
-    """TLS as a BufferedProtocol of the transport below: a drop-in for
-    `asyncio.sslproto.SSLProtocol` (same parameters, Python 3.11 to 3.14).
+    """Implement TLS as a BufferedProtocol, a drop-in for `asyncio.sslproto.SSLProtocol`.
 
-    *waiter*, a future or None, is resolved when the handshake is over. Times are in seconds;
-    None means asyncio's 60 for the handshake and 30 for the shutdown. Without
-    *call_connection_made* (start_tls) the application's connection_made() is not called.
+    The parameters are the same (Python 3.11 to 3.14). *waiter*, a future or None, is resolved at
+    the end of the handshake. Timeouts are in seconds; None stands for asyncio's 60 for the
+    handshake and 30 for the shutdown. If *call_connection_made* is false (start_tls), the
+    application's connection_made() is not called. Raise ValueError for a timeout of 0 or less.
     """
 
     max_size = ARRIVAL_SIZE
@@ -121,15 +123,15 @@ cdef class SSLProtocol(Reading):
 
     @property
     def _incoming(self):
-        # base_events.start_tls() of 3.13.12 and 3.14.3 writes bytes that a StreamReader has
-        # already buffered into this BIO. Before the handshake they are counted when it starts;
-        # later we can no longer know where a record begins.
+        # start_tls() of asyncio in 3.13.12 and 3.14.3 writes bytes that a StreamReader has already
+        # buffered into this BIO. recount() follows the records in bytes that were written before
+        # the handshake. For later bytes, the engine no longer knows where a record begins.
         if self.state != UNWRAPPED:
             self.tls.tampered()
         return self.tls.incoming
 
     def _get_app_transport(self):
-        """Return the application's transport, which is made once."""
+        """Return the application's transport, which is created at the first call."""
         if self._app_transport is None:
             if self.app_transport_created:
                 raise RuntimeError('Creating _SSLProtocolTransport twice')
@@ -153,8 +155,11 @@ cdef class SSLProtocol(Reading):
         self.advance()
 
     def connection_lost(self, exc):
-        """Pass *exc* (None: closed or aborted from here) on to the application, in the next
-        iteration, and let go of everything that refers to this connection."""
+        """Schedule the application's connection_lost(), and drop all references.
+
+        *exc* is passed on to the application; None means that this side has closed or aborted the
+        connection.
+        """
         cdef SSLTransport app_transport = self._app_transport
         app_protocol = self._app_protocol
         tell = self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF)
@@ -179,7 +184,8 @@ cdef class SSLProtocol(Reading):
             self.handshake_timer.cancel()
             self.handshake_timer = None
         self.hold_no_more(LOST)
-        # Last, for both can fail: the loop may be closed, the protocol no protocol.
+        # Both calls come last because they can fail: the loop may be closed, or the application's
+        # protocol may lack connection_lost().
         try:
             if tell:
                 self.app_state = APP_CON_LOST
@@ -188,21 +194,24 @@ cdef class SSLProtocol(Reading):
             self.wakeup_waiter(exc)
 
     def get_buffer(self, n):
-        """Return room for ciphertext. It is this connection's, not the loop's: a transport may
-        take it long before there is something to put into it."""
+        """Return a buffer for ciphertext.
+
+        It belongs to this connection and not to the loop, because a transport may call this long
+        before it has data to put into the buffer.
+        """
         cdef Py_ssize_t size
         self.own_space(&size)
         return self.arrival.arrival_view
 
     def buffer_updated(self, nbytes):
-        """*nbytes* of ciphertext are in the buffer."""
+        """Process the *nbytes* of ciphertext in the buffer."""
         cdef Py_ssize_t size
         cdef char* data = self.own_space(&size)
         self.on_ciphertext(data, max(0, min(<Py_ssize_t>nbytes, size)))
 
     cdef char* own_space(self, Py_ssize_t* size) except NULL:
         if self.arrival is None:
-            # Another loop's connection has buffers that nobody shares.
+            # If the loop is not mgloop's, the connection has buffers of its own already.
             self.arrival = self.buffers if self.core is None else LoopBuffers()
         return self.arrival.arrival_space(size)
 
@@ -210,16 +219,17 @@ cdef class SSLProtocol(Reading):
         return self.buffers.arrival_space(size)
 
     cdef int data_arrived(self, Py_ssize_t nbytes) except -1:
-        # A C caller need not hold a reference, and the application may take away the last one.
+        # A C caller need not hold a reference, and the application may drop the last one.
         cdef SSLProtocol alive = self
         cdef Py_ssize_t size
         cdef char* data = alive.buffers.arrival_space(&size)
         return alive.on_ciphertext(data, max(0, min(nbytes, size)))
 
     def eof_received(self):
-        """The peer has stopped sending, with a closing alert before or (unclean) without.
+        """Handle the end of the peer's stream, after its close_notify or (unclean) without it.
 
-        Returns True if the transport below must stay open for a reader that is paused.
+        Return True if the transport below must stay open because the application has paused
+        reading.
         """
         self._eof_received = True
         try:
@@ -237,11 +247,11 @@ cdef class SSLProtocol(Reading):
             raise
 
     def pause_writing(self):
-        """The transport below has more than it wants: what is written now waits here."""
+        """Keep further writes in the backlog, because the transport below has paused writing."""
         self._ssl_writing_paused = True
 
     def resume_writing(self):
-        """The transport below has room again."""
+        """Send the backlog, because the transport below has resumed writing."""
         self._ssl_writing_paused = False
         try:
             self.end_of_callback()
@@ -257,7 +267,7 @@ cdef class SSLProtocol(Reading):
         return self.advance()
 
     cdef int advance(self) except -1:
-        """Do what the state calls for, with whatever has arrived."""
+        """Process the received data as the state requires."""
         try:
             self.react(ON_PROGRESS)
         except (KeyboardInterrupt, SystemExit):
@@ -266,14 +276,19 @@ cdef class SSLProtocol(Reading):
         return 0
 
     cdef int again(self) except -1:
-        """SystemExit or KeyboardInterrupt is on its way out of the loop, past what was still to be
-        done: do that when the loop runs again."""
+        """Schedule the work that SystemExit or KeyboardInterrupt of a callback has interrupted.
+
+        It is done when the loop runs again.
+        """
         if self.state != UNWRAPPED:
             self.put_off(self._resume)
         return 0
 
     cdef int react(self, int event) except -1:
-        """Carry out the table in _states.pxd (writes are in _writing, ON_MORE in _reading)."""
+        """Carry out the table in _states.pxd.
+
+        _writing handles ON_WRITE and ON_ROOM, and _reading handles ON_MORE.
+        """
         cdef int what = reaction(event, self.state)
         if what == READ:
             self.do_read()
@@ -361,13 +376,13 @@ cdef class SSLProtocol(Reading):
                 self.wakeup_waiter(None)
                 raise
         self.wakeup_waiter(None)
-        # Application data may have come with the last record of the handshake, and writes may
-        # have been waiting for its end.
+        # Application data may have arrived with the last record of the handshake, and writes may
+        # have waited for the end of the handshake.
         self.do_read()
         return 0
 
     cdef int handshake_counted(self, bint done) except -1:
-        """Once per handshake, in the loop's statistics."""
+        """Count the result of the handshake in the loop's statistics, once."""
         cdef mgl_connections *connections
         if not self.handshaking or self.core is None:
             return 0
@@ -388,7 +403,7 @@ cdef class SSLProtocol(Reading):
         self.close()
 
     cdef int close(self) except -1:
-        """start_shutdown() for whoever is not called by us."""
+        """Run start_shutdown(), for callers outside of the callbacks of this connection."""
         try:
             self.start_shutdown()
         except (KeyboardInterrupt, SystemExit):
@@ -406,7 +421,7 @@ cdef class SSLProtocol(Reading):
         self.react(ON_SHUTDOWN_TIMEOUT)
 
     cdef int give_up(self) except -1:
-        """A time-out is over, in a state that it is for."""
+        """Abort the connection, because the handshake or the shutdown has timed out."""
         if self.state == DO_HANDSHAKE:
             self.fatal_error(ConnectionAbortedError(
                 f'SSL handshake is taking longer than {self.handshake_timeout} seconds: '
@@ -416,10 +431,11 @@ cdef class SSLProtocol(Reading):
         return 0
 
     cdef int do_flush(self) except -1:
-        # Nothing is delivered after this, however small the buffers of the application.
+        # Nothing is delivered after this loop. So it continues until all data has been delivered,
+        # even if the application's buffers are small.
         while self.do_read() and self.state == FLUSHING and not self._app_reading_paused:
             pass
-        # The application may have aborted while it was given its last data.
+        # The application may have aborted the connection when it received its last data.
         if self.state != FLUSHING:
             return 0
         try:
@@ -463,7 +479,8 @@ cdef class SSLProtocol(Reading):
 
     cdef int abort(self, object exc) except -1:
         if self.gathering and self.state == WRAPPED:
-            # Written before the abort, so asyncio would already have sent it.
+            # Send the data that was written before the abort, because asyncio would have sent it
+            # already.
             try:
                 self.flush_record()
                 self.send_outgoing()

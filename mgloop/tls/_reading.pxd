@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.tls._reading: from the transport below to the application."""
+"""Declare the read side of a TLS connection: from the transport below to the application."""
 
 from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._writing cimport Writing
@@ -11,16 +11,16 @@ cdef class Reading(Writing):
     cdef readonly object _incoming_high_water
     cdef readonly object _incoming_low_water
 
-    cdef bint app_is_buffered
+    cdef bint app_is_buffered       # the application's protocol is a BufferedProtocol
     cdef object app_get_buffer
     cdef object app_buffer_updated
 
-    # For the application's transport.
+    # Called by SSLTransport.
     cdef int resume_reading(self) except -1
     cdef int control_ssl_reading(self) except -1
     cdef object read_buffer_size(self)
 
-    # For the protocol. True: there is more, after which do_read() is called.
+    # Called by SSLProtocol. True: data is left, and the caller has to call do_read() for it.
     cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1
     cdef bint do_read(self) except -1
     cdef int call_eof_received(self) except -1

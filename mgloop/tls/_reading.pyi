@@ -3,7 +3,7 @@ from typing_extensions import disjoint_base
 
 from ._writing import Writing
 
-# Nothing for Python to use: a part of SSLProtocol.
+# A base class of SSLProtocol, without attributes for Python code.
 
 @disjoint_base
 class Reading(Writing): ...

@@ -2,14 +2,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The read side of a TLS connection: from ciphertext to the application.
 
-The semantics are those of asyncio.sslproto, its limits, get_buffer() and eof_received() included.
-It is native because it runs per packet.
+The semantics are those of asyncio.sslproto, including its limits and its use of get_buffer() and
+eof_received(). The module is native because it runs per packet, on the thread of the loop.
+_protocol.pyx describes the lifetime.
 
-Data is delivered in three ways: the usual one, straight from the arrival buffer, as long as
-nothing is left from before and the application takes bytes and is not paused; else from the
-incoming BIO, as bytes or into the application's own buffer. SystemExit and KeyboardInterrupt out
-of a callback end run_forever(): whoever calls in here then has again() see to the rest, which the
-engine still knows (`carry`, `ended`).
+Data is delivered in one of three ways. The usual one decrypts it directly from the buffer of
+received ciphertext: if no earlier data is left, the application's protocol is not a
+BufferedProtocol, and the application has not paused reading. Otherwise the ciphertext goes through
+the incoming BIO, and is decrypted into bytes or into the buffer of a BufferedProtocol.
+
+SystemExit and KeyboardInterrupt of a callback end run_forever(). The functions here that catch them
+call again(), which continues when the loop runs again. Until then the engine keeps the rest, in its
+flags `carry` and `ended`, and in its BIO.
 """
 
 cimport cython
@@ -30,10 +34,10 @@ cdef object HIGH_WATER_READ = constants.FLOW_CONTROL_HIGH_WATER_SSL_READ
 
 @cython.nonecheck(True)
 cdef class Reading(Writing):
-    """The half of a connection that decrypts."""
+    """Decrypt the data of a connection and deliver it to the application."""
 
     def _set_app_protocol(self, app_protocol):
-        """Deliver to *app_protocol* from now on."""
+        """Deliver data and events to *app_protocol* from now on."""
         self._app_protocol = app_protocol
         if isinstance(app_protocol, Connection):
             (<Connection>app_protocol).context = self.context      # TLS in TLS
@@ -42,7 +46,8 @@ cdef class Reading(Writing):
             self.app_buffer_updated = app_protocol.buffer_updated
             self.app_is_buffered = True
         else:
-            # The methods stay: it may be the old protocol's get_buffer() that sets the new one.
+            # Keep app_get_buffer and app_buffer_updated: the old protocol's get_buffer() may have
+            # called this, and read_buffered() still uses them then.
             self.app_is_buffered = False
 
     cdef int forget_application(self) except -1:
@@ -52,7 +57,10 @@ cdef class Reading(Writing):
         return 0
 
     cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1:
-        """The usual case of do_read(): nothing is left from before, and nobody is paused."""
+        """Decrypt and deliver data[:size], if no earlier data is left and reading is not paused.
+
+        Return True if the caller has to call advance(), because data or an error is left.
+        """
         cdef bint failed = False
         try:
             plain = self.tls.decrypt_arrival(data, size)
@@ -68,7 +76,8 @@ cdef class Reading(Writing):
         except (KeyboardInterrupt, SystemExit):
             self.again()
             raise
-        # Not TLS, or compressed: there is more to read, or an error.
+        # If the data was compressed, more is left to read. If it was not TLS, OpenSSL reports the
+        # error at the next read.
         return not failed and self.tls.carry and not self.tls.ended
 
     def _do_read(self):
@@ -79,7 +88,10 @@ cdef class Reading(Writing):
             raise
 
     cdef bint do_read(self) except -1:
-        """Deliver what is in the incoming BIO and in OpenSSL."""
+        """Deliver the data in the incoming BIO and in OpenSSL, unless reading is paused.
+
+        Return True if the application's own buffer was too small for all of it.
+        """
         cdef bint cut_short = False
         if reaction(ON_MORE, self.state) != READ:
             return False
@@ -92,7 +104,8 @@ cdef class Reading(Writing):
                         cut_short = self.read_buffered()
                     else:
                         self.read_copied()
-            # Even to one who is paused: the peer may wait for the end of our handshake.
+            # Send even if the application has paused reading: the peer may wait for the last
+            # message of the handshake.
             self.end_of_callback()
             self.control_ssl_reading()
         except Exception as exc:
@@ -117,7 +130,7 @@ cdef class Reading(Writing):
         try:
             PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
         except BufferError:
-            # In the words of the ssl module.
+            # The ssl module raises the same error.
             raise TypeError("read() argument 2 must be read-write bytes-like object, "
                             f"not {type(room).__name__}") from None
         try:
@@ -136,14 +149,14 @@ cdef class Reading(Writing):
         return cut_short
 
     cdef int end_of_stream(self) except -1:
-        """The peer's closing alert has been reached: each step is taken once, however often this
-        is called."""
+        """Handle the peer's close_notify; repeated calls do not repeat any step."""
         self.call_eof_received()
         return self.start_shutdown()
 
     cdef int deliver(self, object callback, object data) except -1:
         cdef LoopBuffers buffers = self.buffers
-        # Within itself, if what it writes comes back before write() returns.
+        # True if this call is nested in another one of this connection: a peer in the same loop can
+        # answer before the application's write() returns.
         cdef bint within = self.delivering
         self.gathering = not self.exposed
         if not within:
@@ -153,7 +166,8 @@ cdef class Reading(Writing):
         try:
             callback(data)
         except BaseException:
-            # What it wrote before it failed is sent, as asyncio would have done at once.
+            # Send the data that the callback wrote before it failed, because asyncio would have
+            # sent it already.
             if not within:
                 self.delivered(buffers)
             self.gathering = False
@@ -193,7 +207,8 @@ cdef class Reading(Writing):
         return 0
 
     cdef object read_buffer_size(self):
-        # The beginning of an incomplete record does not count: more input is what it needs.
+        # The beginning of an incomplete record does not count, because pausing the transport below
+        # would keep the rest of the record from arriving.
         return self.tls.stored() if self.tls.carry or self._app_reading_paused else 0
 
     def _get_read_buffer_size(self):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.tls._states: the table of states and events, and what all halves of a
-connection share. Read the table first; the modules beside this one only carry it out.
+"""Declare the states and events of a TLS connection, their table, and the base class Connection.
+
+Read the table first. The other modules of this package carry it out.
 """
 
 from mgloop._loop cimport LoopCore
@@ -10,37 +11,38 @@ from mgloop.tls._engine cimport Engine
 
 cdef extern from *:
     """
-    /* The states are those of asyncio.sslproto, and so is their order. */
+    /* The states and their order are those of asyncio.sslproto. */
     enum { UNWRAPPED, DO_HANDSHAKE, WRAPPED, FLUSHING, SHUTDOWN, MGL_TLS_STATES };
 
-    /* What happens to a connection. Not in the table, for it is the same in every state:
-       connection_lost() and abort() lead to UNWRAPPED; pausing only sets a flag. */
+    /* The events of a connection. Those that have the same effect in every state are not in the
+       table: connection_lost() and abort() lead to UNWRAPPED, and pausing only sets a flag. */
     enum {
-        ON_PROGRESS,            /* ciphertext came, the application reads again, or the loop was
-                                   left in a callback and runs again */
-        ON_MORE,                /* a buffer was too small, or a turn over: the rest of the data */
+        ON_PROGRESS,            /* ciphertext has arrived, the application reads again, or the loop
+                                   runs again after an exception of a callback had stopped it */
+        ON_MORE,                /* data is left: the application's buffer was too small, or the
+                                   rest was put off to the next iteration */
         ON_EOF,                 /* the peer has stopped sending */
-        ON_CLOSE,               /* close(), or the closing alert of the peer */
+        ON_CLOSE,               /* close(), or a close_notify alert of the peer */
         ON_HANDSHAKE_TIMEOUT,
         ON_SHUTDOWN_TIMEOUT,
         ON_WRITE,               /* the application writes */
-        ON_ROOM,                /* the transport below has room; the end of a callback */
+        ON_ROOM,                /* the transport below is writable again, or a callback has ended */
         MGL_TLS_EVENTS
     };
 
-    /* What is done about it. */
+    /* The reactions to events. */
     enum {
         IGNORE,
         SHAKE_HANDS, FAIL_HANDSHAKE,
-        READ,                   /* decrypt and deliver */
-        FLUSH,                  /* ... all that is left, send all that waits; then SHUTDOWN */
-        START_FLUSH,            /* FLUSHING, then FLUSH; waits for a reader that is paused */
-        START_CLOSE,            /* FLUSHING with the time-out of the shutdown, then FLUSH */
-        ANSWER,                 /* take in the closing alert of the peer, or send ours */
-        ABORT, GIVE_UP,         /* close the transport below at once; because of a time-out */
-        REFUSE, QUEUE, ENCRYPT, /* a write */
-        SEND,                   /* what OpenSSL has ready */
-        SEND_BACKLOG            /* what waits as plaintext too */
+        READ,                   /* decrypt and deliver data */
+        FLUSH,                  /* deliver and send all data, then enter SHUTDOWN */
+        START_FLUSH,            /* enter FLUSHING, then FLUSH unless reading is paused */
+        START_CLOSE,            /* enter FLUSHING, start the shutdown timeout, then FLUSH */
+        ANSWER,                 /* send close_notify, or process that of the peer */
+        ABORT, GIVE_UP,         /* close the transport below immediately, or after a timeout */
+        REFUSE, QUEUE, ENCRYPT, /* reactions to a write */
+        SEND,                   /* send the ciphertext that OpenSSL has ready */
+        SEND_BACKLOG            /* encrypt and send the plaintext in the backlog, too */
     };
 
     static inline int mgl_tls_reaction(int event, int state)
@@ -59,7 +61,8 @@ cdef extern from *:
         return table[event][state];
     }
 
-    /* Each state is followed by the next, and by UNWRAPPED whenever it fails. */
+    /* Return whether `next` may follow `state`. Each state is followed by the next one, or by
+       UNWRAPPED after a failure. */
     static inline int mgl_tls_may_follow(int state, int next)
     {
         static const unsigned char followers[MGL_TLS_STATES] = {
@@ -108,27 +111,28 @@ cdef extern from *:
 
 
 cdef enum:
-    # Of the application: connection_made, eof_received and connection_lost reach it in this order,
-    # each at most once.
+    # The last of connection_made, eof_received and connection_lost that the application's protocol
+    # has received. It receives them in this order, and each at most once.
     APP_INIT
     APP_CON_MADE
     APP_EOF
     APP_CON_LOST
 
 cdef enum:
-    # Who still wants the connection's OpenSSL objects. When both are gone they are forgotten.
-    HELD
+    # Whether the connection still needs OpenSSL's objects. After both UNWANTED and LOST it has
+    # released them.
+    HELD                            # it needs them
     UNWANTED                        # the application has closed its transport twice
     LOST                            # connection_lost() was called
-    FORGOTTEN
+    FORGOTTEN                       # it has released them
 
 
-# The transport below sends data[:size], which it does not keep.
+# Send data[:size] through the transport below. The memory is used during the call only.
 ctypedef int (*write_function)(void *below, const char *data, Py_ssize_t size) except -1
 
 
 cdef class Connection:
-    # Read by asyncio, by CPython's tests and by people who debug; Python names on purpose.
+    # asyncio, CPython's tests and debugging tools read these attributes under asyncio's names.
     cdef readonly object _loop
     cdef readonly object _app_protocol
     cdef readonly object _app_transport
@@ -148,11 +152,12 @@ cdef class Connection:
     cdef Engine tls
     cdef LoopBuffers buffers
     cdef LoopCore core              # the loop, if it is mgloop's, else None
-    cdef void *below                # `_transport`, if that can be written to by `write_below`
+    cdef void *below                # `_transport` if `write_below` can write to it, else NULL
     cdef write_function write_below
-    cdef object context             # what the transport below runs us in, if it tells
-    cdef bint counted               # among its open connections
-    cdef bint handshaking           # and that has not been counted
+    # The contextvars.Context in which a native transport below runs its callbacks, or None.
+    cdef object context
+    cdef bint counted               # the loop's statistics count it as an open connection
+    cdef bint handshaking           # the loop's statistics do not have the result of the handshake
 
     cdef int set_state(self, int new_state) except -1
     cdef int hold_no_more(self, int reason) except -1
@@ -160,7 +165,7 @@ cdef class Connection:
     cdef int wakeup_waiter(self, object exc) except -1
     cdef int put_off(self, object callback) except -1
 
-    # What a half asks of the whole; SSLProtocol has it.
+    # Methods of SSLProtocol that its base classes call.
     cdef int close(self) except -1
     cdef int abort(self, object exc) except -1
     cdef int start_shutdown(self) except -1

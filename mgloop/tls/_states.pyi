@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from typing_extensions import disjoint_base
 
-# Nothing for Python to use: a part of SSLProtocol.
+# A base class of SSLProtocol, without attributes for Python code.
 
 @disjoint_base
 class Connection: ...

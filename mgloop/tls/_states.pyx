@@ -1,34 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""What all parts of a TLS connection share: its states, its objects, its errors.
+"""The base class of a TLS connection: its states, its attributes and its fatal errors.
 
     Connection (here)            states, the application's protocol, fatal errors
       +- Writing (_writing)      from the application to ciphertext
            +- Reading (_reading)      from ciphertext to the application
-                +- SSLProtocol (_protocol)      handshake, shutdown, what the transport below calls
-    SSLTransport (_transport)    what the application calls
+                +- SSLProtocol (_protocol)      handshake, shutdown, events of the transport below
+    SSLTransport (_transport)    the transport that the application calls
     Engine (_engine)             records and OpenSSL
     LoopBuffers (_buffers)       memory that the connections of a loop share
 
-The table in _states.pxd says which states follow which, and what each event leads to in each of
-them; `reaction()` looks it up. One class after the other, because each part calls the ones above
-it per packet: by a pointer in C, with no Python object in between.
+The tables in _states.pxd define which states follow which, and the reaction to each event in each
+state. The parts are base classes of one object, because they call each other per packet. Such a
+call goes through a C pointer and needs no Python object.
 
 Besides the state there are flags. Each has one owner, and all combinations can occur:
 
-    _app_reading_paused     SSLTransport     the application does not want data now
-    _ssl_reading_paused     Reading          so we have paused the transport below, at the limit
-    _ssl_writing_paused     SSLProtocol      the transport below does not want data now
-    _app_writing_paused     Writing          so we have paused the application, at the limit
+    _app_reading_paused     SSLTransport     the application has paused reading
+    _ssl_reading_paused     Reading          the connection has paused reading below, at the limit
+    _ssl_writing_paused     SSLProtocol      the transport below has paused writing
+    _app_writing_paused     Writing          the connection has paused the application's writing
     _eof_received           SSLProtocol      the peer has stopped sending
     gathering               Writing          inside a callback: small writes wait for its end
-    tls.ended               Engine           the closing alert of the peer was met
-    tls.carry               Engine           there is more to decrypt without further input
+    tls.ended               Engine           the engine has read the close_notify of the peer
+    tls.carry               Engine           more data can be decrypted without further input
 
-Everything runs in the loop's thread. Python code can call any method at any
-time: before __init__(), which makes the engine, or from a finalizer after the collector has
-cleared the object. So all these classes look for None before they reach into an extension type
-(nonecheck, AttributeError), which costs a comparison with a constant.
+The module is native because its methods run per packet, on the thread of the loop. Python code can
+call any method at any time: before __init__(), which creates the engine, or from a finalizer after
+the garbage collector has cleared the object. So all these classes are compiled with nonecheck. An
+access through an attribute that holds None then raises AttributeError instead of crashing, and
+costs one comparison with a constant. _protocol.pyx describes the lifetime.
 """
 
 cimport cython
@@ -44,7 +45,7 @@ cdef tuple STATE_NAMES = (
 
 @cython.nonecheck(True)
 cdef class Connection:
-    """See above. Made by SSLProtocol only."""
+    """Hold the state that all parts of a TLS connection share; only SSLProtocol is instantiated."""
 
     @property
     def _state(self):
@@ -77,16 +78,21 @@ cdef class Connection:
         return 0
 
     cdef int put_off(self, object callback) except -1:
-        """To the next iteration, where it runs in the context that everything else of ours runs in,
-        whoever asks for it."""
+        """Schedule the callback for the next iteration, in the context of the connection.
+
+        Otherwise it would run in the context of the present caller, for example of a task.
+        """
         self._loop.call_soon(callback, context=self.context)
         return 0
 
     cdef int hold_no_more(self, int reason) except -1:
-        """UNWANTED: close() was called on a transport that is closing, so nobody will ask for its
-        extra info. LOST: the connection is. After both, the context and OpenSSL's objects can go,
-        even while the application holds the transport. (asyncio forgets the protocol at the second
-        close(), and with it how to abort().)"""
+        """Release OpenSSL's objects after this has been called with both reasons.
+
+        UNWANTED: close() was called on a transport that was closing already, so its extra info is
+        no longer needed. LOST: the connection is lost. After both, the SSL context and OpenSSL's
+        objects are released, even while the application holds the transport. asyncio drops the
+        protocol at the second close() instead, and abort() does nothing from then on.
+        """
         if self.ending == HELD:
             self.ending = reason
         elif self.ending != reason and self.ending != FORGOTTEN:

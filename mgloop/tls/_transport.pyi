@@ -2,7 +2,7 @@
 from asyncio.sslproto import _SSLProtocolTransport
 from typing import final
 
-# At run time it is no subclass, but isinstance() says so: `__class__` answers for the base.
+# At run time this is not a subclass, but its `__class__` returns the base, so isinstance() is true.
 
 @final
 class SSLTransport(_SSLProtocolTransport): ...

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""What the application sees of a TLS connection: asyncio's `_SSLProtocolTransport`.
+"""The transport of a TLS connection that the application calls: asyncio's `_SSLProtocolTransport`.
 
-It has no state but whether it is closed; everything else is asked of the connection, which it
-holds, and which lets go of it in connection_lost(). It is native because write() runs per packet.
+A transport owns one flag, whether it is closed. Everything else belongs to the connection. The
+transport and the connection hold references to each other, and connection_lost() drops the
+connection's. The module is native because write() runs per packet, on the thread of the loop.
 """
 
 cimport cython
@@ -15,8 +16,8 @@ from mgloop.tls._states cimport UNWANTED
 from asyncio import constants, sslproto
 from warnings import warn
 
-# isinstance() answers for the standard library's class, and with it for those that code in the
-# wild asks about (asyncio.Transport, the _FlowControlMixin that loop.sendfile() wants).
+# __class__ returns the standard library's class, so that isinstance() is true for it and its bases.
+# Existing code checks for those: for asyncio.Transport, and in sendfile() for _FlowControlMixin.
 cdef object StdTransport = sslproto._SSLProtocolTransport
 cdef object FALLBACK = constants._SendfileMode.FALLBACK
 
@@ -24,17 +25,16 @@ cdef object FALLBACK = constants._SendfileMode.FALLBACK
 @cython.final
 @cython.nonecheck(True)
 cdef class SSLTransport:
-    """The transport that the application sees: asyncio's `_SSLProtocolTransport`.
+    """Offer the application the methods of `asyncio.Transport`, as `_SSLProtocolTransport` does.
 
-    All methods are those of `asyncio.Transport`. write_eof() is not supported, as TLS has no
-    half-close that both sides would honour.
+    write_eof() is not supported, because TLS has no half-close that both sides honour.
     """
 
     _start_tls_compatible = True
     _sendfile_compatible = FALLBACK
 
     def __cinit__(self):
-        # Nothing to warn about before there is a connection.
+        # __del__() must not warn before __init__() has been called.
         self._closed = True
 
     def __init__(self, loop, Reading ssl_protocol not None):
@@ -54,17 +54,20 @@ cdef class SSLTransport:
             warn('unclosed transport <asyncio._SSLProtocolTransport object>', ResourceWarning)
 
     def get_extra_info(self, name, default=None):
-        """Look up *name*; besides the names of the transport below: sslcontext, ssl_object,
-        peercert, cipher, compression (the last four from the end of the handshake on)."""
+        """Return the value of *name*, or *default* if it is unknown.
+
+        The names are sslcontext, after the handshake also ssl_object, peercert, cipher, compression
+        and tls_engine, and those of the transport below.
+        """
         return self._ssl_protocol._get_extra_info(name, default)
 
     def set_protocol(self, protocol):
-        """Hand further events to *protocol*, a Protocol or BufferedProtocol."""
+        """Set the protocol for further events: a Protocol or a BufferedProtocol."""
         own_thread(self._ssl_protocol.core)
         self._ssl_protocol._set_app_protocol(protocol)
 
     def get_protocol(self):
-        """Return the application's protocol, None once the connection is lost."""
+        """Return the application's protocol, or None after the connection is lost."""
         return self._ssl_protocol._app_protocol
 
     def is_closing(self):
@@ -75,9 +78,9 @@ cdef class SSLTransport:
         return below is not None and below.is_closing()
 
     def close(self):
-        """Send what is buffered and the closing alert, then close the transport below.
+        """Send the buffered data and close_notify, then close the transport below.
 
-        Waits for the peer's closing alert for ssl_shutdown_timeout seconds at most.
+        Wait for the peer's close_notify for at most ssl_shutdown_timeout seconds.
         """
         own_thread(self._ssl_protocol.core)
         if not self._closed:
@@ -87,7 +90,7 @@ cdef class SSLTransport:
             self._ssl_protocol.hold_no_more(UNWANTED)
 
     def abort(self):
-        """Close the transport below at once; what is buffered is lost."""
+        """Close the transport below immediately; buffered data is lost."""
         own_thread(self._ssl_protocol.core)
         self._force_close(None)
 
@@ -100,20 +103,24 @@ cdef class SSLTransport:
         return not self._ssl_protocol._app_reading_paused
 
     def pause_reading(self):
-        """Stop data_received(); ciphertext is buffered up to the read limit, then the transport
-        below is paused too. May be called in any state and more than once."""
+        """Stop the delivery of data.
+
+        Ciphertext is buffered up to the read limit, and then the transport below is paused, too.
+        The method may be called in any state and more than once.
+        """
         own_thread(self._ssl_protocol.core)
         self._ssl_protocol._app_reading_paused = True
 
     def resume_reading(self):
-        """Undo pause_reading(); what was buffered is delivered in the next iteration."""
+        """Resume the delivery of data; buffered data is delivered in the next iteration."""
         own_thread(self._ssl_protocol.core)
         self._ssl_protocol.resume_reading()
 
     def set_write_buffer_limits(self, high=None, low=None):
         """Set the sizes in bytes at which pause_writing() and resume_writing() are called.
 
-        Default 512 KiB and a quarter of the high limit. ValueError unless high >= low >= 0.
+        The defaults are 512 KiB, and a quarter of the high limit. Raise ValueError unless
+        high >= low >= 0.
         """
         own_thread(self._ssl_protocol.core)
         self._ssl_protocol._set_write_buffer_limits(high, low)
@@ -124,12 +131,15 @@ cdef class SSLTransport:
         return (self._ssl_protocol._outgoing_low_water, self._ssl_protocol._outgoing_high_water)
 
     def get_write_buffer_size(self):
-        """Return the bytes that wait here; those in the transport below do not count."""
+        """Return the number of bytes buffered here, without those in the transport below."""
         return self._ssl_protocol.write_buffer_size()
 
     def set_read_buffer_limits(self, high=None, low=None):
-        """Set the sizes in bytes of buffered ciphertext at which the transport below is paused
-        and resumed. Default 256 KiB and a quarter. ValueError unless high >= low >= 0."""
+        """Set the sizes of buffered ciphertext at which the transport below is paused and resumed.
+
+        The sizes are in bytes. The defaults are 256 KiB, and a quarter of the high limit. Raise
+        ValueError unless high >= low >= 0.
+        """
         self._ssl_protocol._set_read_buffer_limits(high, low)
         self._ssl_protocol.control_ssl_reading()
 
@@ -138,16 +148,16 @@ cdef class SSLTransport:
         return (self._ssl_protocol._incoming_low_water, self._ssl_protocol._incoming_high_water)
 
     def get_read_buffer_size(self):
-        """Return the bytes of ciphertext received and not yet delivered."""
+        """Return the number of bytes of ciphertext that have been received and not delivered."""
         return self._ssl_protocol.read_buffer_size()
 
     @property
     def _protocol_paused(self):
-        # What loop.sendfile()'s fall-back asks of every transport.
+        # The fallback of loop.sendfile() reads this attribute of every transport.
         return self._ssl_protocol._app_writing_paused
 
     def write(self, data):
-        """Encrypt and send *data*, a bytes, bytearray or memoryview; never blocks."""
+        """Encrypt and send *data* without blocking; raise TypeError unless it is bytes-like."""
         own_thread(self._ssl_protocol.core)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f'data: expecting a bytes-like instance, got {type(data).__name__}')
@@ -155,19 +165,19 @@ cdef class SSLTransport:
             self._ssl_protocol.write_one(data)
 
     def writelines(self, list_of_data):
-        """Send all of an iterable of bytes-like objects, in as few records as they need."""
+        """Encrypt and send an iterable of bytes-like objects, in as few records as possible."""
         own_thread(self._ssl_protocol.core)
         self._ssl_protocol.write_many(list_of_data)
 
     def write_eof(self):
-        """Always raises NotImplementedError."""
+        """Raise NotImplementedError."""
         own_thread(self._ssl_protocol.core)
         raise NotImplementedError
 
     def can_write_eof(self):
-        """Return False."""
+        """Return False, because write_eof() is not supported."""
         return False
 
     def _test__append_write_backlog(self, data):
-        # CPython's test_ssl fills the backlog through this.
+        # CPython's test_ssl calls this to fill the backlog.
         self._ssl_protocol.append(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.tls._writing: from the application to the transport below."""
+"""Declare the write side of a TLS connection: from the application to the transport below."""
 
 from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._states cimport Connection
@@ -12,21 +12,22 @@ cdef class Writing(Connection):
     cdef readonly object _outgoing_low_water
     cdef readonly Py_ssize_t _write_buffer_size
 
-    cdef object backlog             # collections.deque, or None as long as nothing ever waited
-    cdef bint gathering             # inside a callback or writelines(): flushed at its end
+    cdef object backlog             # collections.deque of plaintext, or None before the first use
+    cdef bint gathering             # inside a callback or writelines(), which flushes at its end
     cdef bint delivering            # inside a callback that delivers data
-    cdef void* outer                # then: whose callback that is inside of, as in TLS over TLS
-    cdef bint exposed               # somebody has the bare descriptor: callbacks do not gather
-    cdef Py_ssize_t unsent          # plaintext bytes in the outgoing BIO, about
+    cdef void* outer                # the connection with the enclosing callback (TLS over TLS)
+    cdef bint exposed               # user code has the bare descriptor: defer no writes
+    cdef Py_ssize_t unsent          # approximate plaintext bytes in the outgoing BIO
 
-    # For the application's transport.
+    # Called by SSLTransport.
     cdef int write_one(self, object data) except -1
     cdef int write_many(self, object chunks) except -1
     cdef int append(self, object data) except -1
     cdef int control_app_writing(self) except -1
     cdef object write_buffer_size(self)
 
-    # For the other parts. The first two may run callbacks of the application.
+    # Called by the other parts. end_of_callback(), process_outgoing() and send_backlog() may run
+    # callbacks of the application.
     cdef int end_of_callback(self) except -1
     cdef int claim_room(self) except -1
     cdef int leave_room(self) except -1

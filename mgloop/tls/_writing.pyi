@@ -3,7 +3,7 @@ from typing_extensions import disjoint_base
 
 from ._states import Connection
 
-# Nothing for Python to use: a part of SSLProtocol.
+# A base class of SSLProtocol, without attributes for Python code.
 
 @disjoint_base
 class Writing(Connection): ...

@@ -2,25 +2,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The write side of a TLS connection: from the application to ciphertext.
 
-The semantics are those of asyncio.sslproto, its limits and pause_writing() included. It is native
-because it runs per write. What is done differently, for speed and memory:
+The semantics are those of asyncio.sslproto, including its limits and pause_writing(). The module is
+native because it runs per write, on the thread of the loop. _protocol.pyx describes the lifetime.
 
-* What the application writes inside a callback that delivers data leaves when that returns: small
-  writes in one record, everything in one write to the transport below.
-* When the transport below has enough, plaintext waits here, by reference if it is bytes. asyncio
-  encrypts at once, and the BIO that takes it never shrinks again.
+It differs from asyncio.sslproto in two points, for speed and memory:
 
-A write goes one of four ways (ON_WRITE in the table, then put_memory()):
+* Data that the application writes in a callback that delivers data is sent when the callback
+  returns. Small writes leave in one record, and all records in one write to the transport below.
+* While the transport below has paused writing, plaintext is kept here, by reference if it is bytes.
+  asyncio encrypts it immediately into a BIO, which never frees its memory.
 
-    the connection closes                       dropped, with a warning after some times
-    handshake, something waits already, or
-    the transport below has paused us           the backlog: a copy, or a reference to bytes
-    small, and inside a callback                the loop's record buffer, until its end
-    else                                        encrypted, and sent
+A write takes one of four ways (ON_WRITE in the table, then put_memory()):
 
-So what is in the record buffer was written after everything that was encrypted, and before
-everything in the backlog, and as long as something waits there the record buffer is not ours. The
-application is told to pause or to go on when nothing is half done: it may raise anything.
+    the connection is closing                   dropped, with a warning after several writes
+    handshake, non-empty backlog, or
+    the transport below has paused writing      into the backlog: a copy, or a reference to bytes
+    small, and inside a callback                into the loop's record buffer, until its end
+    otherwise                                   encrypted and sent
+
+So the data in the record buffer is younger than all encrypted data, and older than all data in the
+backlog. While the backlog is not empty, this connection does not hold the record buffer. The
+application's pause_writing() and resume_writing() are called only when the state is consistent,
+because they may raise any exception.
 """
 
 cimport cython
@@ -49,11 +52,11 @@ cdef Py_ssize_t WRITES_BEFORE_WARNING = constants.LOG_THRESHOLD_FOR_CONNLOST_WRI
 cdef object HIGH_WATER_WRITE = constants.FLOW_CONTROL_HIGH_WATER_SSL_WRITE
 
 cdef enum:
-    # Plaintext that goes into the outgoing BIO between two flushes: a BIO never gives memory
-    # back. Seven full records and their headers stay under the 128 KiB from which malloc maps
-    # pages.
+    # Bytes of plaintext in the outgoing BIO at which it is flushed. A BIO never frees memory. Seven
+    # full records with their headers stay below 128 KiB, from which on malloc() maps pages.
     FLUSH_SIZE = 7 * 16 * 1024
-    # Writes up to this size are gathered into one record: copying them costs less than a record.
+    # Writes up to this size (in bytes) are collected into one record, because copying them costs
+    # less than a record of their own.
     SMALL_WRITE = 4096
 
 
@@ -64,7 +67,7 @@ cdef inline Py_ssize_t bytes_in(object data) except -1:
 
 
 cdef object without_head(object data, Py_ssize_t done):
-    """What is left of *data* after *done* bytes, safe from changes by its owner."""
+    """Return *data* without its first *done* bytes, as an object that its owner cannot change."""
     if done == 0 and type(data) is bytes:
         return data
     view = memoryview(data).cast('B')
@@ -72,18 +75,21 @@ cdef object without_head(object data, Py_ssize_t done):
 
 
 cdef inline bint takes_at_once(Writing self) noexcept:
-    """False if what is written has to wait: for the handshake, for what waits already, or for the
-    transport below."""
+    """Return whether a write can be encrypted now.
+
+    Otherwise it has to wait for the handshake, for the backlog, or for the transport below.
+    """
     return (reaction(ON_WRITE, self.state) == ENCRYPT and self._write_buffer_size == 0
             and not self._ssl_writing_paused)
 
 
 @cython.nonecheck(True)
 cdef class Writing(Connection):
-    """The half of a connection that encrypts."""
+    """Encrypt the data that the application writes, and pass it to the transport below."""
 
     def __del__(self):
-        # The loop's buffers identify their owner by its address, which can be reused.
+        # The loop's buffers refer to their owner by its address. Clear it, because another object
+        # may get the same address.
         cdef LoopBuffers buffers = self.buffers
         if buffers is None:
             return
@@ -109,7 +115,7 @@ cdef class Writing(Connection):
         return self.backlog
 
     cdef bint refuse_write(self) except -1:
-        """True, with a warning after some times, if the connection is closing or closed."""
+        """Return True if the connection is closing or closed; log after several writes."""
         if reaction(ON_WRITE, self.state) != REFUSE:
             return False
         if self._conn_lost >= WRITES_BEFORE_WARNING:
@@ -138,7 +144,7 @@ cdef class Writing(Connection):
                 if bytes_in(chunk) > 0:
                     pieces.append(chunk)
         except BaseException:
-            # What came before waits for the next write, as with asyncio.
+            # The chunks before the failure wait in the backlog for the next write, as with asyncio.
             self.flush_record()
             for chunk in pieces:
                 self.append(chunk)
@@ -159,10 +165,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef int put(self, object data) except -1:
-        """Encrypt *data* if that is possible now, else queue it.
+        """Encrypt *data* if that is possible now, else put it into the backlog.
 
-        One view of it is held meanwhile, and gives its size: neither another thread nor a
-        `__buffer__` of the user's own can make the memory smaller than what is copied.
+        One export of its buffer is held during that time, and its size is taken from that. So
+        neither another thread nor a user-defined `__buffer__` can shrink the memory that is copied.
         """
         cdef Py_buffer view
         if PyBytes_CheckExact(data):
@@ -174,7 +180,7 @@ cdef class Writing(Connection):
             PyBuffer_Release(&view)
 
     cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1:
-        """put() of start[:size], which is what *data* lends."""
+        """Do the work of put() for start[:size], the memory of *data*."""
         cdef LoopBuffers buffers = self.buffers
         cdef Py_ssize_t done
         if size == 0:
@@ -201,7 +207,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef bint claim_record(self, LoopBuffers buffers, Py_ssize_t size) except -1:
-        """True if the loop's record buffer is ours, with room for *size* bytes."""
+        """Acquire the loop's record buffer, with space for *size* bytes.
+
+        Return False if another connection holds it, or if writes cannot be encrypted now.
+        """
         if buffers.record_owner == <void*>self and buffers.record_used + size > RECORD_PLAIN_MAX:
             self.flush_record()
             if not takes_at_once(self):
@@ -212,7 +221,7 @@ cdef class Writing(Connection):
         return buffers.record_owner == <void*>self
 
     cdef int claim_room(self) except -1:
-        """What is encrypted goes into the loop's memory, unless another connection's is there."""
+        """Let OpenSSL write into the loop's memory, unless another connection holds it."""
         cdef LoopBuffers buffers = self.buffers
         if (buffers.cipher_owner is NULL and self.tls.session is not NULL
                 and not self._ssl_writing_paused
@@ -221,7 +230,7 @@ cdef class Writing(Connection):
         return 0
 
     cdef int leave_room(self) except -1:
-        """It goes into the outgoing BIO from now on, and so does what is there."""
+        """Release the loop's memory; move the ciphertext in it into the outgoing BIO."""
         if self.buffers.cipher_owner == <void*>self:
             self.buffers.cipher_owner = NULL
             self.tls.keep()
@@ -232,12 +241,12 @@ cdef class Writing(Connection):
         return Connection.fatal_error(self, exc, message)
 
     cdef int append(self, object data) except -1:
-        """Put *data* into the backlog, whatever the state."""
+        """Put *data* into the backlog, in any state."""
         data = without_head(data, 0)
         return self.enqueue(data, NULL, len(data))
 
     cdef int drop_writes(self) except -1:
-        """The connection is lost, and with it what has not been sent."""
+        """Drop all data that has not been sent, because the connection is lost."""
         self.backlog = None
         self._write_buffer_size = 0
         if self.buffers.record_owner == <void*>self:
@@ -247,7 +256,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1:
-        """Keep start[:size], the end of what *data* lends: by reference if that is bytes."""
+        """Put start[:size], the end of the memory of *data*, into the backlog.
+
+        Keep a reference if the memory belongs to a bytes object, else a copy.
+        """
         if PyBytes_CheckExact(data):
             data = without_head(data, PyBytes_GET_SIZE(data) - size)
         elif type(data) is memoryview and type(data.obj) is bytes:
@@ -261,10 +273,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef Py_ssize_t encrypt(self, char* start, Py_ssize_t size) except -1:
-        """Encrypt start[:size] into the outgoing BIO and flush that whenever it is full.
+        """Encrypt start[:size] into the outgoing BIO, and flush that whenever it is full.
 
-        Returns how many bytes were taken: fewer than all if OpenSSL first wants to read (it
-        renegotiates) or the transport below has paused us.
+        Return the number of bytes consumed. It is less than *size* if OpenSSL has to read first
+        (for a renegotiation), or if the transport below has paused writing.
         """
         cdef Py_ssize_t done = 0, got
         while True:
@@ -279,7 +291,7 @@ cdef class Writing(Connection):
                 return done
 
     cdef int flush_record(self) except -1:
-        """Encrypt the small writes that were gathered; no-op if there are none."""
+        """Encrypt the small writes in the record buffer, if this connection holds it."""
         cdef LoopBuffers buffers = self.buffers
         cdef char* record
         cdef Py_ssize_t done = 0, got
@@ -288,7 +300,7 @@ cdef class Writing(Connection):
         record = PyByteArray_AS_STRING(buffers.record)
         try:
             self.claim_room()
-            # An SSLObject of the user's own may take a part.
+            # A user's subclass of SSLObject may consume a part only.
             while done < buffers.record_used:
                 got = self.tls.encrypt(record + done, buffers.record_used - done)
                 if got == 0:
@@ -301,7 +313,7 @@ cdef class Writing(Connection):
         return 0
 
     cdef int settle(self) except -1:
-        """In the middle of a callback: what it has written goes to the transport below."""
+        """Pass the data that the present callback has written to the transport below."""
         try:
             self.flush_record()
             self.send_outgoing()
@@ -310,7 +322,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef int send_backlog(self, bint everything) except -1:
-        """Encrypt the backlog: *everything*, or as much as the transport below wants."""
+        """Encrypt and send the backlog, until the transport below pauses writing.
+
+        *everything*: send all of it even then.
+        """
         cdef Py_buffer view
         cdef Py_ssize_t size, done
         while self._write_buffer_size > 0 and (everything or not self._ssl_writing_paused):
@@ -337,7 +352,7 @@ cdef class Writing(Connection):
         return self.process_outgoing()
 
     cdef int end_of_callback(self) except -1:
-        """Send what was written since the last flush and what OpenSSL itself has to say."""
+        """Send the data written since the last flush, and OpenSSL's own records."""
         cdef int what
         self.flush_record()
         what = reaction(ON_ROOM, self.state)
@@ -359,7 +374,7 @@ cdef class Writing(Connection):
         return 0
 
     cdef int send_lent(self) except -1:
-        """What is in the loop's memory goes to the transport below, from there if it can."""
+        """Send the ciphertext in the loop's memory, without a copy if possible."""
         cdef LoopBuffers buffers = self.buffers
         cdef Py_ssize_t size
         if self.below != <void*>self._transport:
@@ -368,7 +383,8 @@ cdef class Writing(Connection):
             if data:
                 self._transport.write(data)
             return 0
-        # The memory stays ours until it is sent; who writes meanwhile, we too, has a BIO.
+        # The connection holds the memory until it is sent. Ciphertext that is created during the
+        # call, even by this connection, goes into a BIO.
         size = self.tls.give_back()
         try:
             if size > 0:
@@ -378,8 +394,10 @@ cdef class Writing(Connection):
         return 0
 
     cdef int process_outgoing(self) except -1:
-        """Send, and tell the application what that means for it. What raises here is the
-        application, so nothing may be half done."""
+        """Send the ciphertext, and pause or resume the application's writing.
+
+        The application's callbacks may raise, so the state must be consistent before the call.
+        """
         self.send_outgoing()
         if self._write_buffer_size > 0 or self._ssl_writing_paused or self._app_writing_paused:
             self.control_app_writing()
@@ -403,7 +421,7 @@ cdef class Writing(Connection):
         if self._app_protocol is None:
             return 0
         size = self.write_buffer_size()
-        # More than 0, unlike asyncio.sslproto, where a high limit of 0 pauses an empty buffer.
+        # An empty buffer never pauses. With asyncio.sslproto, a high limit of 0 pauses even then.
         if not self._app_writing_paused and size >= self._outgoing_high_water and size > 0:
             self._app_writing_paused = True
             if self.core is not None:
@@ -429,9 +447,12 @@ cdef class Writing(Connection):
 
 
 def _settle_before_fork():
-    """What a callback of the application has written so far goes to the transport below, which
-    sends it before the fork: else parent and child would. That transport may be in a callback too,
-    and is settled then, after those that are inside of it."""
+    """Pass the data that the present callbacks have written to the transports below, before a fork.
+
+    The transport below sends it before the fork. Otherwise both the parent and the child would send
+    it. With TLS over TLS the transport below is itself inside a callback. So this starts with the
+    innermost connection and continues outwards.
+    """
     cdef LoopBuffers buffers = known_buffers(events._get_running_loop())
     cdef void* delivering = NULL if buffers is None else buffers.delivering
     cdef Writing connection
@@ -441,6 +462,6 @@ def _settle_before_fork():
         delivering = connection.outer
 
 
-# Of the functions called before a fork the one registered last comes first: the loop's own, which
-# empties the transports below, follows.
+# Functions registered with `before` are called in reverse order of registration. So the loop's own
+# function, which flushes the transports below, runs after this one.
 os.register_at_fork(before=_settle_before_fork)

@@ -312,11 +312,17 @@ cdef class ReadPipe(Pipe):
             return None
         # Rises at once, falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
-        if data is NULL:
-            return PyBytes_FromStringAndSize(self.loop.scratch, n)
-        _PyBytes_Resize(&data, n)
-        result = <object>data
-        Py_DECREF(result)
+        try:
+            if data is NULL:
+                result = PyBytes_FromStringAndSize(self.loop.scratch, n)
+            else:
+                _PyBytes_Resize(&data, n)
+                result = <object>data
+                Py_DECREF(result)
+        except MemoryError as exc:
+            # The bytes of this read are lost. The protocol must not take later ones for the next.
+            self._fatal_error(exc, "Fatal read error on pipe transport")
+            result = None
         return result
 
     def close(self):

@@ -7,11 +7,13 @@ test_differences.py has the others.
 import asyncio
 import contextlib
 import contextvars
+import errno
 import gc
 import inspect
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import types
 import weakref
@@ -732,6 +734,23 @@ class TestProcesses:
             return await process.wait()
 
         assert run(main()) == 7
+
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize("failing", ["connect_write_pipe", "connect_read_pipe"])
+    def test_a_pipe_that_cannot_be_connected(self, loop, run, monkeypatch, failing):
+        async def connect(*args):
+            raise OSError(errno.ENOSPC, "max_user_watches")
+
+        async def main():
+            with pytest.raises(OSError, match="max_user_watches"):
+                await asyncio.create_subprocess_exec(
+                    "cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            with pytest.raises(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)  # it has been reaped
+
+        monkeypatch.setattr(loop, failing, connect)
+        run(asyncio.wait_for(main(), 10))
 
 
 class Datagrams(asyncio.DatagramProtocol):

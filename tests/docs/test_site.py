@@ -61,6 +61,11 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     assert inside == figures.text(), "python -m bench.figures --write puts the last ones there"
 
 
+def test_the_first_screen_has_the_figure_of_the_server():
+    measured = re.search(r"`mgloop serve` \| \*\*([\d.]+)\*\*", figures.text())[1]
+    assert f"({measured} times the requests per CPU second)" in (ROOT / "README.md").read_text()
+
+
 def test_the_theme_loads_no_fonts():
     assert re.search(r"^  font: false$", (ROOT / "mkdocs.yml").read_text(), re.M)
 

@@ -2091,6 +2091,32 @@ async def test_the_access_log_of_what_is_cut_short(loop, caplog):
 
 
 @on_loop
+async def test_the_access_log_of_a_stream_whose_client_has_left(loop):
+    """The line is written when the client disconnects, and only once."""
+    lines = []
+    logged, ended = asyncio.Event(), asyncio.Event()
+
+    def log(scope, status, nbytes, seconds):
+        lines.append((scope["path"], status, nbytes))
+        logged.set()
+
+    async def app(scope, receive, send):  # which does not call receive()
+        await send(START)
+        await send(body(b"hello", True))
+        await asyncio.wait_for(logged.wait(), 10)
+        await send(body(b"hello", True))
+        ended.set()
+
+    async with Serving(loop, app, access_log=log) as serving:
+        client = await serving.connect()
+        await client.send(get("/left"))
+        await client.head()
+        client.writer.transport.abort()
+        await ended.wait()
+    assert lines == [("/left", 200, 5)]
+
+
+@on_loop
 async def test_the_access_log_of_what_is_refused(loop):
     """The log has the server's status, once, whatever the application does on the disconnect."""
     lines = []

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import sysconfig
 import types
+import weakref
 from pathlib import Path
 
 import certificates
 import pytest
+import support
 from sites import DEFAULTS, Serving, get
 
 from mgloop.http import _site
@@ -111,12 +113,12 @@ def test_code_that_runs_while_the_common_headers_are_made(loop, monkeypatch):
 class Memory(asyncio.Transport):
     """Keep the written bytes; `before` runs in each write()."""
 
-    def __init__(self, site, before=lambda: None):
+    def __init__(self, connection, before=lambda: None):
         super().__init__()
         self.before = before
         self.data = b""
-        self.protocol = site.connection()
-        self.protocol.connection_made(self)
+        self.protocol = connection
+        connection.connection_made(self)
 
     def write(self, data):
         self.before()
@@ -149,10 +151,10 @@ def test_code_that_runs_while_a_large_piece_is_written(loop):
     async def main():
         app = TwoClients(answer)
         site = site_of(loop, app)
-        b = Memory(site)
+        b = Memory(site.connection())
         b.protocol.data_received(get("/B"))
         await asyncio.sleep(0.1)
-        a = Memory(site, app.to_b)
+        a = Memory(site.connection(), app.to_b)
         a.protocol.data_received(get("/A"))
         await asyncio.sleep(0.1)
         app.ended.set()
@@ -191,20 +193,45 @@ def test_no_message_gets_into_one_that_is_being_written(loop, kind):
         await asyncio.sleep(0.1)
         transport.close()
 
-    transport = Memory(site_of(loop, app))
+    transport = Memory(site_of(loop, app).connection())
     loop.run_until_complete(main())
     assert refused == [kind] * 2
     assert transport.data.endswith(b"A\r\n3\r\nend\r\n0\r\n\r\n")
     assert b"within" not in transport.data
 
 
-def test_a_site_and_its_connections_that_become_garbage_together(loop):
-    """With time-outs set. The collector may free the site first (AddressSanitizer sees it)."""
-    for count in range(1, 20):
+class Idle(asyncio.Transport):
+    """A transport that does nothing and refers to nothing but its protocol."""
+
+    def can_write_eof(self):
+        return False
+
+
+@pytest.mark.mgloop_only
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_site_and_its_connections_that_become_garbage_together(count, loop_kind):
+    """With time-outs set, on a loop that is garbage, too.
+
+    The collector may free the site before a connection, which then wrote into the site's memory.
+    AddressSanitizer sees it, and so does valgrind, for one connection that is older than its
+    transport, as those of a server are.
+    """
+
+    def drop():
+        loop = support.new_loop(loop_kind)
         site = site_of(loop, None, timeout_head=10, timeout_keep_alive=5)
-        transports = [Memory(site) for _ in range(count)]
-        del site, transports
-        gc.collect()
+        for _ in range(count):
+            connection = site.connection()
+            transport = Idle()
+            transport.protocol = connection
+            connection.connection_made(transport)
+        loop.close()  # Its timer keeps the site.
+        return weakref.ref(transport)
+
+    gc.collect()
+    gone = drop()
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.fixture(scope="module")

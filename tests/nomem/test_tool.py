@@ -158,3 +158,61 @@ for n in range(45):
 def test_exception_of_a_protocol_without_memory_for_its_traceback(kind):
     done = run_python("-W", "ignore", "-c", RAISING_PROTOCOL, kind)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+BATCH_OF_DATAGRAMS = """
+import asyncio, gc, socket, sys
+import _testcapi
+from tests.nomem.worker import new_loop
+
+loop = new_loop("mgloop")
+loop.set_exception_handler(lambda loop, context: None)
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+async def endpoint():
+    return await loop.create_datagram_endpoint(
+        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+    )
+
+def receive_without_memory():
+    for n in range(60):
+        transport, _ = loop.run_until_complete(endpoint())
+        for _ in range(8):
+            sender.sendto(bytes(100), transport.get_extra_info("sockname"))
+        loop.call_soon(_testcapi.set_nomemory, n, n + 1)
+        loop.call_soon(loop.call_soon, loop.stop)
+        try:
+            loop.run_forever()
+        except MemoryError:
+            pass
+        _testcapi.remove_mem_hooks()
+        asyncio._set_running_loop(None)
+        loop._thread_id = None
+        transport.abort()
+        loop.run_until_complete(asyncio.sleep(0))
+    gc.collect()
+
+for _ in range(2):
+    receive_without_memory()
+before = sys.getallocatedblocks()
+for _ in range(3):
+    receive_without_memory()
+print(sys.getallocatedblocks() - before)
+sender.close()
+loop.close()
+"""
+
+
+@needs_testcapi
+def test_datagrams_are_freed_if_memory_runs_out_within_their_batch():
+    """asyncio receives one datagram at a time."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BATCH_OF_DATAGRAMS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) < 40

@@ -295,6 +295,7 @@ def _play(spec: dict, stage: programs.Stage, witness: Witness) -> str:
 
 def _end_run(loop: asyncio.AbstractEventLoop) -> None:
     """Do what run_forever() does at its end, which a shortage may prevent."""
+    sys.set_asyncgen_hooks(None, None)  # They would keep the loop, and with it its transports.
     asyncio._set_running_loop(None)
     loop._thread_id = None
     loop._stopping = False

@@ -97,6 +97,48 @@ class TestConnectAndAccept:
             with pytest.raises(error):
                 run(loop.sock_connect(client, address))
 
+    @pytest.mark.without_debug
+    @pytest.mark.parametrize("how", ["accepted", "refused"])
+    def test_the_iteration_of_the_outcome(self, loop, how):
+        """The same as with asyncio, however soon the kernel has connected."""
+
+        async def connect(address):
+            with socket.socket() as client:
+                client.setblocking(False)
+                running = asyncio.get_running_loop()
+                task = running.create_task(running.sock_connect(client, address))
+                iterations = 0
+                while not task.done():
+                    iterations += 1
+                    await asyncio.sleep(0)
+                return iterations, type(task.exception())
+
+        def outcome(loop):
+            if how == "refused":
+                with support.refused_address() as address:
+                    return loop.run_until_complete(connect(address))
+            with support.listening_socket() as listener:
+                return loop.run_until_complete(connect(listener.getsockname()))
+
+        for _ in range(5):  # a busy machine may connect later
+            reference = support.new_loop("asyncio")
+            there = outcome(reference)
+            support.finish(reference)
+            here = outcome(loop)
+            if here == there:
+                break
+        assert here == there
+
+    def test_begun_before_the_loop_runs(self, loop):
+        with support.listening_socket() as listener, socket.socket() as client:
+            client.setblocking(False)
+            connecting = loop.sock_connect(client, listener.getsockname())
+            future = connecting.send(None)
+            loop.run_until_complete(asyncio.wait([future], timeout=support.PATIENCE))
+            with pytest.raises(StopIteration):
+                connecting.send(None)
+            assert client.getpeername() == listener.getsockname()
+
     @pytest.mark.parametrize("how", ["accepted", "refused"])
     def test_an_answer_that_comes_late(self, loop, run, how):
         """After a second the kernel retries a request that a full backlog has left unanswered."""

@@ -5,6 +5,7 @@ Any file that can be polled can be a pipe; regular files are refused.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -13,6 +14,11 @@ import tty
 import pytest
 import support
 from peers import Recorder, assert_idle, on_loop, skip_if_pipes_keep_reading
+
+try:
+    import _testcapi
+except ImportError:
+    _testcapi = None
 
 #: More bytes than a pipe holds.
 MESSAGE = support.pattern(1_000_000)
@@ -103,6 +109,40 @@ async def test_read_much(loop, pipe):
         assert await protocol.lost is None
     assert protocol.received == MESSAGE
     transport.close()
+
+
+class Keeps(asyncio.Protocol):
+    """Keep the pieces that are received in a set, which has room for some without an allocation."""
+
+    def __init__(self, loop):
+        self.pieces = set()
+        self.data_received = self.pieces.add
+        self.lost = loop.create_future()
+
+    def connection_lost(self, exc):
+        self.lost.set_result(exc)
+
+
+@pytest.mark.mgloop_only  # os.read() itself may fail after it has read
+@pytest.mark.skipif(_testcapi is None, reason="this interpreter cannot let allocations fail")
+def test_no_byte_is_lost_in_silence_when_memory_runs_out(loop, reported):
+    """Whichever allocation fails, all bytes arrive, or connection_lost() gets the error."""
+    for number in range(25):
+        read_fd, write_fd = os.pipe()
+        _, protocol = loop.run_until_complete(
+            loop.connect_read_pipe(lambda: Keeps(loop), os.fdopen(read_fd, "rb", 0))
+        )
+        os.write(write_fd, b"all")
+        loop.call_soon(_testcapi.set_nomemory, number, number + 1)
+        loop.call_later(0.01, _testcapi.remove_mem_hooks)  # run_forever() needs memory to end
+        stop = loop.call_later(0.02, loop.stop)
+        with contextlib.suppress(MemoryError):
+            loop.run_forever()
+        stop.cancel()
+        os.close(write_fd)
+        lost = loop.run_until_complete(asyncio.wait_for(protocol.lost, 10))
+        reported.pop_all()
+        assert protocol.pieces == {b"all"} or isinstance(lost, MemoryError), number
 
 
 @on_loop

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""LoopCore: the iteration of mgloop.Loop, and the only module that sees the Mongoose port.
+"""Run the iterations of mgloop.Loop; this is the only module that calls the Mongoose port.
 
-It owns the ready queue, the timers, the wake-up and the interest in descriptors: what runs per
-callback or per packet. mgloop.loop adds the rest by inheriting asyncio.BaseEventLoop, whose
-private attributes of the same names (_debug, _stopping, _thread_id ...) live here in C fields.
+LoopCore owns the ready queue, the timer heap, the wake-up and the registrations of descriptors. It
+is native because this code runs once per callback or per packet. mgloop.loop adds everything else
+by inheriting from asyncio.BaseEventLoop. That class's private attributes (_debug, _stopping,
+_thread_id ...) are C fields of LoopCore under the same names.
 
-One iteration:
+One iteration has these phases:
 
-    deadline     now if something is ready, else the next timer's, else never
-    poll         mg_mgr_poll(): waits, and puts the ready watchers into the ready queue
-    timers       those due join the queue
-    batch        everything that is in the queue now, in order: callbacks, descriptors, timers
-    flush        writes deferred by the transports leave; new connection attempts join the queue
+    deadline     compute how long to wait: not at all if something is ready or the loop is
+                 stopping, else until the next timer, else without limit
+    poll         call mg_mgr_poll(), which waits and appends the ready watchers to the ready queue
+    timers       append the timers that are due
+    batch        run everything that is in the queue now, in order: callbacks, watchers, timers
+    flush        send the writes that the transports deferred, and append new connection attempts
 
-So the order of callbacks is asyncio's, and readiness is looked at as often. User code runs outside
-mg_mgr_poll() only, and nothing is freed inside it.
+Callbacks therefore run in asyncio's order, and the loop polls as often as asyncio's. User code runs
+only outside mg_mgr_poll(), and nothing is freed inside it.
 
-Nothing escapes a watcher: an exception out of one is caught where the loop calls it (run_batch(),
-flush()) and handed to the watcher's failed(), which reports it and sees to it that the descriptor
-does not stay behind. SystemExit and KeyboardInterrupt leave run_forever(); what the kernel had told
-the watcher of is looked at again when the loop runs on. Handles have their own net (Handle.run()).
+The loop catches every exception that a watcher raises, in run_batch() and flush(), and passes it to
+the watcher's failed(). That method reports the exception and ensures that the descriptor does not
+stay registered. SystemExit and KeyboardInterrupt leave run_forever(); the watcher then keeps the
+events that it was called for and handles them when the loop runs again. Handle.run() catches the
+exceptions of callbacks.
 
-Threads: one loop, one thread. Other threads post into the inbox (port/inbox.h), whose letters join
-the queue at the beginning of an iteration and after the poll, before what the poll has brought.
-docs/architecture.md says whose each piece of state is.
+One thread runs a loop. Other threads submit handles to a cross-thread queue, the `inbox`
+(port/inbox.h). The loop moves these handles to the ready queue at the beginning of an iteration and
+again after the poll, before the events of that poll. The queues, the timers and the registrations
+live as long as the loop is open, the inbox as long as the loop object. docs/architecture.md lists
+the owner of each piece of state.
 """
 
 cimport cython
@@ -138,17 +143,23 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_WAIT_SECONDS = 24 * 3600    # as asyncio: longer waits are split
-    PUSHES_PER_EVENT = 4            # into the ready queue: reader, writer, watcher, who is under it
-    DEFER_READY = 4                 # ready at once: from here on deferring writes pays
-    DEFER_BYTES = 64 * 1024         # deferred by the whole loop; more no longer fits the cache
-    GATHER_BYTES = 256 * 1024       # the same of long writes
-    # The loop is not woken for timers more often than this: one by one they cost a sleep each.
-    WAKE_MIN_NS = 50 * 1000         # as much as the kernel gives a time-out
-    WAKE_PER_TIMER_NS = 10 * 1000   # that were due together: the closer they are, the longer
+    # Entries that one event can add to the ready queue: the reader, the writer, the watcher, and
+    # the watcher that the watcher displaced.
+    PUSHES_PER_EVENT = 4
+    DEFER_READY = 4                 # entries in one batch from which deferring writes pays
+    # Limit of the bytes in short writes that the whole loop defers, because more no longer fits
+    # into the cache.
+    DEFER_BYTES = 64 * 1024
+    GATHER_BYTES = 256 * 1024       # the same limit for long writes
+    # The minimum interval between two wake-ups for timers grows with the number of timers that were
+    # due together, because the loop pays for one sleep per wake-up.
+    WAKE_MIN_NS = 50 * 1000         # the timer slack that Linux adds to a timeout by default
+    WAKE_PER_TIMER_NS = 10 * 1000
     WAKE_MAX_NS = 250 * 1000
-    MAX_NAMES = 1000                # of callbacks whose time is told apart
+    # Limit of the callback names whose running time is measured separately.
+    MAX_NAMES = 1000
 
-# What has a name that can be asked for without running anybody's code.
+# Types whose names can be read without running user code.
 cdef object NAMED = frozenset(
     (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType))
 
@@ -159,7 +170,7 @@ cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
-# Looked up at each use, as asyncio does: programs and tests put classes of their own there.
+# Look the class up at each use, as asyncio does, because programs and tests replace it.
 cdef dict futures_module = futures.__dict__
 cdef object NativeFuture = _stdlib.NativeFuture
 cdef object asyncgen_begins = _stdlib.asyncgen_begins
@@ -168,13 +179,13 @@ cdef str PARENTS = (
     "this event loop was running when the process forked and belongs to the parent; "
     "make a new one in the child, for example by asyncio.run()")
 
-# Tools that trace or measure callbacks put a function of theirs in the place of Handle._run(),
-# perhaps before this is imported: asyncio's own is known once it is seen. Asked in each batch, so
-# the class itself is looked at first: CPython gives it another version when one of its attributes
-# is set, and 0 until the next is looked up.
+# Tools that trace or measure callbacks replace asyncio's Handle._run(), possibly before this module
+# is imported. The loop checks for that in each batch. The check is cheap because it compares the
+# class's version tag first: CPython changes the tag of a class when one of its attributes is set.
+# The tag is then 0 until the next attribute lookup assigns a new one.
 cdef object AsyncioHandle = asyncio_events.Handle
 cdef object asyncio_run = None
-cdef int64_t asyncio_version = 0    # of the class while it has its own _run()
+cdef int64_t asyncio_version = 0    # version tag of the class with its original _run()
 
 cdef extern from *:
     """
@@ -186,9 +197,10 @@ cdef extern from *:
 
 
 cdef object patched_run():
-    """What somebody has put in the place of asyncio's Handle._run(), or None."""
+    """Return the function that replaces asyncio's Handle._run(), or None if it is the original."""
     global asyncio_run
-    # Asked before the class is: another thread may change that meanwhile.
+    # Read the version before the attribute, because another thread may change the class between
+    # the two reads.
     cdef int64_t version = mgl_version_of(<PyTypeObject *>AsyncioHandle)
     if version == mgl_counted(&asyncio_version) and version != 0:
         return None
@@ -204,18 +216,18 @@ cdef object patched_run():
 # ------------------------------------------------------------------ watchers ----
 
 cdef class Watcher:
-    """What runs when a descriptor is ready: a transport, a listener, a user's descriptor."""
+    """Handle the events of one descriptor; the base class of transports, listeners and FdWatch."""
 
     def __cinit__(self):
         self.fd = -1
-        # One that is never given a loop has a closed one, so that no method of it finds None.
+        # A watcher without a loop refers to a closed loop, so that no method has to check for None.
         self.loop = CLOSED
 
     cdef int on_ready(self, uint32_t events) except -1:
         return 0
 
     def _on_ready(self):
-        """on_ready(), as the callback of a handle: see LoopCore.run_batch_slowly()."""
+        """Call on_ready() as the callback of a handle; see LoopCore.run_batch_slowly()."""
         cdef uint32_t events = self.ready
         self.queued = False
         self.ready = 0
@@ -250,7 +262,7 @@ cdef class Watcher:
         return True
 
 
-# The loop of watchers that were not given one.
+# The closed loop that watchers refer to until they get a loop.
 cdef LoopCore CLOSED = None
 
 
@@ -263,8 +275,9 @@ cdef int raise_errno(int error) except -1:
 
 
 cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
-    """Called inside mg_mgr_poll() for each ready registration: notes it, and runs nothing."""
-    # None of this fails: there is room in the queue for all that a poll may bring.
+    """Queue the owner of a ready registration. mg_mgr_poll() calls this; no user code runs here."""
+    # Nothing here can fail, because iterate() has reserved space in the queue for all events that
+    # one poll can return.
     if (<Watcher>owner).under is not None:
         (<LoopCore>loop).mark_ready((<Watcher>owner).under, events)
     if (<Watcher>owner).on_event(events):
@@ -277,13 +290,15 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
 
 # -------------------------------------------------------- garbage collection ----
 #
-# Handles are not tracked by the collector, and what the queue, the heap and the poll loop hold is
-# out of Cython's sight. A loop that is forgotten instead of closed must be collected all the same
-# (and then warns), so those who own such references show them. What a handle refers to that waits
-# in the queue or in the heap counts as the loop's, although somebody else may hold the handle
-# (whoever awaits asyncio.sleep() does): should the loop be garbage it can never run, and closing
-# the loop lets go of its references. Those of a reader or writer are shown while nobody but its
-# FdWatch holds it.
+# The collector does not track handles, and Cython does not generate code to traverse the C queue,
+# the timer heap and the poll table. A loop that the program drops without closing it must be
+# collected anyway (and then warns). The classes that own such references therefore visit them in
+# tp_traverse.
+#
+# The references of a handle in the queue or in the heap count as references of the loop, although
+# other code may also hold the handle (the awaiter of asyncio.sleep() does). That is safe: if the
+# loop is garbage the handle can never run, and closing the loop drops the handle's references. The
+# references of a reader or writer are visited only while its FdWatch is the only holder.
 
 cdef inline bint is_posted(PyObject *o) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(o)
@@ -319,10 +334,10 @@ cdef int show_references(Handle h, visitproc visit, void *arg) noexcept:
 # ------------------------------------------------------------------ the loop ----
 
 cdef class LoopCore:
-    """Scheduling, polling and interest in descriptors; base class of mgloop.Loop."""
+    """Schedule callbacks, poll, and register descriptors; the base class of mgloop.Loop."""
 
     def __cinit__(self, *args, bint enable_wakeup=True, timing=None, **kwargs):
-        self._closed = True     # should this raise, there is nothing to close
+        self._closed = True     # if __cinit__() raises, there is nothing to close
         self.wakeup_enabled = enable_wakeup
         self.inbox = mgl_inbox_new()
         self.scratch = <char *>PyMem_RawMalloc(SCRATCH)
@@ -348,8 +363,8 @@ cdef class LoopCore:
         PyMem_RawFree(self.scratch)
 
     def __setattr__(self, name, value):
-        # Programs and tests that put a clock of their own in the place of time() expect the timers
-        # to follow it; noticed here, it costs nothing where nobody does.
+        # Programs and tests that replace time() with a clock of their own expect the timers to
+        # follow it. Detecting the assignment here costs nothing in all other programs.
         PyObject_GenericSetAttr(self, name, <PyObject *>value)
         if name == "time":
             self.time_given = True
@@ -362,24 +377,26 @@ cdef class LoopCore:
             self.look_at_clock()
 
     cdef int look_at_clock(self) except -1:
-        # Asked before the class is: another thread may change that meanwhile.
+        """Check whether time() of this loop or of its class has been replaced."""
+        # Read the version before the attribute, because another thread may change the class between
+        # the two reads.
         cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
         self.time_patched = self.time_given or type(self).time is not LoopCore.time
         self.time_version = version
         return 0
 
     cdef bint has_other_clock(self) except -1:
-        """Whether time() is somebody else's: the object's, or that of a class changed since."""
+        """Return whether time() has been replaced on this object or on its class."""
         cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
         if version == 0 or version != self.time_version:
             self.look_at_clock()
         return self.time_patched
 
     cdef void dispose(self) noexcept:
-        """Break every cycle that runs through the loop; user code may run in destructors."""
+        """Break every reference cycle that contains the loop. User destructors may run."""
         cdef mgl_poll *poll
         cdef PyObject *item
-        # The user may hold some of the handles still; their callbacks are let go of all the same.
+        # Drop the callbacks even of handles that the user still holds.
         while mgl_ring_len(&self.ready) > 0:
             item = mgl_ring_pop(&self.ready)
             if is_handle(item):
@@ -410,9 +427,11 @@ cdef class LoopCore:
     def _run_once(self):
         """Run iterations until stop() is called.
 
-        BaseEventLoop.run_forever() calls this in a loop of its own that ends with `_stopping`:
-        iterating here saves a Python frame per iteration, and leaves each version's set-up and
-        clean-up to the standard library.
+        BaseEventLoop.run_forever() calls this method in a loop that ends when `_stopping` is set.
+        Iterating here saves a Python frame per iteration, and the standard library of each Python
+        version still does its own set-up and clean-up.
+
+        Raise RuntimeError if the loop is closed.
         """
         if self.poll is NULL:
             raise RuntimeError("Event loop is closed")
@@ -421,7 +440,7 @@ cdef class LoopCore:
             mgl_stopwatch_start(&self.timing.run, mgl_clock_ns())
         try:
             if self._thread_id is None:
-                self.iterate()      # called by itself, not by run_forever()
+                self.iterate()      # the caller is not run_forever()
             else:
                 self.run_until_stopped()
         finally:
@@ -438,11 +457,14 @@ cdef class LoopCore:
         return 0
 
     cdef bint forked(self) noexcept:
-        """In a child of the process that made the loop, which has not adopted it."""
+        """Return whether this is a child process that inherited the loop and has not adopted it."""
         return self.poll is not NULL and mgl_poll_forked(self.poll)
 
     cdef int adopt(self) except -1:
-        """Make the loop this process's own, if it is its parent's."""
+        """Take over a loop that was inherited through fork(); otherwise do nothing.
+
+        Raise RuntimeError if the loop was running when the process forked.
+        """
         cdef int rc
         if not self.forked():
             return 0
@@ -455,9 +477,12 @@ cdef class LoopCore:
         return 0
 
     def _enter(self):
-        """Before it runs: it belongs to this thread, and this process, until _leave()."""
-        # Before it is this thread's, another one may be closing it: nothing but the inbox is
-        # looked at.
+        """Reserve the loop for this thread and process until _leave(), before it runs.
+
+        Raise RuntimeError if the loop is closed, or if it is already running.
+        """
+        # Until this thread owns the loop another thread may be closing it, so that only the inbox
+        # may be accessed.
         cdef mgl_permit answer = mgl_inbox_enter(self.inbox)
         if answer == MGL_RUNS:
             raise RuntimeError(PARENTS if mgl_inbox_forked(self.inbox)
@@ -474,9 +499,13 @@ cdef class LoopCore:
         mgl_inbox_stirs(self.inbox)
 
     cdef int keep_keywords(self) except -1:
-        """Keep the keyword arguments that futures and tasks are made with. A dict per future costs
-        a third of making it. They refer to the loop, and so are kept only while it runs."""
-        if not WITHOUT_GIL:     # without it another thread may use them when the loop ends
+        """Cache the keyword arguments with which futures and tasks are created.
+
+        A new dict per future would cost a third of the time to create it. The dicts refer to the
+        loop, and are cached only while it runs so that they make no lasting reference cycle.
+        """
+        # Without the GIL another thread could still use the dicts when the loop stops.
+        if not WITHOUT_GIL:
             self.eager_keywords = {"loop": self, "eager_start": True}
             self.future_keywords = {"loop": self}
         return 0
@@ -487,8 +516,11 @@ cdef class LoopCore:
         mgl_inbox_leave(self.inbox)
 
     def _begin_close(self):
-        """Close the inbox, if it is this call that closes the loop, and not one that another thread
-        is in: the handles in the queue that were posted, or None. MemoryError: it is open."""
+        """Close the cross-thread queue and return the posted handles from the ready queue.
+
+        Return None if another call closes the loop or has closed it. Raise RuntimeError if the loop
+        is running, and MemoryError if the list cannot be allocated; the loop then stays open.
+        """
         cdef mgl_permit answer = mgl_inbox_begin_close(self.inbox)
         cdef list handles = []
         cdef PyObject *item
@@ -498,7 +530,8 @@ cdef class LoopCore:
         if answer == MGL_CLOSES:
             return None
         try:
-            # The list may start the collector, and so add to the queue.
+            # Appending to the list may start the garbage collector, whose finalizers may add to the
+            # queue. The condition therefore reads its length each time.
             while i < mgl_ring_len(&self.ready):
                 item = mgl_ring_at(&self.ready, i)
                 if is_posted(item) and (<PostedHandle>item).posted:
@@ -511,8 +544,10 @@ cdef class LoopCore:
         return handles
 
     def _run_posted(self, list handles):
-        """Run what was accepted from other threads and has had no turn: *handles*, and what is in
-        the inbox."""
+        """Run the callbacks from other threads that have not run yet, when the loop closes.
+
+        These are *handles* (from the ready queue) and those that are still in the inbox.
+        """
         cdef object interruption = None
         cdef object handle
         cdef PyObject *item
@@ -559,7 +594,7 @@ cdef class LoopCore:
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             deadline = self.first_deadline()
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
-                deadline = 0    # by a time() of the user's
+                deadline = 0    # a replaced time() has scheduled a callback or stopped the loop
             elif deadline < self.next_wake:
                 deadline = self.next_wake
         mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
@@ -572,7 +607,8 @@ cdef class LoopCore:
             raise_errno(-n)
         if mgl_posted_any(&self.inbox.posted):
             self.collect_posted_before(mgl_ring_len(&self.ready) - before)
-        # Not only after EINTR: a loop may turn for long without running a line of Python.
+        # Check for signals also without EINTR, because a loop may iterate for a long time without
+        # running any Python code.
         PyErr_CheckSignals()
         self.collect_timers()
         count = mgl_ring_len(&self.ready)
@@ -597,12 +633,14 @@ cdef class LoopCore:
         cdef uint32_t events = 0
         cdef int64_t ran = 0
         cdef object patched = patched_run()
-        # The last of those who share it needs no copy then; and it keeps values alive.
+        # Drop the loop's reference so that the last handle with this snapshot can enter it without
+        # a copy, and so that the snapshot does not keep the values of context variables alive.
         self.drop_snapshot()
         if self._debug or patched is not None or self.timing is not NULL:
             return self.run_batch_slowly(n, patched)
-        # The net is round the whole batch: to put one up takes time. The queue is looked at, too,
-        # since a callback may itself have run what was counted, by calling _run_once().
+        # One try statement encloses as much of the batch as possible, because entering one takes
+        # time. The conditions also check the queue, because a callback may have run part of this
+        # batch itself by calling _run_once().
         while n > 0 and mgl_ring_len(&self.ready) > 0:
             try:
                 while n > 0 and mgl_ring_len(&self.ready) > 0:
@@ -627,9 +665,11 @@ cdef class LoopCore:
         return 0
 
     cdef int run_batch_slowly(self, size_t n, object patched) except -1:
-        """As run_batch(), in debug mode or with timing, which measure each callback, or while
-        somebody has put a function of theirs in the place of asyncio's Handle._run(): then that
-        runs each callback."""
+        """Run a batch as run_batch() does, and measure each callback or run it by *patched*.
+
+        The loop needs this in debug mode, with timing, or while a tool has replaced asyncio's
+        Handle._run(); the replacement, *patched*, then runs each callback.
+        """
         cdef object item, whose = None
         cdef PyObject *popped
         cdef uint32_t events
@@ -693,12 +733,15 @@ cdef class LoopCore:
         mgl_count(&spending.ns, ns)
 
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept:
-        """What has just been taken out of the queue; a timer since it was due."""
+        """Return the time in nanoseconds since when the item just taken has been ready.
+
+        For a timer this is its deadline, else the time when it was put into the queue.
+        """
         cdef int64_t since = mgl_timing_take(self.timing, now)
         cdef double due
         if Py_TYPE(item) == TimerHandleType and not self.has_other_clock():
             due = (<TimerHandle>item).deadline * 1e9
-            # A time before the loop existed, such as -inf, says nothing about the lag.
+            # A deadline before the loop existed, such as -inf, says nothing about the lag.
             if self.made_at <= due <= now:
                 return <int64_t>due
         return since
@@ -716,7 +759,10 @@ cdef class LoopCore:
         return n
 
     cdef int caught(self, object item, uint32_t events, object exc) except -1:
-        """The net: see the module's opening. A handle lets through only what has to leave."""
+        """Handle an exception of a batch entry or of on_flush(); see the module's docstring.
+
+        Handle.run() lets only those exceptions through that must leave run_forever().
+        """
         if is_handle(<PyObject *>item):
             raise exc
         if isinstance(exc, (SystemExit, KeyboardInterrupt)):
@@ -730,25 +776,31 @@ cdef class LoopCore:
         return mgl_clock_ns() / 1e9
 
     cdef int64_t first_deadline(self) except -1:
-        """When the first timer is due, in nanoseconds of the port's clock."""
+        """Return the deadline of the first timer in nanoseconds of the port's clock.
+
+        Return MGL_NEVER without timers.
+        """
         cdef double when, now = 0
         if self.timers.len == 0:
             return MGL_NEVER
         if self.has_other_clock():
             now = self.time()
             if self.timers.len == 0:
-                return MGL_NEVER    # it has cancelled the last one
+                return MGL_NEVER    # time() has cancelled the last timer
         when = self.timers.items[0].when
         if self.time_patched:
-            # In theirs, which may pass at another pace: until then as long as it says now.
+            # The deadline is in the time of the replaced clock, which may run at another rate.
+            # Assume that the time until the deadline is as long as that clock says now.
             when = mgl_clock_ns() / 1e9 + min(when - now, <double>MAX_WAIT_SECONDS)
         if when * 1e9 < <double>MGL_NEVER:
             return <int64_t>ceil(max(when * 1e9, 0.0))
         return MGL_NEVER
 
     cdef int collect_timers(self) except -1:
-        """Move the timers that are due into the ready queue. The clock need not be asked after a
-        wait that the alarm has not ended."""
+        """Move the timers that are due to the ready queue.
+
+        The clock is not read if the poll shows that the first deadline cannot have passed.
+        """
         cdef double now
         cdef int64_t due
         if self.timers.len == 0:
@@ -765,28 +817,28 @@ cdef class LoopCore:
         return 0
 
     def time(self):
-        """The loop's clock in seconds: time.monotonic()."""
+        """Return the time of the loop's clock in seconds, which is that of time.monotonic()."""
         return mgl_clock_ns() / 1e9
 
     def get_debug(self):
-        """True in debug mode."""
+        """Return whether the loop is in debug mode."""
         return self._debug
 
-    # Native because a task that starts eagerly asks it.
+    # Native because each task that starts eagerly calls it.
     def is_running(self):
-        """True while the loop runs."""
+        """Return whether the loop is running."""
         return self._thread_id is not None
 
     def is_closed(self):
-        """True once close() was called."""
+        """Return whether the loop was closed."""
         return self._closed
 
-    # anyio asks it per task group.
+    # Native because anyio calls it for each task group.
     def get_task_factory(self):
-        """The task factory, or None for the default."""
+        """Return the task factory, or None for the default."""
         return self._task_factory
 
-    # Runs for each asynchronous generator, of which one request of httpx has nine.
+    # Native because Python calls it for each asynchronous generator. One httpx request has nine.
     def _asyncgen_firstiter_hook(self, agen):
         if self._asyncgens_shutdown_called:
             asyncgen_begins(self, agen)     # warns
@@ -797,11 +849,11 @@ cdef class LoopCore:
 
     @property
     def _native_thread(self):
-        """The thread that runs the loop, as the kernel calls it; 0: none does."""
+        """Return the kernel's thread id (gettid()) of the thread that runs the loop, or 0."""
         return mgl_counted(&self.native_thread)
 
     def _counted(self):
-        """What stats() is made of; from any thread."""
+        """Return the counters from which stats() makes its result; callable from any thread."""
         cdef mgl_counters *c = &self.count
         cdef list connections = []
         cdef int i
@@ -845,7 +897,10 @@ cdef class LoopCore:
         }
 
     def _timed(self):
-        """(seconds running, seconds waiting, lag, duration), or None."""
+        """Return (seconds running, seconds waiting, lag, duration), or None without timing.
+
+        *lag* and *duration* are histograms: see histogram().
+        """
         cdef mgl_timing *timing = self.timing
         cdef int64_t running, waiting
         if timing is NULL:
@@ -856,7 +911,7 @@ cdef class LoopCore:
             histogram(&timing.lag), histogram(&timing.duration))
 
     def _spent(self):
-        """{name of a callback, or type of a protocol: (how often, seconds)}, from any thread."""
+        """Return {callback name or protocol type: (times run, seconds)}, from any thread."""
         cdef Spending spending
         cdef dict spent = {}
         if self.spent is not None:
@@ -871,20 +926,23 @@ cdef class LoopCore:
         mgl_count(&self.count.children, 1)
 
     def _count_sent(self, int64_t n):
-        """Bytes that left by other ways than a transport's own."""
+        """Count *n* bytes that were sent without a transport's own write, as by sendfile()."""
         mgl_count(&self.count.bytes_sent, n)
 
     # -------------------------------------------------------------- deferred writes ----
 
     cdef bint may_defer(self, Py_ssize_t nbytes) noexcept:
-        """Whether a short write may wait for flush(); it is counted then."""
+        """Return whether a short write of *nbytes* may wait for flush(), and count it if so."""
         if not (self.iterating and self.busy and self.deferred + nbytes <= DEFER_BYTES):
             return False
         self.deferred += nbytes
         return True
 
     cdef bint may_gather(self, Py_ssize_t nbytes) noexcept:
-        """The same for a long one, after another in this iteration."""
+        """Return whether a long write may wait for flush(), and count it if so.
+
+        A transport asks this when it has already written in this iteration.
+        """
         if not (self.iterating and self.gathered + nbytes <= GATHER_BYTES):
             return False
         self.gathered += nbytes
@@ -897,9 +955,9 @@ cdef class LoopCore:
         return 0
 
     cdef int flush(self) except -1:
-        """Send what was deferred, until nothing is: resume_writing() may write again.
+        """Send all deferred writes, including those that resume_writing() adds.
 
-        A transport sends nothing in the child of a fork: its data is the parent's to send.
+        In the child of a fork the transports send nothing, because the parent sends their data.
         """
         cdef PyObject *item = NULL
         self.busy = False
@@ -920,7 +978,10 @@ cdef class LoopCore:
     # -------------------------------------------------------------- interest ----
 
     cdef int displace(self, Watcher watcher, int fd) except -1:
-        """Before `watcher` gets the descriptor: whoever has it gives way."""
+        """Have the current owner of descriptor *fd*, if any, give way to *watcher*.
+
+        Raise RuntimeError if the owner refuses.
+        """
         cdef PyObject *owner
         self.check_open()
         self.adopt()
@@ -959,13 +1020,15 @@ cdef class LoopCore:
             if under is not None:
                 mgl_poll_add(self.poll, watcher.fd, under.events, <PyObject *>under)
         elif owner is not None and owner.under is watcher:
-            # Its descriptor is about to be closed: whether that can still be told is no matter.
+            # Ignore an error of epoll_ctl(), because the descriptor is about to be closed.
             owner.under = None
             mgl_poll_modify(self.poll, watcher.fd, owner.events)
 
     cdef int rearm(self, Watcher watcher, uint32_t events) except -1:
-        """Change what a watched descriptor is watched for. Whoever watches it goes on owning it if
-        that fails."""
+        """Change the interest of a registered watcher to *events*.
+
+        Raise OSError if that fails; the descriptor then keeps its owner.
+        """
         cdef Watcher owner
         cdef int rc
         self.check_open()
@@ -981,7 +1044,7 @@ cdef class LoopCore:
         return 0
 
     cdef Watcher owner_of(self, int fd):
-        """Who watches the descriptor, or None."""
+        """Return the watcher that owns the descriptor, or None."""
         cdef PyObject *owner = NULL
         if self.poll is not NULL:
             owner = mgl_poll_owner(self.poll, fd)
@@ -1002,7 +1065,7 @@ cdef class LoopCore:
     # -------------------------------------------------------------- scheduling ----
 
     cdef Handle make_handle(self, object callback, tuple args, object context):
-        """A handle outside the hot paths."""
+        """Make a handle for a callback that is not scheduled on a hot path."""
         cdef PyObject *context_ptr = NULL
         cdef Handle h
         if context is not None:
@@ -1034,7 +1097,7 @@ cdef class LoopCore:
     def _add_callback(self, handle):
         if not handle._cancelled:
             if not is_handle(<PyObject *>handle):
-                # asyncio's own Handle, made by code that we inherit.
+                # It is asyncio's own Handle, which inherited code has made.
                 handle = self.make_handle(_stdlib.run_handle, (handle,), None)
             queue(self, <PyObject *>handle)
 
@@ -1043,11 +1106,14 @@ cdef class LoopCore:
         self._write_to_self()
 
     cdef void wake(self) noexcept:
-        """End the wait, if there is one; from any thread."""
+        """End the loop's wait if it is waiting; callable from any thread."""
         mgl_poll_wakeup(self.inbox)
 
     cdef int post(self, PostedHandle handle) except -1:
-        """Have the handle run, from another thread."""
+        """Submit a handle to the loop from another thread.
+
+        Raise RuntimeError if the loop is closed, and MemoryError.
+        """
         handle.posted = True
         if mgl_posted_add(&self.inbox.posted, &handle.letter, <PyObject *>handle):
             mgl_poll_wakeup(self.inbox)
@@ -1080,7 +1146,7 @@ cdef class LoopCore:
         self.wake()
 
     def create_future(self):
-        """A Future attached to this loop."""
+        """Return a new Future that is attached to this loop."""
         return self.new_future()
 
     cdef object new_future(self):
@@ -1099,12 +1165,12 @@ cdef class LoopCore:
         return self.wakeup_enabled
 
     def _dispose(self):
-        """Let go of every callback, timer and registration, and of Mongoose."""
+        """Release every callback, timer and registration, and the Mongoose manager."""
         self.dispose()
 
 
 cdef inline void note_levels(LoopCore loop) noexcept:
-    """For stats() in other threads, which may not look at the queue and the timers."""
+    """Store the queue lengths for stats() in other threads, which must not read the queues."""
     mgl_note(&loop.count.ready, mgl_ring_len(&loop.ready))
     mgl_note(&loop.count.timers_pending, loop.timers.len)
     mgl_note(&loop.count.timers_cancelled,
@@ -1113,13 +1179,18 @@ cdef inline void note_levels(LoopCore loop) noexcept:
 
 @cython.final
 cdef class Spending:
-    """How often somebody's turn has come, and how long that has taken; other threads may look."""
+    """Count the runs and the nanoseconds of one callback name or protocol type.
+
+    The loop's thread writes the fields, and other threads may read them.
+    """
     cdef int64_t times, ns
 
 
 cdef object whose_turn(object item):
-    """Whom the time is put down to that an item of the ready queue takes: a name of a callback, or
-    the type of a protocol or of who watches a descriptor."""
+    """Return the key under which the running time of an item of the ready queue is counted.
+
+    It is the name of the callback, or the type of a transport's protocol, or the watcher's type.
+    """
     if is_handle(<PyObject *>item):
         item = (<Handle>item).seen()
         if (<Handle>item).callback is NULL:
@@ -1131,8 +1202,11 @@ cdef object whose_turn(object item):
 
 
 cdef object name_of_callback(object callback):
-    """The coroutine's of a task, else the function's. An object of a user's own, which may be a
-    proxy of anything, is not asked but for its type."""
+    """Return the name of the coroutine if the callback belongs to a task, else the function's.
+
+    Of any other object only the type is read, because the object may be a proxy whose attributes
+    run user code.
+    """
     while type(callback) is functools.partial:
         callback = callback.func
     kind = type(callback)
@@ -1141,7 +1215,7 @@ cdef object name_of_callback(object callback):
             return kind.__qualname__
         owner = getattr(callback, "__self__", None)
         if issubclass(type(owner), asyncio_tasks.Task):
-            # Not get_coro(), which crashes before CPython 3.12.5 if an eager task has ended.
+            # get_coro() crashes before CPython 3.12.5 if an eager task has ended.
             coroutine = getattr(owner, "_coro", None)
             if coroutine is not None:
                 callback = coroutine
@@ -1152,7 +1226,7 @@ cdef object name_of_callback(object callback):
 
 
 cdef object histogram(const mgl_histogram *h):
-    """(counts, seconds)"""
+    """Return a histogram as (counts per bucket, total seconds)."""
     cdef int i
     return (
         tuple([mgl_counted(&h.counts[i]) for i in range(MGL_BUCKETS)]),
@@ -1169,8 +1243,10 @@ CLOSED.dispose()
 
 
 def _settle_before_fork():
-    """What the running loop has deferred leaves before the fork: else parent and child, or neither,
-    would send it."""
+    """Send the deferred writes of the running loop before fork().
+
+    Otherwise both parent and child would send them, or neither.
+    """
     loop = asyncio_events._get_running_loop()
     if isinstance(loop, LoopCore):
         (<LoopCore>loop).flush()
@@ -1178,7 +1254,7 @@ def _settle_before_fork():
 
 os.register_at_fork(before=_settle_before_fork)
 
-# Before there are threads; who looks again finds the same.
+# Initialise the cache before other threads exist. A repeated call gives the same result.
 patched_run()
 
 

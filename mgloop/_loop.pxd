@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop._loop: what the transports and the socket methods may ask of the poll loop."""
+"""Declare what transports, socket methods and other native modules may use of mgloop._loop.
+
+_loop.pyx describes the loop. All methods belong to the loop's thread unless their comment says
+otherwise.
+"""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
@@ -123,7 +127,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* type(*args, **keywords), for a class whose metaclass is `type`. */
+    /* Return type(*args, **keywords) for a class whose metaclass is `type`. */
     static inline PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
         PyObject *made = type->tp_new(type, args, keywords);
         if (made != NULL && type->tp_init(made, args, keywords) < 0) Py_CLEAR(made);
@@ -134,68 +138,71 @@ cdef extern from *:
     PyObject *PyDict_GetItemWithError(dict d, object key) except? NULL
 
 
-# What runs when a descriptor is ready. Registered, it is kept alive by the poll loop.
+# Handles the events of one descriptor. The poll table holds a reference to a registered watcher.
 cdef class Watcher:
     cdef LoopCore loop
     cdef int fd
-    cdef uint32_t ready         # events told by the kernel and not yet handled
-    cdef uint32_t events        # what it is registered for
-    cdef bint queued            # waits in the ready queue
-    cdef bint flush_queued      # waits in the list of flushes
-    cdef Watcher under          # who gave way to this one and is told of events as well, or None
+    cdef uint32_t ready         # events that the kernel reported and on_ready() has not handled
+    cdef uint32_t events        # events that the descriptor is registered for
+    cdef bint queued            # is in the ready queue
+    cdef bint flush_queued      # is in `flushes` of the loop
+    cdef Watcher under          # the displaced watcher, which also receives the events, or None
     cdef object __weakref__
 
-    # Called from the loop with `ready` taken.
+    # Handle `events` when the loop runs the watcher from the ready queue. `ready` is 0 again.
     cdef int on_ready(self, uint32_t events) except -1
-    # Called once per defer_flush(), at the end of the phase.
+    # Send deferred writes. The loop calls this once per defer_flush(), at the end of the iteration.
     cdef int on_flush(self) except -1
-    # Called at once when the kernel reports; True = dealt with, on_ready() is not wanted.
+    # Receive events inside the poll. Return True if on_ready() need not be called for them.
     cdef bint on_event(self, uint32_t events) except -1
-    # The net: an exception has come out of on_ready() or on_flush().
+    # Report an exception that on_ready() or on_flush() has raised.
     cdef int failed(self, object exc) except -1
-    # SystemExit or KeyboardInterrupt has, and leaves run_forever(): events not to be lost by it.
+    # Keep `events` for later, because SystemExit or KeyboardInterrupt from on_ready() is about to
+    # leave run_forever().
     cdef int interrupted(self, uint32_t events) except -1
-    # Somebody else wants to watch the same descriptor. Raises RuntimeError, or lets go of it.
+    # Give up the descriptor because `other` will watch it, or raise RuntimeError.
     cdef int give_way(self, Watcher other) except -1
-    # The descriptor belongs to a transport: add_reader() and the like must keep off it.
+    # Return whether add_reader() and the other methods for users' descriptors must reject the
+    # descriptor because it belongs to an open transport.
     cdef bint owns_descriptor(self) noexcept
 
 
 cdef enum:
-    SCRATCH = 64 * 1024         # as much as one read brings
+    SCRATCH = 64 * 1024         # size of the scratch buffer: the maximum of bytes per read
 
 
 cdef class LoopCore:
     cdef mgl_poll *poll
-    cdef mgl_inbox *inbox       # what other threads have given us to run
-    cdef mgl_counters count     # what the loop has done: see stats()
-    cdef mgl_timing *timing     # where its time goes, or NULL: it was not asked to measure that
-    cdef dict spent             # with timing, the Spending of each: see whose_turn()
-    cdef int64_t made_at        # in nanoseconds of its clock
-    cdef int64_t native_thread  # that runs it, as the kernel calls it; 0 = none
-    # Used between a system call and the copy after it. There as long as the loop object.
+    cdef mgl_inbox *inbox       # the cross-thread queue and the means to wake the loop
+    cdef mgl_counters count     # the counters that stats() reports
+    cdef mgl_timing *timing     # measured times, or NULL without timing
+    cdef dict spent             # with timing, {key: Spending}; whose_turn() makes the keys
+    cdef int64_t made_at        # time of creation, in nanoseconds of the loop's clock
+    cdef int64_t native_thread  # gettid() of the thread that runs the loop, or 0
+    # Receives the data of one system call until it is copied. Freed with the loop object.
     cdef char *scratch
-    cdef Py_ssize_t sock_hint   # what the last sock_recv()s brought, see _sock
-    cdef object datagram_room   # shared by the loop's datagram transports, see transports/_datagram
-    cdef object tls_buffers     # shared by its TLS connections, see tls/_buffers
-    cdef mgl_ring ready
-    cdef mgl_heap timers
-    cdef int64_t next_wake      # for the next timers, at the earliest; in nanoseconds of its clock
-    cdef PyObject *snapshot     # the context that the handles made last share, or NULL
-    cdef dict future_keywords   # {"loop": this loop} while it runs, else None; never changed
-    cdef dict eager_keywords    # the same and "eager_start": True
-    cdef mgl_ring flushes
-    cdef Py_ssize_t deferred    # bytes of short writes that wait for the end of the phase
-    cdef Py_ssize_t gathered    # ... of long ones
-    cdef bint wakeup_enabled
-    cdef bint iterating         # inside _run_once()
-    cdef bint busy              # enough is ready in this iteration for small writes to be deferred
+    cdef Py_ssize_t sock_hint   # size of the data that recent sock_recv() calls returned; see _sock
+    cdef object datagram_room   # buffers that all datagram transports share; see _datagram.pyx
+    cdef object tls_buffers     # buffers that all TLS connections share; see tls/_buffers.pyx
+    cdef mgl_ring ready         # the ready queue
+    cdef mgl_heap timers        # the timer heap
+    # The earliest time at which the loop wakes up for timers, in nanoseconds of its clock.
+    cdef int64_t next_wake
+    cdef PyObject *snapshot     # the copied context that recently made handles share, or NULL
+    cdef dict future_keywords   # {"loop": this loop} while the loop runs, else None; immutable
+    cdef dict eager_keywords    # future_keywords and "eager_start": True
+    cdef mgl_ring flushes       # watchers with deferred writes
+    cdef Py_ssize_t deferred    # bytes in short writes that wait for the end of the iteration
+    cdef Py_ssize_t gathered    # bytes in long writes that wait for the end of the iteration
+    cdef bint wakeup_enabled    # other threads can wake the loop
+    cdef bint iterating         # _run_once() is running
+    cdef bint busy              # this iteration's batch is large enough to defer small writes
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
-    cdef bint time_given        # somebody has given this loop a time() of its own
-    cdef bint time_patched      # ... or its class
-    cdef int64_t time_version   # of the class when that was looked at
+    cdef bint time_given        # time() was replaced on this object
+    cdef bint time_patched      # time() was replaced on this object or on its class
+    cdef int64_t time_version   # version tag of the class when `time_patched` was computed
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle
@@ -205,8 +212,9 @@ cdef class LoopCore:
     cdef int keep_keywords(self) except -1
     cdef int adopt(self) except -1
 
-    # Interest. claim() says whose the descriptor is, watch() has the kernel watch it as well; both
-    # keep the watcher alive until unwatch(). Who has it gives way, or they raise RuntimeError.
+    # Registrations. claim() makes a watcher the owner of a descriptor, and watch() also registers
+    # the descriptor with epoll. Both hold a reference to the watcher until unwatch(), and both
+    # displace the previous owner. They raise RuntimeError if the owner refuses, and OSError.
     cdef int claim(self, Watcher watcher, int fd) except -1
     cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1
     cdef void unwatch(self, Watcher watcher) noexcept
@@ -214,9 +222,9 @@ cdef class LoopCore:
     cdef Watcher owner_of(self, int fd)
     cdef int displace(self, Watcher watcher, int fd) except -1
     cdef int watch_limit(self) noexcept
-    # Put the watcher into the ready queue, as if the kernel had reported `events`.
+    # Append the watcher to the ready queue as if the kernel had reported `events`.
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1
-    # Have on_flush() called at the end of the phase.
+    # Schedule a call of on_flush() at the end of the iteration.
     cdef int defer_flush(self, Watcher watcher) except -1
     cdef bint may_defer(self, Py_ssize_t nbytes) noexcept
     cdef bint may_gather(self, Py_ssize_t nbytes) noexcept
@@ -230,13 +238,13 @@ cdef class LoopCore:
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
     cdef void wake(self) noexcept
-    # Have the handle run, from another thread. RuntimeError if the loop is closed.
+    # Submit a handle from another thread. Raise RuntimeError if the loop is closed.
     cdef int post(self, PostedHandle handle) except -1
-    # Put what was posted into the queue.
+    # Move the handles from other threads to the end of the ready queue.
     cdef int collect_posted(self) except -1
-    # The same, before the events that a poll has just put at the end of the queue.
+    # Move them in front of the last `events` entries, which a poll has just appended.
     cdef int collect_posted_before(self, size_t events) except -1
-    # Debug mode: RuntimeError if the loop is running in another thread.
+    # In debug mode, raise RuntimeError if the loop is running in another thread.
     cdef int check_thread(self) except -1
 
     cdef int run_until_stopped(self) except -1
@@ -253,12 +261,12 @@ cdef class LoopCore:
     cdef void dispose(self) noexcept
 
 
-# At the beginning of what belongs to the loop's thread: see check_thread().
+# Check the thread at the beginning of a method that only the loop's thread may call.
 cdef inline int own_thread(LoopCore loop) except -1:
     return loop.check_thread() if loop is not None and loop._debug else 0
 
 
-# What a module has under that name; borrowed.
+# Return a module's attribute as a borrowed reference. Raise AttributeError.
 cdef inline PyObject *attribute_of(dict module, str name) except NULL:
     cdef PyObject *found = PyDict_GetItemWithError(module, name)
     if found is NULL:
@@ -266,15 +274,15 @@ cdef inline PyObject *attribute_of(dict module, str name) except NULL:
     return found
 
 
-# Has the handle run, after what has been posted until now.
+# Append a handle to the ready queue, after all handles that other threads have submitted so far.
 cdef inline int queue(LoopCore loop, PyObject *handle) except -1:
     if mgl_posted_any(&loop.inbox.posted):
         loop.collect_posted()
     return mgl_ring_push(&loop.ready, handle)
 
 
-# The OSError, of the fitting subclass, for an errno.
+# Return the OSError, or its subclass, for an errno.
 cdef object os_error(int error)
 
-# For tp_traverse of those who hold handles: shows what a handle refers to.
+# Visit the references of a handle, for tp_traverse of the classes that hold handles.
 cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept

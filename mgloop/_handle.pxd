@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop._handle; _handle.pyx says what it is."""
+"""Declare the native interface of mgloop._handle; _handle.pyx describes the handles."""
 
 from cpython.object cimport PyObject
 
@@ -12,7 +12,7 @@ cdef extern from "timerheap.h":
     ctypedef struct mgl_heap:
         mgl_timer *items
         Py_ssize_t len
-        unsigned long long sequence     # timers until now
+        unsigned long long sequence     # number of timers ever added
 
     int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ssize_t *index) except -1
     PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i)
@@ -37,20 +37,23 @@ cdef enum:
 
 
 cdef class Handle:
-    cdef PyObject *callback     # NULL once run or cancelled
-    cdef PyObject *context      # a snapshot if `shared`: to be entered by way of a copy
+    cdef PyObject *callback     # NULL after the callback has run or was cancelled
+    cdef PyObject *context      # if `shared`, a snapshot that must be copied before it is entered
+    # args[0] is free: a vectorcall with PY_VECTORCALL_ARGUMENTS_OFFSET may overwrite it.
     cdef PyObject *args[1 + MAX_INLINE]
-    cdef int nargs              # -1: a tuple in args[1]
-    cdef int cancelled_flag     # other threads may raise it
-    cdef unsigned char shared   # these three truths are small, for all of it to be two cache lines
-    cdef unsigned char lasting  # runs more than once: a reader or writer
-    cdef unsigned char posted   # from another thread than its loop's
+    cdef int nargs              # number of arguments, or -1 if args[1] is a tuple of them
+    cdef int cancelled_flag     # other threads may set it
+    # These three flags are single bytes so that the object fits into two cache lines.
+    cdef unsigned char shared   # `context` is shared with other handles
+    cdef unsigned char lasting  # the callback runs more than once: a reader or a writer
+    cdef unsigned char posted   # submitted by a thread other than the loop's
     cdef object loop
     cdef object source_traceback
-    cdef object text            # repr kept by a cancel in debug mode
+    cdef object text            # repr() that drop() keeps in debug mode
     cdef object __weakref__
 
-    # 0 = it was cancelled. `keep` leaves what it refers to in place, until finish().
+    # Call the callback. Return 0 if it was cancelled, else 1. With `keep` the handle keeps its
+    # references until finish().
     cdef int run(self, bint keep) except -1
     cdef int run_by(self, object patched_run, bint keep) except -1
     cdef int own_context(self) except -1
@@ -67,31 +70,32 @@ cdef class Handle:
 
 cdef class TimerHandle(Handle):
     cdef double deadline
-    cdef object given           # the deadline as it was given, unless a float
-    cdef Py_ssize_t index       # place in the heap, -1 = not scheduled
-    cdef mgl_heap *heap         # the loop's; looked at only while index >= 0
+    cdef object given           # the caller's deadline if it is not a float, else None
+    cdef Py_ssize_t index       # index in the timer heap, or -1 if not scheduled
+    cdef mgl_heap *heap         # the loop's timer heap; valid only while index >= 0
 
 
-# One that another thread may put into the loop's inbox.
+# A handle that another thread may put into the loop's cross-thread queue.
 cdef class PostedHandle(Handle):
-    cdef mgl_letter letter
+    cdef mgl_letter letter      # the node that links the handle into that queue
 
 
-# What call_soon_threadsafe() returns from 3.14 on, and without the GIL: other threads' cancel()
-# waits for a running callback to end.
+# The handle that call_soon_threadsafe() returns on Python 3.14 and later, and without the GIL.
+# cancel() from another thread waits until a running callback ends.
 cdef class ThreadSafeHandle(PostedHandle):
-    cdef mgl_turn turn
-    cdef object ended               # threading.Event of those who wait for it, or None
+    cdef mgl_turn turn              # the run state, which port/turn.h defines
+    cdef object ended               # threading.Event for threads that wait for the end, or None
 
     cdef int end_run(self) except -1
 
 
-# `context` NULL = a copy of the current one, shared through *snapshot; NULL there = not shared.
-# All arguments are borrowed.
+# Make a handle. All references in the arguments are borrowed. If `context` is NULL the handle gets
+# a copy of the current context, which it shares through `*snapshot` unless `snapshot` is NULL.
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *context, PyObject **snapshot)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
                            Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
-# For call_soon_threadsafe(). A PostedHandle, unless it is the loop's thread (`here`) that calls.
+# Make a handle for call_soon_threadsafe(). It is a PostedHandle unless the caller runs in the
+# loop's thread (`here`).
 cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
                               Py_ssize_t nargs, PyObject *context, PyObject **snapshot, bint here)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Handle and TimerHandle: what call_soon() and call_later() return, and what the ready queue holds.
+"""Represent scheduled callbacks: the handles that call_soon(), call_later() and add_reader() make.
 
-Native because one is made and run per callback. Up to four arguments live inside the handle and
-are passed by vectorcall, so that neither a tuple nor a Python frame stands between the loop and
-the callback; the context is entered and left in C. `isinstance(handle, asyncio.Handle)` holds
-through a `__class__` property, since the layouts of C types cannot be inherited together.
+The module is native because the loop makes and runs one handle per callback. A handle stores up to
+four arguments itself and passes them by vectorcall, so that a call needs neither a tuple nor a
+Python frame between the loop and the callback. The context is entered and left in C. A C type
+cannot inherit the layouts of both Handle and asyncio.Handle; a `__class__` property makes
+`isinstance(handle, asyncio.Handle)` true nevertheless.
 
-Lifetime: a handle owns its callback, arguments and context. Running it moves the first two out, so
-that a callback which cancels its own handle cannot free what it is running on. A handle that has
-run or was cancelled refers to nothing any more, whoever holds it. (Those of add_reader() and
-add_writer() last, and keep theirs.) Handles are not tracked by the garbage collector (it costs a
-quarter of call_soon()): the loop shows the collector what those still queued refer to, and clears
-them when it is closed. Handles made in one context share their copy of it (port/snapshot.h).
+A handle owns references to its callback, arguments and context. run() takes the references to the
+callback and the arguments out of the handle, so that a callback that cancels its own handle cannot
+free objects that the call still uses. A handle that has run or was cancelled refers to none of
+them, even if the program keeps the handle. The handles of add_reader() and add_writer() run many
+times and keep their references.
 
-A handle belongs to the loop's thread, but for what call_soon_threadsafe() returns: that may be
-cancelled from any thread, and a ThreadSafeHandle without the GIL too.
+The garbage collector does not track handles, because that costs a quarter of call_soon(). Instead
+the loop visits the references of its queued handles for the collector, and clears the handles when
+it closes. Handles that are made in one context share one copy of it (port/snapshot.h).
+
+Only the loop's thread may use a handle, except for the handles that call_soon_threadsafe() returns.
+Any thread may cancel those. With free threading this requires a ThreadSafeHandle.
 """
 
 cimport cython
@@ -69,12 +73,13 @@ cdef extern from "snapshot.h":
 cdef object AsyncioHandle = events.Handle
 cdef object AsyncioTimerHandle = events.TimerHandle
 cdef object AsyncioThreadSafeHandle = _stdlib.ThreadSafeHandle
-# Without the GIL on 3.13, too: who cancels and who runs must not take out the same callback.
+# Without the GIL this is also necessary on Python 3.13, because otherwise a thread that cancels a
+# handle and the thread that runs it could both take the callback out of it.
 cdef bint CANCEL_WAITS = AsyncioThreadSafeHandle is not None or WITHOUT_GIL
 
 
 cdef int raise_pending() except -1:
-    """Hand the exception that a C call has set to Cython's own handling."""
+    """Raise the exception that a C call has set, so that Cython handles it like any other."""
     return -1
 
 
@@ -87,10 +92,14 @@ cdef inline void drop_args(Handle h, int n) noexcept:
 @cython.no_gc
 @cython.freelist(256)
 cdef class Handle:
-    """A callback that waits for its turn; as asyncio.Handle."""
+    """A scheduled callback, with the methods of asyncio.Handle."""
 
     cdef void clear(self) noexcept:
-        """Drop the callback and its arguments, last of all steps: destructors may run Python."""
+        """Drop the callback and its arguments.
+
+        The references go last, when the fields are consistent, because destructors may run Python
+        code.
+        """
         cdef PyObject *callback = self.callback
         cdef PyObject *args[MAX_INLINE]
         cdef int i, n = 1 if self.nargs < 0 else self.nargs
@@ -105,11 +114,11 @@ cdef class Handle:
         Py_DECREF(<object>callback)
 
     cdef void abandon(self) noexcept:
-        """finish(), of one that waits while its loop is closed."""
+        """Drop all references of a handle that was queued when its loop closed."""
         self.finish()
 
     cdef void finish(self) noexcept:
-        """Refer to nothing any more: run, cancelled, or its loop is closed."""
+        """Drop all references of a handle that has run or was cancelled."""
         cdef PyObject *context = self.context
         self.context = NULL
         self.clear()
@@ -117,8 +126,12 @@ cdef class Handle:
         Py_XDECREF(context)
 
     cdef int run(self, bint keep) except -1:
-        """Call the callback. Raises SystemExit and KeyboardInterrupt only; every other exception
-        goes to the loop's exception handler. `keep` (debug mode) leaves the callback in place."""
+        """Call the callback; return 1, or 0 if it was cancelled or has already run.
+
+        Raise only SystemExit and KeyboardInterrupt. Every other exception goes to the loop's
+        exception handler. With `keep` (for debug mode and timing) the callback stays in the handle,
+        until the caller calls finish().
+        """
         cdef PyObject *callback
         cdef PyObject *result = NULL
         cdef PyObject *context
@@ -131,8 +144,9 @@ cdef class Handle:
         if callback is NULL:
             return 0
         n = 1 if nargs < 0 else nargs
-        # The arguments stay in the handle during the call. A cancel() by the callback does not
-        # free them: either nargs is 0 now, or each has one more reference.
+        # The argument array stays in the handle during the call. If the callback cancels the
+        # handle, clear() does not free the arguments, because either nargs is 0 now or each
+        # argument has one more reference.
         if keep or self.lasting:
             Py_INCREF(<object>callback)
             for i in range(1, 1 + n):
@@ -140,7 +154,8 @@ cdef class Handle:
         else:
             self.callback = NULL
             self.nargs = 0
-        # A cancel() by the callback itself drops the handle's own.
+        # Keep the loop and the context alive, because the callback may cancel the handle, which
+        # drops its references to them.
         loop = self.loop
         context = self.context
         Py_INCREF(<object>context)
@@ -155,7 +170,7 @@ cdef class Handle:
                 result = NULL
         if result is NULL:
             if self.callback is NULL and not mgl_flag_raised(&self.cancelled_flag):
-                # The report names the callback, so it goes back to where it was.
+                # Put the callback back into the handle, because the report contains its repr().
                 self.callback = callback
                 self.nargs = nargs
             else:
@@ -179,8 +194,10 @@ cdef class Handle:
         return 1
 
     cdef int run_by(self, object patched_run, bint keep) except -1:
-        """run(), by way of what somebody has put in the place of asyncio's Handle._run(). What that
-        raises itself leaves the loop, as with asyncio."""
+        """Run the callback through *patched_run*, a tool's replacement of asyncio's Handle._run().
+
+        Return as run() does. As in asyncio, an exception of *patched_run* leaves run_forever().
+        """
         if self.callback is NULL:
             return 0
         try:
@@ -191,14 +208,18 @@ cdef class Handle:
         return 1
 
     cdef int own_context(self) except -1:
-        """Have a context that nobody else has, instead of a share in a snapshot. Up to 3.11 making
-        one may start the collector, and so anything: afterwards the handle may be cancelled."""
+        """Replace the shared context snapshot by a context that only this handle refers to.
+
+        Up to Python 3.11 the copy may start the garbage collector, which may run any Python code.
+        Afterwards the handle may therefore be cancelled.
+        """
         cdef PyObject *snapshot = self.context
         cdef PyObject *own
         if snapshot is NULL:
             return 0
         if Py_REFCNT(snapshot) > 1:
-            # Ours meanwhile, for it may be all handles with a share in it that are cancelled.
+            # Hold a reference during the copy, because all handles that share the snapshot may be
+            # cancelled in it.
             Py_INCREF(<object>snapshot)
             own = PyContext_Copy(snapshot)
             Py_DECREF(<object>snapshot)
@@ -213,7 +234,10 @@ cdef class Handle:
         return 0
 
     cdef int report(self, object loop) except -1:
-        """Give the exception now set to the loop's exception handler, or let it through."""
+        """Pass the current exception to the loop's exception handler.
+
+        Raise it again if it is SystemExit or KeyboardInterrupt.
+        """
         try:
             raise_pending()
         except (SystemExit, KeyboardInterrupt):
@@ -223,12 +247,14 @@ cdef class Handle:
         return 0
 
     cdef Handle seen(self):
-        """What can be looked at meanwhile: this, or one that refers to the same."""
+        """Return a handle whose fields can be read safely in this thread: self, or a copy."""
         return self
 
     cdef void show_as(self, Handle other) noexcept:
-        """Have `other`, which is new, refer to what this one does, so that its repr() is the same;
-        runs nothing."""
+        """Copy all fields to the new handle `other`, so that its repr() is the same.
+
+        No Python code runs.
+        """
         cdef int i
         other.context = self.context
         Py_XINCREF(other.context)
@@ -244,7 +270,7 @@ cdef class Handle:
         self.show_past_as(other)
 
     cdef void show_past_as(self, Handle other) noexcept:
-        """What stays when it refers to nothing any more."""
+        """Copy to `other` the fields that remain valid after the callback was dropped."""
         other.source_traceback = self.source_traceback
         other.text = self.text
         other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
@@ -253,7 +279,7 @@ cdef class Handle:
         self.run(False)
 
     def cancel(self):
-        """Cancel the callback; has no effect once it has run or been cancelled."""
+        """Cancel the callback. Do nothing if it has run or was cancelled."""
         self.drop()
 
     cdef int drop(self) except -1:
@@ -266,7 +292,7 @@ cdef class Handle:
         return 0
 
     cdef int keep_text(self) except -1:
-        """In debug mode: for messages such as "Executing <Handle...> took 2.5 seconds"."""
+        """Keep repr(self) for debug messages such as "Executing <Handle...> took 2.5 seconds"."""
         try:
             self.text = repr(self)
         except BaseException:
@@ -275,11 +301,11 @@ cdef class Handle:
         return 0
 
     def cancelled(self):
-        """True if the handle was cancelled."""
+        """Return whether the handle was cancelled."""
         return bool(mgl_flag_raised(&self.cancelled_flag))
 
     def get_context(self):
-        """The contextvars.Context that the callback runs in; None once it has run."""
+        """Return the contextvars.Context in which the callback runs, or None after it has run."""
         cdef Handle h = self.seen()
         if h.shared:
             h.own_context()
@@ -333,19 +359,19 @@ cdef class Handle:
 @cython.final
 @cython.no_gc
 cdef class TimerHandle(Handle):
-    """A callback that waits for its time; as asyncio.TimerHandle."""
+    """A callback that is scheduled for a time, with the methods of asyncio.TimerHandle."""
 
     def __cinit__(self):
         self.index = -1
 
     def cancel(self):
-        """Cancel the timer; it leaves the loop's heap, and lets go of its callback, at once."""
+        """Cancel the timer, remove it from the timer heap and drop its callback immediately."""
         if self.index >= 0:
             Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
         self.drop()
 
     def when(self):
-        """The time it is due, in seconds of loop.time()."""
+        """Return the deadline, in seconds of loop.time()."""
         return self.deadline if self.given is None else self.given
 
     def _repr_info(self):
@@ -388,22 +414,26 @@ cdef class TimerHandle(Handle):
 
 @cython.no_gc
 cdef class PostedHandle(Handle):
-    """What call_soon_threadsafe() returns up to 3.13: a Handle that fits into a loop's inbox."""
+    """A Handle that can be put into the cross-thread queue.
+
+    call_soon_threadsafe() returns it up to Python 3.13.
+    """
 
 
 @cython.final
 @cython.no_gc
 cdef class ThreadSafeHandle(PostedHandle):
-    """A Handle whose cancel() and cancelled(), called from another thread, wait for a callback
-    that is running to end; as asyncio since 3.14. Its own callback may cancel it.
+    """A Handle whose cancel() and cancelled() wait while another thread runs the callback.
 
-    asyncio takes a lock for every run. Here a word says whose turn it is (port/turn.h), and only
-    who really has to wait makes something to wait on. Who looks at it from another thread sees what
-    it refers to while it waits, and afterwards nothing.
+    asyncio has such a handle since Python 3.14. The callback itself may cancel its handle.
+
+    asyncio takes a lock for each run. Here an atomic word, `turn`, holds the run state of the
+    handle (port/turn.h), and an Event is created only by a thread that has to wait. Another thread
+    can read the callback and its arguments only until the callback runs.
     """
 
     cdef void abandon(self) noexcept:
-        # It may be cancelled just now.
+        # Another thread may be cancelling the handle now.
         if mgl_turn_cancel(&self.turn):
             self.finish()
 
@@ -443,12 +473,13 @@ cdef class ThreadSafeHandle(PostedHandle):
         return 0
 
     def cancel(self):
-        """Cancel the callback, or wait for its end if another thread is running it."""
+        """Cancel the callback, or wait until it ends if another thread is running it."""
         self._await_end()
         if mgl_turn_cancel(&self.turn) or mgl_turn_runs(&self.turn, True):
             self.drop()
         else:
-            # It has run, and what it referred to is the loop's to let go of.
+            # The callback has run or another thread has cancelled it. That thread drops the
+            # references.
             mgl_flag_raise(&self.cancelled_flag)
 
     def cancelled(self):
@@ -471,10 +502,11 @@ cdef class ThreadSafeHandle(PostedHandle):
 
 # ---------------------------------------------------------------- freeing them ----
 
-# In place of a __dealloc__, round which Cython saves the exception that is set and restores it: for
-# each handle, though one that has run or was cancelled refers to nothing, and nearly all have. It
-# is a twentieth of what call_soon() and an empty function cost on 3.11. These ask first, and go on
-# with what Cython makes.
+# These functions replace __dealloc__(). Cython saves and restores the current exception around
+# __dealloc__(), for each handle. This work is useless for nearly all handles, because they have run
+# or were cancelled and no longer hold references. It costs a twentieth of call_soon() with an empty
+# function on Python 3.11. The functions here check for references first, and then call the
+# destructor that Cython generates.
 
 cdef destructor handle_made, timer_made, thread_safe_made
 
@@ -485,7 +517,11 @@ cdef inline void let_go(PyObject *o) noexcept:
 
 
 cdef void let_go_of_what_waits(PyObject *o) noexcept:
-    """Destructors may run Python, which sees no exception that is not its own, and no handle."""
+    """Drop the references of a handle that has not run, which may run Python destructors.
+
+    The current exception is saved, so that the destructors do not see it. The weak references to
+    the handle are cleared first, so that the destructors cannot reach the handle either.
+    """
     cdef PyObject *kind
     cdef PyObject *value
     cdef PyObject *traceback
@@ -520,7 +556,7 @@ cdef destructor replace_dealloc(PyTypeObject *type_, destructor by):
 
 
 handle_made = replace_dealloc(<PyTypeObject *>Handle, free_handle)
-replace_dealloc(<PyTypeObject *>PostedHandle, free_handle)    # Cython makes it none of its own
+replace_dealloc(<PyTypeObject *>PostedHandle, free_handle)    # Cython generates no destructor
 timer_made = replace_dealloc(<PyTypeObject *>TimerHandle, free_timer)
 thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread_safe)
 
@@ -528,8 +564,11 @@ thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread
 # ------------------------------------------------------------------ making them ----
 
 cdef Py_ssize_t find_mapping() except -1:
-    """Which word of a contextvars.Context refers to its mapping: the one that copies have in common
-    and that changes when a variable is set. 0 if that is not true of exactly one."""
+    """Return the index of the word in a contextvars.Context that points to its mapping.
+
+    This is the word that a context has in common with its copies, and that changes when a variable
+    is set. Return 0 if this is not true of exactly one word.
+    """
     cdef Py_ssize_t i, found = 0
     cdef void *before[16]
     cdef Py_ssize_t words = contextvars.Context.__basicsize__ // sizeof(void *)
@@ -563,7 +602,8 @@ cdef inline PyObject *reference(PyObject *o, bint gift) noexcept:
     return o
 
 
-# `gift`: the handle is for another thread, which will let go of all that it refers to.
+# Set the fields of a new handle. With `gift`, count the references as those of another thread,
+# because the loop's thread will drop them (mgl_gift() in port/posted.h).
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *context, PyObject **snapshot,
                      bint gift) except -1:
@@ -616,8 +656,8 @@ cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *
         h = Handle.__new__(Handle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    # The loop's snapshot of a context is the loop's thread's; the GIL lends it to others. Nor could
-    # others look at a share in it.
+    # Without the GIL only the loop's thread may use the loop's context snapshot, and other threads
+    # could not read a context that is shared through it.
     if WITHOUT_GIL:
         snapshot = NULL
     fill(h, loop, callback, args, nargs, context, snapshot, not here)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop._interest: descriptors that belong to the user."""
+"""Declare the native interface of mgloop._interest, which watches descriptors of the user."""
 
 from libc.stdint cimport uint32_t
 
@@ -9,25 +9,27 @@ from mgloop._loop cimport Watcher
 from mgloop._schedule cimport ScheduleCore
 
 
-# A waiting sock_*() call; see FdWatch.
+# A waiting sock_*() call. The calls that wait for a descriptor form a linked list; see FdWatch.
 cdef class Waiter(Awaitable):
     cdef Waiter next
 
-    # Try the call again; True = done, False = not yet.
+    # Try the system call again. Return whether the sock_*() call is done.
     cdef bint attempt(self) except -1
-    # The descriptor has been closed, and its number given away, under the waiting call.
+    # Fail the call, because the descriptor was closed and its number may belong to another file.
     cdef int fail(self, object exc) except -1
 
 
-# Interest in a descriptor that belongs to the user.
+# The registration of a descriptor that belongs to the user.
 cdef class FdWatch(Watcher):
     cdef Handle reader
     cdef Handle writer
     cdef Waiter read_waiters
     cdef Waiter write_waiters
-    cdef object file            # what add_reader() was given: it stays open, and is known if closed
+    # The argument of add_reader(). The reference keeps the file open, and identifies it when the
+    # user closes it before remove_reader().
+    cdef object file
     cdef object sock            # weak reference to the socket of a lasting registration, or None
-    cdef uint32_t mask          # as registered with the kernel
+    cdef uint32_t mask          # events that are registered with the kernel
 
     cdef uint32_t wanted(self) noexcept
     cdef int sync(self) except -1
@@ -39,7 +41,7 @@ cdef class FdWatch(Watcher):
 
 
 cdef class FdCore(ScheduleCore):
-    cdef object shared          # asyncio's own transports by descriptor; None before the first
+    cdef object shared          # {fd: transport} of asyncio's own transports, or None
 
     cdef int check_shared(self, int fileno) except -1
     cdef int watched_fd(self, object fd) except -1
@@ -47,5 +49,5 @@ cdef class FdCore(ScheduleCore):
     cdef int users_fd(self, object fd, bint watched=*) except -1
     cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write)
     cdef int remove_interest(self, int fd, bint write) except -1
-    # The interest in a user's descriptor, or None if there is none and none is to be made.
+    # Return the FdWatch of a user's descriptor. If it does not exist, make one or return None.
     cdef FdWatch fd_watch(self, int fd, bint create)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Interest in descriptors that belong to the user: add_reader(), add_writer(), and the waiting of
-the sock_*() calls.
+"""Watch descriptors that belong to the user: add_reader(), add_writer() and waiting sock_*() calls.
 
     ScheduleCore (_schedule)  polling and scheduling
-      +- FdCore               add_reader() and its like
-           +- SockCore        (_sock) sock_recv() and its like
+      +- FdCore               add_reader() and related methods
+           +- SockCore        (_sock) sock_recv() and related methods
 
-Native because the callbacks run per packet. One FdWatch per descriptor serves all who want to know
-about it, since the kernel takes one registration per descriptor. For the loop's thread. Lifetime:
-the poll loop holds an FdWatch while it is registered.
+The module is native because the callbacks run per packet. epoll has one registration per
+descriptor, and therefore one FdWatch per descriptor serves its reader, its writer and all sock_*()
+calls that wait for it. Only the loop's thread may use it. The poll table holds a reference to an
+FdWatch while it is registered.
 """
 
 cimport cython
@@ -30,7 +30,7 @@ from .selector_view import SelectorView
 
 
 cdef class Waiter(Awaitable):
-    """A sock_*() call that waits for its descriptor."""
+    """A sock_*() call that waits until its descriptor is ready."""
 
     cdef bint attempt(self) except -1:
         return True
@@ -41,28 +41,31 @@ cdef class Waiter(Awaitable):
 
 @cython.final
 cdef class FdWatch(Watcher):
-    """Interest in a descriptor that belongs to the user: add_reader(), add_writer(), sock_*().
+    """The registration of a descriptor that belongs to the user.
 
-    What the kernel is asked for, in wanted(), depends on who is interested:
+    wanted() computes the events to register for:
 
-        a reader or a writer, calls or none   EPOLLIN, EPOLLOUT as any of them wants it
-        calls only, or a socket that had any  EPOLLIN | EPOLLRDHUP | EPOLLET, and EPOLLOUT as soon
-                                              as one of them has had to wait for room
-        nobody                                nothing: the registration goes
+        there is                              events
+        a reader or a writer, with or         EPOLLIN and EPOLLOUT, as the reader, the writer and
+        without waiting sock_*() calls        the calls need them
+        waiting calls only, or a socket       EPOLLIN | EPOLLRDHUP | EPOLLET, and EPOLLOUT from
+        for which calls have waited           the first call that has to wait until it can write
+        neither                               none: the registration is removed
 
-    With a reader or writer the kernel is asked level-triggered, as asyncio does: the callback is
-    called again while data is left. For sock_*() alone the registration is edge-triggered, made
-    once per socket and left in place, which saves two system calls each time one of them waits.
-    The user may close the descriptor at any moment. The kernel then forgets it, the generation in
-    the poll loop's key makes a late event harmless, and `sock` tells a socket that has got the
-    same number from the one that the registration was made for.
+    With a reader or writer the registration is level-triggered, as in asyncio: the loop calls the
+    callback again while data is left. For sock_*() calls alone it is edge-triggered. It is made
+    once per socket and stays in place, which saves two system calls each time that a call waits.
+
+    The user may close the descriptor at any time. The kernel then removes the registration, the
+    generation in the key of the registration exposes a stale event, and `sock` distinguishes a new
+    socket with the same descriptor number from the socket that was registered.
     """
 
     cdef bint owns_descriptor(self) noexcept:
         return False
 
     cdef uint32_t wanted(self) noexcept:
-        """What the kernel is to be asked for: 0 = nothing any more."""
+        """Return the events to register for; 0 means that the registration is not needed."""
         cdef uint32_t mask = 0
         if self.reader is not None or self.writer is not None:
             if self.reader is not None or self.read_waiters is not None:
@@ -72,21 +75,22 @@ cdef class FdWatch(Watcher):
         elif self.read_waiters is not None or self.write_waiters is not None \
                 or self.sock is not None:
             mask = EPOLLIN | EPOLLRDHUP | EPOLLET
-            # Not asked for before it matters (SocketTransport.interest() says why), but who has
-            # had to wait for room once may have to again.
+            # EPOLLOUT is registered only when a call has to wait until it can write
+            # (SocketTransport.interest() explains why). It then stays registered, because the same
+            # socket may have to wait again.
             if self.write_waiters is not None or (self.mask & EPOLLET and self.mask & EPOLLOUT):
                 mask |= EPOLLOUT
         return mask
 
     cdef int sync(self) except -1:
-        """Bring the kernel's registration in step with what is wanted."""
+        """Update the kernel's registration to wanted(). Raise OSError and RuntimeError."""
         cdef uint32_t mask = self.wanted()
         cdef LoopCore loop = self.loop
         if mask == 0:
             loop.unwatch(self)
         elif loop.owner_of(self.fd) is self:
-            # Also when the mask has not changed: the descriptor may have been closed and opened
-            # again under the same number since, and only the kernel knows.
+            # Call epoll_ctl() even if the mask has not changed. The user may have closed the
+            # descriptor and opened another file with the same number, and only the kernel knows.
             loop.rearm(self, mask)
         else:
             loop.watch(self, self.fd, mask)
@@ -94,9 +98,11 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef int try_sync(self) except -1:
-        """sync(), where the user may have closed the descriptor: then those who wait for a socket
-        are told, and readers and writers are not called any more, as with asyncio. He may have
-        closed the loop as well."""
+        """Call sync() after user code has run, which may have closed the descriptor or the loop.
+
+        If the descriptor was closed, the waiting sock_*() calls fail with OSError. As in asyncio,
+        the loop then stops calling the reader and the writer.
+        """
         if self.loop._closed:
             return 0
         try:
@@ -106,8 +112,11 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef bint on_event(self, uint32_t events) except -1:
-        """Queue the callbacks themselves, so that one removed or replaced before its turn does not
-        run: the replacement must not be told of an event from before its time."""
+        """Queue the handles of the reader and the writer, not the FdWatch.
+
+        A callback that is removed or replaced before the loop runs it is then cancelled, and the
+        replacement is not called for an event from the time before it was added.
+        """
         if events & ~EPOLLOUT:
             if self.reader is not None:
                 mgl_ring_push(&self.loop.ready, <PyObject *>self.reader)
@@ -127,7 +136,7 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef int give_way(self, Watcher other) except -1:
-        """The descriptor is another file now, or a transport takes it over."""
+        """Give up the descriptor: it is another file now, or a transport takes it over."""
         cdef Handle handle
         self.ready = 0
         self.fd = -1
@@ -137,20 +146,22 @@ cdef class FdWatch(Watcher):
             if handle is not None:
                 handle.cancel()
         self.reader = self.writer = None
-        # A closing transport that is still sending: from now on the other hands events on to it.
+        # `under` is a closing transport that is still sending. From now on `other` passes the
+        # events on to it.
         other.under = self.under
         self.under = None
         return 0
 
     cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
-        """Let a call on `sock` wait for the descriptor."""
+        """Add a waiting call on `sock`. Raise OSError if the descriptor cannot be registered."""
         cdef bint known = self.sock is not None and self.sock() is sock
         if not known:
             if self.sock is not None:
                 self.fail_waiters()
             self.sock = weakref.ref(sock)
         append_waiter(self, waiter, write)
-        # Known, edge-triggered, and still ours: the kernel will tell, no system call is needed.
+        # No system call is needed if the socket is known, its registration is edge-triggered for
+        # the right events, and the loop has not given the descriptor to another owner.
         if not known or not self.mask & EPOLLET or (write and not self.mask & EPOLLOUT) \
                 or self.loop.owner_of(self.fd) is not self:
             try:
@@ -161,7 +172,7 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef int delist(self, Waiter waiter, bint write) except -1:
-        """Take a call out that no longer waits, if it is still there."""
+        """Remove a call that no longer waits from its list, if it is in it."""
         cdef Waiter other = self.write_waiters if write else self.read_waiters
         cdef Waiter before = None
         while other is not None and other is not waiter:
@@ -181,7 +192,10 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef int fail_waiters(self) except -1:
-        """The socket that they wait for was closed: asyncio would leave them waiting for ever."""
+        """Fail all waiting calls, because their socket was closed.
+
+        In asyncio they would wait forever.
+        """
         cdef Waiter waiter
         exc = OSError(EBADF, "the socket was closed while this call was waiting for it")
         for waiter in (self.read_waiters, self.write_waiters):
@@ -193,7 +207,10 @@ cdef class FdWatch(Watcher):
         return 0
 
     cdef bint pop_attempt(self, bint write) except -1:
-        """Let each waiter try once, in their order; those that must go on waiting stay queued."""
+        """Have each waiting call try once, in order, and keep those that must wait again.
+
+        Return whether any call is done.
+        """
         cdef Waiter waiter, rest = self.write_waiters if write else self.read_waiters
         cdef bint any_done = False
         if write:
@@ -258,10 +275,13 @@ cdef inline int fileno_of(object fd) except -1:
 
 
 cdef class FdCore(ScheduleCore):
-    """ScheduleCore and the methods by which programs watch their own descriptors."""
+    """Add to ScheduleCore the methods that watch descriptors of the user."""
 
     cdef FdWatch fd_watch(self, int fd, bint create):
-        """The interest in a user's descriptor, or None if there is none and none is to be made."""
+        """Return the FdWatch of a user's descriptor.
+
+        If it does not exist return None, or a new one if *create* is true.
+        """
         cdef FdWatch watch
         cdef Watcher owner = self.owner_of(fd)
         if type(owner) is FdWatch:
@@ -274,7 +294,12 @@ cdef class FdCore(ScheduleCore):
         return watch
 
     cdef int users_fd(self, object fd, bint watched=False) except -1:
-        """Its number. Raises RuntimeError if it belongs to a transport that is not closing."""
+        """Return the descriptor number of *fd*, an int or a file object.
+
+        With *watched*, a closed file that is still registered is accepted as well. Raise
+        RuntimeError if the descriptor belongs to a transport that is not closing, and ValueError if
+        *fd* is not a descriptor.
+        """
         cdef int fileno = self.watched_fd(fd) if watched else fileno_of(fd)
         cdef Watcher owner = self.owner_of(fileno)
         if owner is not None and owner.owns_descriptor():
@@ -295,7 +320,10 @@ cdef class FdCore(ScheduleCore):
         self.shared = transports
 
     cdef int watched_fd(self, object fd) except -1:
-        """The number under which it is watched: of a file that has been closed meanwhile, too."""
+        """Return the descriptor number of *fd*, also of a watched file that was closed since.
+
+        Raise ValueError if *fd* is neither.
+        """
         cdef int fileno
         try:
             fileno = fileno_of(fd)
@@ -360,7 +388,7 @@ cdef class FdCore(ScheduleCore):
         return bool(self.remove_interest(self.watched_fd(fd), True))
 
     cdef int remove_interest(self, int fd, bint write) except -1:
-        """1 if there was any."""
+        """Remove the reader or the writer of a descriptor; return 1 if there was one, else 0."""
         cdef FdWatch watch
         cdef Handle handle
         if self._closed:
@@ -381,43 +409,46 @@ cdef class FdCore(ScheduleCore):
         try:
             watch.sync()
         except OSError:
-            # Closed by the user before it was removed: the kernel has forgotten it already.
+            # The user closed the descriptor first, and so the kernel has removed the registration.
             pass
         handle.cancel()
         return 1
 
     def add_reader(self, fd, callback, *args):
-        """Call callback(*args) whenever fd is readable; as asyncio.loop.add_reader.
+        """Call callback(*args) whenever *fd* is readable; as asyncio.loop.add_reader.
 
-        fd is a descriptor or an object with fileno(). Raises OSError where epoll cannot watch it
-        (PermissionError for a regular file), RuntimeError if a transport owns it.
+        *fd* is a descriptor or an object with fileno(). Raise OSError if epoll cannot watch it
+        (PermissionError for a regular file), and RuntimeError if a transport owns it.
         """
         self.add_interest(fd, self.users_fd(fd), callback, args, False)
 
     def add_writer(self, fd, callback, *args):
-        """Call callback(*args) whenever fd is writable; as asyncio.loop.add_writer."""
+        """Call callback(*args) whenever *fd* is writable; as asyncio.loop.add_writer.
+
+        Raise the same errors as add_reader().
+        """
         self.add_interest(fd, self.users_fd(fd), callback, args, True)
 
     def remove_reader(self, fd):
-        """Stop watching fd for reading. Returns True if it was watched."""
+        """Stop watching *fd* for reading. Return whether it was watched."""
         return bool(self.remove_interest(self.users_fd(fd, True), False))
 
     def remove_writer(self, fd):
-        """Stop watching fd for writing. Returns True if it was watched."""
+        """Stop watching *fd* for writing. Return whether it was watched."""
         return bool(self.remove_interest(self.users_fd(fd, True), True))
 
     @property
     def _selector(self):
-        """What is watched, as asyncio's selector would show it; None once closed."""
+        """Return a view of the watched descriptors in the form of a selector; None once closed."""
         return None if self._closed else SelectorView(self)
 
     def _interest(self, int fd):
-        """(reader, writer) of a descriptor that belongs to the user, or None."""
+        """Return (reader, writer), the handles of a user's descriptor, or None."""
         cdef FdWatch watch = self.fd_watch(fd, False)
         if watch is None or (watch.reader is None and watch.writer is None):
             return None
         return watch.reader, watch.writer
 
     def _fd_limit(self):
-        """One past the largest descriptor that may be watched."""
+        """Return one more than the largest descriptor that may be registered."""
         return self.watch_limit()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop._schedule: a step in the loop's inheritance, with nothing to call from C."""
+"""Declare ScheduleCore, a base class of FdCore. It adds no native methods to LoopCore's."""
 
 from mgloop._loop cimport LoopCore
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""call_soon(), call_later(), create_task() and their like: what runs per callback.
+"""Schedule callbacks and tasks: call_soon(), call_later(), create_task() and related methods.
 
-    LoopCore (_loop)      the iteration, the queue and the timers that these fill
-      +- ScheduleCore     these methods
-           +- FdCore      (_interest) add_reader() and its like
+    LoopCore (_loop)      the iteration, the ready queue and the timer heap
+      +- ScheduleCore     the methods that add to the queue and the heap
+           +- FdCore      (_interest) add_reader() and related methods
 
-They take *args and a keyword. As ordinary methods they would get a tuple and a dict per call; as
-METH_FASTCALL functions, put into the type by hand, they get a C array. The signature in full, with
-its names and error messages, is Python's business (signatures.py): a call that is not of the common
-form goes round through there. create_task() gets the tuple and the dict, because it passes them on.
+The module is native because these methods run once per callback. They take *args and a keyword
+argument. Ordinary methods would receive these in a new tuple and dict per call. C functions with
+the flag METH_FASTCALL receive them in a C array instead; install_method() puts such functions into
+the type. They handle only the common form of a call. signatures.py handles all other forms: it has
+the full Python signatures and their error messages. create_task() takes the tuple and the dict,
+because it passes them on.
 
-Threads: of these only call_soon_threadsafe() may be called from another one than the loop's.
+Only the loop's thread may call these methods, except call_soon_threadsafe(). The handles that they
+make live in the queues of LoopCore.
 """
 
 from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact
@@ -51,27 +54,28 @@ cdef extern from "Python.h":
 
 
 cdef object create_task_cold = BaseEventLoop.create_task
-# Looked up at each use, as asyncio does: programs and tests put classes of their own there.
+# Look the class up at each use, as asyncio does, because programs and tests replace it.
 cdef dict tasks_module = tasks.__dict__
 cdef object NativeTask = _stdlib.NativeTask
 cdef str EAGER_START = "eager_start"
 cdef str CONTEXT = "context"
-# The keywords that the running version's create_task() passes on to the task. Where that is every
-# keyword, it is all but those that create_task() binds, or gives, itself.
+# The keywords that create_task() of the running Python version passes on to the task. Newer
+# versions pass on every keyword, except those that are parameters of create_task() (`self`, `coro`)
+# and the one that it passes itself (`loop`).
 cdef bint FORWARDS_EVERY_KEYWORD = _stdlib.CREATE_TASK_FORWARDS_EVERY_KEYWORD
 cdef frozenset FORWARDED = frozenset(("name", "context"))
 cdef frozenset NOT_FORWARDED = frozenset(("self", "coro", "loop"))
 
 
 cdef class ScheduleCore(LoopCore):
-    """LoopCore and the methods by which callbacks and tasks get into its queue."""
+    """Add to LoopCore the methods that schedule callbacks and tasks."""
 
 
 cdef PyObject *asyncios_names = NULL
 
 
 cdef bint is_context(PyObject *kwnames) noexcept:
-    """Whether the only name in `kwnames` is "context". The first such tuple is kept."""
+    """Return whether the only name in `kwnames` is "context", and cache the first such tuple."""
     global asyncios_names
     if PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") != 0:
         return False
@@ -82,15 +86,15 @@ cdef bint is_context(PyObject *kwnames) noexcept:
 
 
 cdef inline bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwnames) noexcept:
-    """Enough positional arguments, and no keyword but `context`."""
+    """Return whether a call has enough positional arguments and no keyword except `context`."""
     if nargs < wanted:
         return False
     if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
         return True
     if PyTuple_GET_SIZE(kwnames) != 1:
         return False
-    # The names in a program's source are interned. That of asyncio's C code is not, and always in
-    # the same tuple.
+    # Keyword names from Python source are interned, so that comparing pointers is enough. The name
+    # that asyncio's C code passes is not interned, but is always in the same tuple.
     return (PyTuple_GET_ITEM(kwnames, 0) == <PyObject *>CONTEXT or kwnames == asyncios_names
             or is_context(kwnames))
 
@@ -108,7 +112,7 @@ cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *ar
 
 cdef inline PyObject *context_of(PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames) noexcept:
-    """The value of `context=`, or NULL for none."""
+    """Return the argument `context`, or NULL if it is missing or None; a borrowed reference."""
     cdef PyObject *context
     if kwnames is NULL or PyTuple_GET_SIZE(kwnames) == 0:
         return NULL
@@ -171,7 +175,11 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
 
 cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *kwnames, str method) except NULL:
-    """The common part of call_at() and call_later(); args[0] is a time, args[1] the callback."""
+    """Add a timer for call_at() or call_later(), at *when* in seconds of loop.time().
+
+    args[0] is the caller's time or delay, args[1] the callback, and the callback's arguments
+    follow.
+    """
     cdef TimerHandle h
     if loop._closed:
         loop._check_closed()
@@ -183,10 +191,11 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     h.heap = &loop.timers
-    # Not a number is before and after nothing, and would put the heap out of order: now, then.
+    # NaN compares false with every number and would break the order of the heap. Use 0, which means
+    # that the timer is due now.
     mgl_heap_push(&loop.timers, when if when == when else 0, <PyObject *>h, &h.index)
     if when * 1e9 < loop.next_wake:
-        # Set for sooner than others are kept for, as by call_later(0).
+        # The timer is due before the loop's next planned wake-up, as after call_later(0).
         loop.next_wake = <int64_t>max(when * 1e9, 0)
     Py_INCREF(h)
     return <PyObject *>h
@@ -224,7 +233,10 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
 
 
 cdef bint all_forwarded(dict keywords) except -1:
-    """Whether create_task() passes these on, and neither binds them itself nor rejects them."""
+    """Return whether create_task() passes all these keywords on to the task.
+
+    It binds some keywords itself and rejects others.
+    """
     for keyword in keywords:
         if (keyword in NOT_FORWARDED) if FORWARDS_EVERY_KEYWORD else (keyword not in FORWARDED):
             return False
@@ -232,7 +244,7 @@ cdef bint all_forwarded(dict keywords) except -1:
 
 
 cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
-    """Return the keyword arguments that the loop keeps for such a task, or None."""
+    """Return the loop's cached dict of keyword arguments that fits *keywords*, or None."""
     cdef PyObject *keyword
     cdef PyObject *value
     cdef Py_ssize_t position = 0
@@ -244,10 +256,12 @@ cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
     return None
 
 
-# `keywords` is NULL for none.
 cdef PyObject *create_task(PyObject *self, PyObject *args, PyObject *keywords) except NULL:
-    """asyncio.Task(coro, loop=self, **keywords). BaseEventLoop.create_task() handles task factories
-    and debug mode, and raises the errors."""
+    """Return asyncio.Task(coro, loop=self, **keywords); `keywords` may be NULL.
+
+    With a task factory, in debug mode, and for calls that raise an error, call
+    BaseEventLoop.create_task().
+    """
     cdef LoopCore loop = <LoopCore>self
     cdef dict kept = None
     cdef PyObject *kind
@@ -298,7 +312,7 @@ install_method(
 install_method(
     3, "call_later", <void *>call_later, METH_FASTCALL,
     "Call callback(*args) after `delay` seconds; returns a TimerHandle.")
-# The task's class takes a tuple and a dict, which asyncio.create_task() has already.
+# The task's class takes a tuple and a dict, and asyncio.create_task() passes them already.
 install_method(
     4, "create_task", <void *>create_task, METH_VARARGS,
     "Schedule a coroutine as a Task; as asyncio.loop.create_task of the running version.")

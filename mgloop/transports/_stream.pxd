@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.transports._stream: the stream transport."""
+"""Declare the native interface of the stream transport; _stream.pyx describes it."""
 
 from libc.stdint cimport uint32_t
 
@@ -15,15 +15,15 @@ cdef extern from "writequeue.h":
 
 
 cdef class Stream(SocketTransport):
-    cdef object empty_waiter
-    cdef SSLProtocol tls        # the protocol, if it is our own TLS, else None
-    cdef mgl_queue queue
-    cdef uint32_t hint          # how much the next read may bring
-    cdef uint32_t turn          # the iteration of the last long write
+    cdef object empty_waiter    # future of sendfile() that is done when the queue is empty, or None
+    cdef SSLProtocol tls        # the protocol if it is mgloop's own TLS protocol, else None
+    cdef mgl_queue queue        # data that the kernel has not accepted yet
+    cdef uint32_t hint          # expected size of the next read, in bytes
+    cdef uint32_t turn          # number of the iteration with the last long write
     cdef bint buffered          # the protocol is a BufferedProtocol
     cdef bint eof               # write_eof() was called
     cdef bint read_eof          # the peer has shut down its side
-    cdef bint blocked           # the kernel's buffer is full: wait for EPOLLOUT
+    cdef bint blocked           # nothing is sent until EPOLLOUT, after EAGAIN or a full time slice
 
     cdef int read(self, uint32_t events) except -1
     cdef object receive(self, uint32_t events, Py_ssize_t *asked)
@@ -42,5 +42,5 @@ cdef class Stream(SocketTransport):
     cdef int shutdown_write(self) except -1
 
 
-# On a TCP socket; of others of its family it is left out.
+# Set TCP_NODELAY on a TCP socket; do nothing for other sockets.
 cdef int set_nodelay(object sock) except -1

@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Stream transports: TCP and UNIX sockets.
+"""Implement the stream transport, for TCP and UNIX sockets.
 
-Native because they run per packet. The semantics are those of asyncio.selector_events, and _base
-has those that are not about bytes; what differs is the way of the bytes:
+The module is native because its code runs once per packet. The semantics are those of
+asyncio.selector_events. The base class in _base handles protocols, flow control and closing; this
+module reads and writes. Only the loop's thread may use a transport. Its lifetime is described in
+_base.
 
-Reading is edge-triggered: one registration for the life of the connection, and no epoll_ctl() to
-pause or resume. A read that brings less than was asked for has emptied the socket, so it is not
-followed by another that would only return EAGAIN, unless the kernel said that the peer is gone:
-then the end is read after those have run whom the data has woken. Nor has it where a read stops
-early: before urgent data, and on UNIX sockets behind descriptors that are passed.
-After MAX_READS reads the transport goes to the end of the ready queue: others get their turn.
-Small reads go through a scratch buffer and are copied out exactly; large ones into a bytes object
-of the size expected, which is then shrunk.
+Reading is edge-triggered: epoll reports that the socket has become readable, not that it still is.
+The transport is registered once per connection, and needs no epoll_ctl() to pause or resume. The
+transport must therefore read until the socket is empty. A read that returns fewer bytes than
+requested has usually emptied the socket, so that a further read, which would only return EAGAIN, is
+saved. There are two exceptions. If the kernel has reported that the peer is gone, the end of the
+stream follows, and is read after the callbacks that the data has scheduled. A read also ends early
+before urgent data, and on UNIX sockets after passed descriptors. After MAX_READS reads the
+transport goes to the end of the ready queue, so that other callbacks can run. Small reads go to a
+scratch buffer, from which a bytes object of the exact size is made. Large reads go to a bytes
+object of the expected size, which is then shrunk.
 
-Writing tries send() at once. While several things are ready in an iteration, writes of up to
-DEFER_MAX bytes wait for its end instead (LoopCore.flush) and leave together: that is kinder to the
-caches, wakes the peer once, and makes one segment of a response's head and body. Of longer writes
-the first in an iteration is sent at once, and those after it gather up to the high water mark:
-fewer system calls, and wake-ups, for many chunks in a row. Whatever asks about the state of the
-transport from outside (get_write_buffer_size(), close(), abort(), the methods of the socket that
-get_extra_info() gives ...) sends first, so that deferring cannot be told from sending. What waits
-to be sent, and for what:
+A write calls send() immediately in most cases. If several entries are ready in an iteration, writes
+of up to DEFER_MAX bytes wait until its end (LoopCore.flush()) and are sent together. This uses the
+caches better, wakes the peer once, and puts the head and the body of a response into one segment.
+The first longer write in an iteration is sent immediately, and later ones are coalesced up to the
+high-water mark, which saves system calls and wake-ups for many chunks in a row. All methods that
+could reveal the delay (get_write_buffer_size(), close(), abort(), the methods of the socket from
+get_extra_info() ...) first send the deferred writes. The data in the queue is in one of these
+states:
 
-    queue    flush_queued  blocked  awaits_room  ready
+    queue    flush_queued  blocked  awaits_room  ready     the transport waits for
     empty    no            no       no           -         nothing
-    bytes    yes           no       no           -         deferred: for the end of the iteration
-    bytes    any           yes      yes          -         for room: EPOLLOUT, after EAGAIN
-    bytes    any           yes      no           EPOLLOUT  for its next turn: MAX_SENT or EINTR
+    bytes    yes           no       no           -         the end of the iteration (deferred)
+    bytes    any           yes      yes          -         EPOLLOUT, after EAGAIN
+    bytes    any           yes      no           EPOLLOUT  its next time slice (MAX_SENT or EINTR)
 
-Only send_queue() sets `blocked`, only an EPOLLOUT clears it; while it is set nothing is sent.
+Only send_queue() sets `blocked`, and only EPOLLOUT clears it. Nothing is sent while it is set.
 """
 
 cimport cython
@@ -70,13 +74,16 @@ cdef extern from *:
     #include <unistd.h>
 
     static void mgl_prime_malloc(void) {
-        void *volatile block = malloc(4 * 1024 * 1024); /* or it is optimised away */
+        /* Without `volatile` the compiler would remove both calls. */
+        void *volatile block = malloc(4 * 1024 * 1024);
         free(block);
     }
 
-    /* recv(), and in *asked what it brings unless there is nothing more. On a UNIX socket a read
-     * stops behind descriptors that are passed and, with SO_PASSCRED, where another process has
-     * written: where control data is dropped there may be more, whatever came. */
+    /* Receive up to `size` bytes. If the result is less than *asked, the socket is empty.
+     *
+     * On a UNIX socket a read ends after passed descriptors and, with SO_PASSCRED, at data from
+     * another process. The kernel then reports MSG_CTRUNC because this call receives no control
+     * data. More data may follow, whatever the number of bytes, and *asked is set to the result. */
     static ssize_t mgl_receive(int fd, void *buf, size_t size, int is_unix, Py_ssize_t *asked) {
         struct iovec room = {.iov_base = buf, .iov_len = size};
         struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
@@ -114,12 +121,15 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
-    MIDDLE_READ = 32 * 1024     # below this: a bytes object of the next power of two
-    LARGE_READ = 256 * 1024     # else: as asyncio's max_size
-    MAX_READS = 4               # per turn
-    MAX_SENT = 1024 * 1024      # bytes per turn: a reader that keeps up would let us send for ever
-    DEFER_MAX = 4 * 1024        # longer writes are sent at once
+    # The expected size decides where a read puts its data: below SMALL_READ into the scratch
+    # buffer, below MIDDLE_READ into a bytes object of the next power of two, else into one of
+    # LARGE_READ bytes, which is asyncio's max_size.
+    SMALL_READ = 4 * 1024
+    MIDDLE_READ = 32 * 1024
+    LARGE_READ = 256 * 1024
+    MAX_READS = 4               # per time slice
+    MAX_SENT = 1024 * 1024      # bytes per time slice; a fast peer could accept data forever
+    DEFER_MAX = 4 * 1024        # bytes; longer writes are not deferred with short ones
     MAX_IOV = 64                # objects per sendmsg()
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
 
@@ -127,20 +137,27 @@ cdef object MINUS_ONE = -1
 cdef object WRITELINES = _stdlib.WRITELINES
 cdef object AsyncioTransport = _stdlib.StreamTransport
 
-# glibc maps blocks of 128 KiB and more, and unmaps them when they are shrunk or freed: 78 us per
-# 100 KiB read against 16. Freeing one mapped block raises its threshold to that block's size.
+# glibc's malloc() maps blocks of 128 KiB and more with mmap(), and unmaps them when they are shrunk
+# or freed. A read of 100 KiB then takes 78 us instead of 16 us. Freeing one mapped block raises the
+# threshold to the size of that block.
 mgl_prime_malloc()
 
 
 cdef int set_nodelay(object sock) except -1:
-    """TCP's own option: other protocols of the same families have it not, or in another sense."""
+    """Set TCP_NODELAY on a TCP socket.
+
+    Other protocols of the same address families lack the option or give its number another meaning.
+    """
     if sock.family in (AF_INET, AF_INET6) and sock.proto in (0, socket.IPPROTO_TCP):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return 0
 
 
 cdef int write_for_tls(void *below, const char *data, Py_ssize_t size) except -1:
-    """write() for our own TLS protocol: no bytes object that is sent at once, no method call."""
+    """Write for mgloop's own TLS protocol.
+
+    This saves a method call, and a bytes object for data that is sent immediately.
+    """
     (<Stream>below)._write(None, data, size)
     return 0
 
@@ -149,16 +166,19 @@ cdef int write_for_tls(void *below, const char *data, Py_ssize_t size) except -1
 
 @cython.final
 cdef class Stream(SocketTransport):
-    """asyncio.Transport over a connected stream socket."""
+    """An asyncio.Transport over a connected stream socket."""
 
     _start_tls_compatible = True
     _sendfile_compatible = _stdlib.SendfileMode.TRY_NATIVE
 
     def __init__(self, LoopCore loop, sock, protocol, waiter=None, dict extra=None, server=None,
                  context=None):
-        """For a Python socket, which the transport takes over; accepted connections go through
-        Listener. connection_made() is called from the loop, then `waiter` is told. The protocol
-        runs in `context`, or in a copy of the current one."""
+        """Make a transport that takes over the Python socket *sock*.
+
+        Listener makes the transports of accepted connections in another way. The loop calls
+        connection_made() later and then sets the result of *waiter*. The protocol runs in
+        *context*, or in a copy of the current context.
+        """
         self.room_on_demand = sock.family not in (AF_INET, AF_INET6)
         set_nodelay(sock)
         self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
@@ -239,18 +259,22 @@ cdef class Stream(SocketTransport):
                 if not events & (GONE | EPOLLPRI):
                     return 0
                 if not events & GONE:
-                    # A read stops before urgent data. The kernel is to say whether there is more
-                    # than that: a read would drop the urgent byte, which is somebody else's.
+                    # A read stops before urgent data. Register again, so that the kernel reports
+                    # whether data follows it. Another read instead would drop the urgent byte,
+                    # which the program may want to receive itself.
                     if self.watched:
                         self.loop.rearm(self, self.interest())
                     return 0
-                # The end is behind it. Whom the data has woken runs first, as with asyncio, which
-                # reads once per iteration.
+                # The end of the stream follows. Run the callbacks that the data has scheduled
+                # first, as asyncio does because it reads once per iteration.
                 break
         return self.loop.mark_ready(self, EPOLLIN | events & (GONE | EPOLLPRI))
 
     cdef object receive(self, uint32_t events, Py_ssize_t *asked):
-        """The next bytes; b"" at the end; None if there are none now or it has failed."""
+        """Return the next bytes, b"" at the end of the stream, or None.
+
+        None means that no data is available now or that the read has failed.
+        """
         cdef PyObject *data
         cdef Py_ssize_t n, size
         cdef uint32_t hint = self.hint
@@ -275,7 +299,7 @@ cdef class Stream(SocketTransport):
                 Py_DECREF(<object>data)
             self.on_read_error(error, events)
             return None
-        # Rises at once, falls by an eighth of the difference per read.
+        # The expected size rises immediately, and falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <Py_ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
         if data is NULL:
             return PyBytes_FromStringAndSize(self.loop.scratch, n)
@@ -285,7 +309,11 @@ cdef class Stream(SocketTransport):
         return result
 
     cdef Py_ssize_t receive_into(self, uint32_t events, Py_ssize_t *asked) except -2:
-        """Fills the protocol's own buffer; how many bytes, -1 if none came."""
+        """Receive into the protocol's own buffer and return the number of bytes.
+
+        Return 0 at the end of the stream, and -1 if no data is available now or the read has
+        failed.
+        """
         cdef Py_buffer view
         cdef Py_ssize_t n
         cdef int error
@@ -307,7 +335,7 @@ cdef class Stream(SocketTransport):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException:
-            # In the words of socket.recv_into().
+            # Use the message of socket.recv_into().
             self.fatal_error(
                 TypeError("recv_into() argument 1 must be read-write bytes-like object, "
                           f"not {type(buf).__name__}"),
@@ -325,7 +353,10 @@ cdef class Stream(SocketTransport):
         return n
 
     cdef Py_ssize_t receive_tls(self, uint32_t events, Py_ssize_t *asked) except -2:
-        """receive_into() for our own TLS protocol: no buffer object, no method call."""
+        """Receive for mgloop's own TLS protocol; return as receive_into() does.
+
+        This saves a buffer object and two method calls.
+        """
         cdef SSLProtocol tls = self.tls
         cdef object context = self.context
         cdef Py_ssize_t n
@@ -360,8 +391,8 @@ cdef class Stream(SocketTransport):
         if error == EINTR:
             return self.loop.mark_ready(self, events)
         if error == EAGAIN:
-            # The kernel has just called it readable, or gone. It will not say so again: look once
-            # more.
+            # The kernel has just reported the socket readable or its peer gone, and an
+            # edge-triggered registration does not report that again. Try once more.
             if not events & SECOND_LOOK:
                 return self.loop.mark_ready(self, events | SECOND_LOOK)
             return 0
@@ -373,22 +404,25 @@ cdef class Stream(SocketTransport):
         try:
             keep_open = self.call("eof_received", NULL)
             if keep_open:
-                # The protocol may still write; there is nothing left to read.
+                # The protocol may still write, but nothing is left to read.
                 self.read_eof = True
                 return 0
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:
             self.fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
-        # After a fatal error, this does nothing.
+        # This does nothing after a fatal error.
         self.close()
         return 0
 
     # -------------------------------------------------------------- writing ----
 
     def write(self, data):
-        """Send bytes, now or as soon as the peer takes them; a mutable buffer is copied where it
-        has to wait. Raises TypeError for what is not bytes-like, RuntimeError after write_eof()."""
+        """Send bytes now, or later if the peer does not accept them yet.
+
+        A mutable buffer is copied if it has to wait. Raise TypeError if *data* is not bytes-like,
+        and RuntimeError after write_eof() or during sendfile().
+        """
         cdef Py_buffer view
         own_thread(self.loop)
         if PyBytes_CheckExact(data):
@@ -415,7 +449,7 @@ cdef class Stream(SocketTransport):
         self.write_bytes(data, start, n)
 
     cdef int write_bytes(self, object data, const char *start, Py_ssize_t n) except -1:
-        """Send, defer or queue n bytes; `data` is the bytes object they are in, or None."""
+        """Send, defer or queue n bytes. `data` is the bytes object that contains them, or None."""
         cdef ssize_t sent
         cdef Py_ssize_t done = 0
         if self.may_defer(data, n):
@@ -443,7 +477,10 @@ cdef class Stream(SocketTransport):
         return self.pause_protocol()
 
     def writelines(self, list_of_data):
-        """Send several bytes-like objects, gathered by the kernel and never joined."""
+        """Send several bytes-like objects through sendmsg(), without joining them.
+
+        Raise the same errors as write().
+        """
         cdef Py_ssize_t total = 0
         cdef list chunks = []
         own_thread(self.loop)
@@ -478,8 +515,11 @@ cdef class Stream(SocketTransport):
         self.pause_protocol()
 
     cdef bint may_defer(self, object data, Py_ssize_t n) noexcept:
-        """Whether n bytes may wait for the end of the iteration, which then counts them; long ones
-        not if they would have to be copied (`data`, what they are in, is None)."""
+        """Return whether n bytes may wait for the end of the iteration, and count them if so.
+
+        `data` is the object that contains the bytes. If it is None a deferred write needs a copy,
+        and a long write may then not wait.
+        """
         cdef uint32_t turn
         if self.blocked or self.exposed:
             return False
@@ -487,12 +527,12 @@ cdef class Stream(SocketTransport):
             return self.loop.may_defer(n)
         turn = <uint32_t>self.loop.count.iterations
         if self.turn != turn:
-            self.turn = turn        # the first
+            self.turn = turn        # this is the first long write in this iteration
             return False
         return data is not None and self.loop.may_gather(n)
 
     cdef int defer(self) except -1:
-        """What has just been queued waits, unless it would have the protocol paused."""
+        """Defer the data that was just queued, but send it if the protocol would be paused."""
         mgl_count(&self.loop.count.deferred_writes, 1)
         self.loop.defer_flush(self)
         if <Py_ssize_t>self.queue.size > self.limits.high:
@@ -500,15 +540,18 @@ cdef class Stream(SocketTransport):
         return 0
 
     cdef int send_queue(self) except -1:
-        """Send until the queue is empty, the kernel takes no more, or it is the others' turn. A
-        part sent is followed by another try: only EAGAIN makes sure of an EPOLLOUT edge."""
+        """Send until the queue is empty, the kernel accepts no more, or the time slice is over.
+
+        After a partial write the loop tries again, because an edge-triggered EPOLLOUT is guaranteed
+        only after EAGAIN.
+        """
         cdef iovec iov[MAX_IOV]
         cdef msghdr message
         cdef ssize_t sent
         cdef Py_ssize_t left = MAX_SENT
         cdef int chunks
         if self.loop.forked():
-            return 0        # what was written before the fork is the parent's to send
+            return 0        # the parent sends the data that was written before the fork
         while self.queue.size > 0:
             if left <= 0:
                 self.send_later()
@@ -537,18 +580,18 @@ cdef class Stream(SocketTransport):
             if self.limits.paused:
                 self.resume_protocol()
         finally:
-            # Whatever it raises: nobody else will do this.
+            # Do this even if resume_protocol() raises, because no other code will do it later.
             if self.queue.size == 0:
                 self.all_sent()
         return 0
 
     cdef int send_later(self) except -1:
-        """Go on behind those who are ready now."""
+        """Continue to send after the entries that are in the ready queue now."""
         self.blocked = True
         return self.loop.mark_ready(self, EPOLLOUT)
 
     cdef int all_sent(self) except -1:
-        """What was asked for once the queue is empty."""
+        """Complete the operations that wait for an empty queue: sendfile, close, half-close."""
         if self.awaits_room:
             self.await_room(False)
         if self.empty_waiter is not None and not self.empty_waiter.done():
@@ -559,7 +602,7 @@ cdef class Stream(SocketTransport):
             try:
                 self.shutdown_write()
             except OSError as exc:
-                # The peer has reset the connection, which the next read will tell.
+                # The peer has reset the connection. The next read will detect that.
                 self.report(f"Exception in callback {self!r}", exc)
         return 0
 
@@ -575,7 +618,8 @@ cdef class Stream(SocketTransport):
         return self.settle()
 
     cdef int settle(self) except -1:
-        """Send what was deferred; then the transport is as if nothing ever were."""
+        """Send the deferred writes. Afterwards the transport is in the same state as without them.
+        """
         if self.queue.size > 0 and not self.blocked and not self.conn_lost:
             mgl_count(&self.loop.count.deferred_sends, 1)
             self.loop.gathered -= min(self.loop.gathered, <Py_ssize_t>self.queue.size)
@@ -598,14 +642,17 @@ cdef class Stream(SocketTransport):
         return True
 
     def write_eof(self):
-        """Shut down the writing side once everything is sent; the peer may go on sending. Raises
-        OSError if the connection is gone and that has not been noticed yet."""
+        """Half-close: shut down the writing side after everything is sent.
+
+        The peer may continue to send. Raise OSError if the connection is already lost but the
+        transport has not detected that yet.
+        """
         own_thread(self.loop)
         if self.closing or self.eof:
             return
         self.settle()
         if self.closing:
-            return      # what was deferred has met a reset
+            return      # sending the deferred writes has failed
         self.eof = True
         if self.queue.size == 0:
             self.shutdown_write()
@@ -618,7 +665,10 @@ cdef class Stream(SocketTransport):
     # -------------------------------------------------------------- sendfile ----
 
     def _make_empty_waiter(self):
-        """A future that is done once everything is sent; no write() until _reset_empty_waiter()."""
+        """Return a future that is done when everything is sent.
+
+        write() raises RuntimeError until _reset_empty_waiter().
+        """
         if self.empty_waiter is not None:
             raise RuntimeError("Empty waiter is already set")
         self.settle()
@@ -631,7 +681,10 @@ cdef class Stream(SocketTransport):
         self.empty_waiter = None
 
     def _lend(self):
-        """The socket, for somebody else to wait on until _take_back()."""
+        """Stop watching the socket and return it, so that other code can wait on it.
+
+        _take_back() ends this.
+        """
         self.loop.unwatch(self)
         self.watched = False
         return self.make_socket()
@@ -641,7 +694,7 @@ cdef class Stream(SocketTransport):
             self.watch_self()
 
     cdef int leave_tls(self) except -1:
-        """Our own TLS protocol, if there is one, is no longer the protocol."""
+        """Disconnect mgloop's own TLS protocol, if the transport has used it."""
         if self.tls is not None and self.tls.below == <void *>self:
             self.tls.below = NULL
         self.tls = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.transports._base: what the socket transports have in common."""
+"""Declare SocketTransport, the base class of the socket transports; _base.pyx describes it."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
@@ -21,18 +21,20 @@ cdef extern from "<netinet/in.h>":
 
 
 cdef enum:
-    # Among the events of a watcher; no kernel reports it. A read has met EAGAIN although the kernel
-    # had called the descriptor readable, which it will not say again: look once more, no oftener.
+    # A flag among a watcher's events that the kernel never reports. It marks the second attempt of
+    # a read that got EAGAIN although the kernel had reported the descriptor readable. An
+    # edge-triggered registration does not report that again, so that the read is repeated once.
     SECOND_LOOK = EPOLLMSG
 
 
-# How much may wait to be sent before the protocol is asked to pause, and until it may go on.
+# The high-water and low-water marks of a write buffer, in bytes.
 cdef struct WriteLimits:
     Py_ssize_t high
     Py_ssize_t low
-    bint paused                 # pause_writing() was called, resume_writing() not yet
+    bint paused                 # pause_writing() was called, and resume_writing() not yet
 
-# True if the protocol is to be told now, which is noted.
+# Return whether pause_writing() or resume_writing(), respectively, must be called now, and record
+# that it is.
 cdef inline bint has_exceeded(WriteLimits *limits, Py_ssize_t pending) noexcept:
     if limits.paused or pending <= limits.high:
         return False
@@ -57,37 +59,37 @@ cdef union Address:
 
 
 cdef class SocketTransport(Watcher):
-    cdef dict __dict__          # programs and tests put methods of their own over ours
-    cdef object context         # contextvars.Context; None once connection_lost() was called
+    cdef dict __dict__          # lets programs and tests replace methods on an instance
+    cdef object context         # contextvars.Context; None after connection_lost()
     cdef object protocol
-    cdef object server          # to be told when the transport is gone, or None
-    cdef object sock            # owner of fd once it exists; accepted ones get it when asked for
-    cdef object public_socket   # the TransportSocket given out
-    cdef object sockname        # None = not asked for yet
-    cdef object peername
-    cdef dict extra             # what the creator knows, or None
+    cdef object server          # the server to detach from after connection_lost(), or None
+    cdef object sock            # the Python socket that owns fd, or None until it is needed
+    cdef object public_socket   # the TransportSocket that get_extra_info() returned, or None
+    cdef object sockname        # local address, or None until it is needed
+    cdef object peername        # peer's address, or None until it is needed
+    cdef dict extra             # information from the transport's creator, or None
     cdef WriteLimits limits
-    cdef uint32_t missed        # events that came while reading was paused
+    cdef uint32_t missed        # events that the kernel reported while reading was paused
     cdef unsigned int conn_lost  # > 0: connection_lost() is scheduled or done
-    cdef Address peer           # of an accepted connection, until peername is asked for
+    cdef Address peer           # peer's address of an accepted connection, until peername is made
     cdef int family
-    cdef int proto              # of an accepted connection
-    cdef bint paused
+    cdef int proto              # protocol number of an accepted socket
+    cdef bint paused            # pause_reading() was called
     cdef bint closing
-    cdef bint connected         # the protocol is to hear of connection_lost()
-    cdef bint watched
-    cdef bint exposed           # somebody has the bare descriptor: nothing is deferred any more
-    cdef bint room_on_demand    # not TCP: EPOLLOUT is asked for while something waits, not always
-    cdef bint awaits_room       # ... and is now
-    cdef bint counted           # among the open connections
+    cdef bint connected         # connection_lost() must be called on the protocol
+    cdef bint watched           # registered with epoll
+    cdef bint exposed           # other code has the descriptor, so that nothing is deferred
+    cdef bint room_on_demand    # register for EPOLLOUT only while data waits, because it is not TCP
+    cdef bint awaits_room       # the transport waits for EPOLLOUT
+    cdef bint counted           # is included in the number of open connections
 
-    # For the kinds of transport to fill in.
-    cdef Py_ssize_t pending(self) noexcept          # bytes not taken by the kernel
-    cdef int settle(self) except -1                 # send what was deferred
-    cdef void drop_queue(self) noexcept
-    cdef int connection_ended(self) except -1       # after connection_lost()
-    cdef int leave_tls(self) except -1              # where the TLS protocol knows its address
-    cdef mgl_connections *counters(self) noexcept   # of its kind of connection
+    # Methods that the subclasses override.
+    cdef Py_ssize_t pending(self) noexcept          # return the bytes that the kernel has not taken
+    cdef int settle(self) except -1                 # send the deferred writes
+    cdef void drop_queue(self) noexcept             # discard the write buffer
+    cdef int connection_ended(self) except -1       # clean up after connection_lost()
+    cdef int leave_tls(self) except -1              # clear the TLS protocol's pointer to self
+    cdef mgl_connections *counters(self) noexcept   # return the counters of the connection's kind
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
@@ -117,6 +119,6 @@ cdef class SocketTransport(Watcher):
 
 
 cdef object new_context(object given)
-# Of a stream socket, among mgl_counters.connections.
+# Return the index of a stream socket's address family in mgl_counters.connections.
 cdef int kind_of(int family) noexcept
 cdef object address_tuple(Address *address)

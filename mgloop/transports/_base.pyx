@@ -1,32 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SocketTransport: what stream and datagram transports have in common.
+"""Implement SocketTransport, the base class of the stream and datagram transports.
 
     Watcher (_loop)              a descriptor in the poll loop
       +- SocketTransport         protocol, context, flow control, closing, extra information
            +- Stream (_stream)
            +- Datagram (_datagram)
 
-Native because its subclasses run per packet and share this state with it.
+The module is native because the subclasses run once per packet and share this state. Only the
+loop's thread may use a transport.
 
-Invariants: `fd` is open until connection_lost() has been delivered, and the descriptor is taken
-out of the poll loop before it is closed. Once `conn_lost` is set nothing is read or sent any more.
-The protocol is called in the transport's own context.
+Invariants: `fd` is open until connection_lost() has returned, and the descriptor is unregistered
+before it is closed. Nothing is read or sent after `conn_lost` is set. The protocol is called in the
+transport's own context.
 
-The states of a transport, and what tells them (`-` = not looked at):
+The following fields determine the state of a transport (`-` = any value):
 
     state     fd    conn_lost  closing  paused  watched
-    new       -1    1          yes      -       no       until adopt(): every method finds it over
+    new       -1    1          yes      -       no       before adopt(); methods act as after "over"
     made      open  0          no       any     no       claimed; _start() calls connection_made()
     open      open  0          no       no      yes
-    paused    open  0          no       yes     yes      `missed` keeps the events that come
-    draining  open  0          yes      -       yes      close() with a queue: nothing is read
-    ending    open  > 0        yes      -       any      connection_lost() is scheduled, by end()
-    over      -1    > 0        yes      -       no       by _call_connection_lost()
+    paused    open  0          no       yes     yes      `missed` collects the events
+    draining  open  0          yes      -       yes      close() with a queue; nothing is read
+    ending    open  > 0        yes      -       any      end() has scheduled connection_lost()
+    over      -1    > 0        yes      -       no       after _call_connection_lost()
 
-Nothing leads back. A socket lent for sendfile() is open and not watched.
+A transport never returns to an earlier state, except from paused to open. While a socket is lent
+for sendfile(), the transport is open and not watched.
 
-Lifetime: a transport that is claimed or watched is held by the poll loop. It owns its descriptor,
-directly or through the Python socket that it was given or has made since somebody asked for it.
+The poll table holds a reference to a transport that is claimed or watched. The transport owns its
+descriptor, either directly or through a Python socket. The creator of the transport passes that
+socket, or the transport makes it when the program asks for it.
 """
 
 from cpython.object cimport PyObject
@@ -91,7 +94,7 @@ cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
 
 cdef int raise_pending() except -1:
-    """Hand the exception that a C call has set to Cython's own handling."""
+    """Raise the exception that a C call has set, so that Cython handles it like any other."""
     return -1
 
 
@@ -102,14 +105,18 @@ cdef int kind_of(int family) noexcept:
 
 
 cdef object new_context(object given):
-    """The context given, or a copy of the current one."""
+    """Return *given*, or a copy of the current context if it is None."""
     return contextvars.copy_context() if given is None else given
 
 
 cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
-    """Set a transport's write limits, each of which defaults to a multiple of the other."""
-    # Each is converted once, and then tested: the comparison operators of an int subclass cannot
-    # be trusted. A limit beyond Py_ssize_t is as good as the largest one.
+    """Set a transport's high-water and low-water marks, in bytes.
+
+    A mark that is None becomes a multiple of the other one. Raise ValueError unless
+    high >= low >= 0, and TypeError.
+    """
+    # Convert each mark once before the comparison, because an int subclass may override the
+    # comparison operators. A mark beyond Py_ssize_t becomes the largest Py_ssize_t.
     cdef Py_ssize_t low_size = 0, high_size
     if low is not None:
         low_size = PyNumber_AsSsize_t(low, NULL)
@@ -130,8 +137,11 @@ cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
 
 cdef int control_flow(str method, object loop, object transport, object protocol,
                       object context) except -1:
-    """Call the protocol's pause_writing() or resume_writing(). The transport's context, if it has
-    one, may be entered already, further up: in data_received()."""
+    """Call the protocol's pause_writing() or resume_writing() and report its exceptions.
+
+    The transport's context, if it has one, may already be entered, when data_received() calls
+    write().
+    """
     cdef bint entered = False
     if context is not None:
         entered = try_enter(<PyObject *>context) == 0
@@ -155,7 +165,7 @@ cdef int control_flow(str method, object loop, object transport, object protocol
 
 
 cdef object address_tuple(Address *address):
-    """As the socket module gives it."""
+    """Return an IPv4 or IPv6 address as the tuple that the socket module would return."""
     cdef char text[INET6_ADDRSTRLEN]
     if address.any.sa_family == AF_INET:
         inet_ntop(AF_INET, <char *>address + 4, text, sizeof(text))
@@ -166,7 +176,10 @@ cdef object address_tuple(Address *address):
 
 
 cdef class SocketTransport(Watcher):
-    """State and behaviour of every socket transport; asyncio.selector_events._SelectorTransport."""
+    """The common part of the socket transports.
+
+    It corresponds to asyncio.selector_events._SelectorTransport.
+    """
 
     cdef Py_ssize_t pending(self) noexcept:
         return 0
@@ -184,12 +197,12 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def __cinit__(self):
-        # Until it is given a descriptor it is as one that is over.
+        # A transport without a descriptor behaves like one that is over.
         self.closing = True
         self.conn_lost = 1
 
     cdef int adopt(self, LoopCore loop, int fd, object protocol, object context) except -1:
-        """Take over the descriptor; not yet, if it raises."""
+        """Take over the descriptor. If this raises, the caller still owns the descriptor."""
         self.context = context
         self.loop = loop
         self.limits.high = DEFAULT_HIGH
@@ -202,7 +215,10 @@ cdef class SocketTransport(Watcher):
 
     cdef int adopt_socket(self, LoopCore loop, object sock, object protocol, object waiter,
                           dict extra, object server, object context) except -1:
-        """Take over a Python socket; the transport starts, and `waiter` is told, from the loop."""
+        """Take over a Python socket and schedule _start(), which also completes `waiter`.
+
+        If this raises, the caller still owns the socket.
+        """
         cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
         self.sock = sock
@@ -234,7 +250,8 @@ cdef class SocketTransport(Watcher):
         try:
             warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
         finally:
-            # Also where warnings are errors.
+            # Close the descriptor even if the warning raises, because filters can turn warnings
+            # into errors.
             try:
                 self.close_descriptor()
             finally:
@@ -259,7 +276,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int abandon(self) except -1:
-        """Be as one that never was: the descriptor is whose it was."""
+        """Undo adopt(): the caller owns the descriptor again."""
         self.loop.unwatch(self)
         self.fd = -1
         self.sock = None
@@ -268,7 +285,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int start(self, object connection_made) except -1:
-        """connection_made(), and only then the first read. Runs in the transport's context."""
+        """Call connection_made() and then begin to read; the transport's context is entered."""
         self.counted = True
         mgl_count(&self.counters().opened, 1)
         try:
@@ -284,7 +301,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int failed(self, object exc) except -1:
-        """What has gone wrong is not known, nor what was done before it: the connection ends."""
+        """Report an unexpected exception and end the connection, because its state is unknown."""
         try:
             self.report(f"Exception in callback {self!r}", exc)
         finally:
@@ -300,22 +317,29 @@ cdef class SocketTransport(Watcher):
         return self.loop.mark_ready(self, events)
 
     cdef int give_way(self, Watcher other) except -1:
-        """To whom asyncio lets share the descriptor of a closing transport: what is still to be
-        sent is sent, and connection_lost() comes as ever."""
+        """Give up the descriptor if the transport is closing, or raise RuntimeError.
+
+        As in asyncio, `other` may then share the descriptor. The transport still sends its queue,
+        and connection_lost() is called as usual.
+        """
         if self.closing:
             if not self.conn_lost:
                 other.under = self
         elif self.sock is not None and self.sock.fileno() != self.fd:
-            # Somebody has closed the socket, and the number is another file's now.
+            # The program has closed the socket, and its number now belongs to another file.
             self.force_close(os_error(EBADF))
         else:
             raise RuntimeError(f"File descriptor {self.fd} is used by transport {self!r}")
         return 0
 
     cdef uint32_t interest(self) noexcept:
-        """TCP tells that there is room only to those who have met EAGAIN: asking for it once and
-        for all costs nothing. UNIX and datagram sockets tell at every message that is taken off,
-        which would wake the loop once more per message: they are asked while it matters."""
+        """Return the events to register for.
+
+        A TCP socket reports EPOLLOUT only after a write has failed with EAGAIN, so that registering
+        for it permanently costs nothing. A UNIX or datagram socket reports EPOLLOUT whenever the
+        peer takes a message out, which would wake the loop once per message. These sockets are
+        registered for EPOLLOUT only while the transport waits until it can write.
+        """
         if self.room_on_demand and not self.awaits_room:
             return INTEREST
         return INTEREST | EPOLLOUT
@@ -329,14 +353,15 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef int await_room(self, bint wanted) except -1:
-        """After EAGAIN: be told when there is room. When all is sent: no longer."""
+        """Start waiting for EPOLLOUT (after EAGAIN), or stop waiting (when everything is sent)."""
         if wanted:
             self.loop.check_open()
         if not self.watched:
             self.awaits_room = wanted
         elif wanted:
-            # Also where it is asked for already: the edge comes once there has been no room, and
-            # registering anew has the kernel look, should it have said EAGAIN for another reason.
+            # Call epoll_ctl() even if EPOLLOUT is registered already. An edge-triggered EPOLLOUT is
+            # reported only after the send buffer was full. EAGAIN may have had another reason, and
+            # epoll_ctl() makes the kernel check again whether the socket is writable now.
             self.awaits_room = True
             try:
                 self.loop.rearm(self, self.interest())
@@ -348,7 +373,7 @@ cdef class SocketTransport(Watcher):
             try:
                 self.loop.rearm(self, self.interest())
             except OSError:
-                pass        # one event too many
+                pass        # the only consequence is an unnecessary event
         return 0
 
     cdef int use_protocol(self, object protocol) except -1:
@@ -357,7 +382,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     cdef object call(self, object method, PyObject *arg):
-        """protocol.method(arg), in the transport's context."""
+        """Return protocol.method(arg), called in the transport's context."""
         cdef PyObject *args[3]
         cdef object protocol = self.protocol
         cdef size_t n = 1 if arg is NULL else 2
@@ -373,8 +398,11 @@ cdef class SocketTransport(Watcher):
             PyContext_Exit(<PyObject *>context)
 
     cdef bint notify(self, object method, PyObject *arg, str failure) except -1:
-        """protocol.method(arg), in the transport's context; its result is of no interest. False: it
-        has raised, and the connection ends with the message `failure`."""
+        """Call protocol.method(arg) in the transport's context and ignore the result.
+
+        Return whether the call succeeded. If it raised, the connection ends with the message
+        `failure`.
+        """
         cdef PyObject *args[3]
         cdef PyObject *result = NULL
         cdef object protocol = self.protocol
@@ -407,7 +435,7 @@ cdef class SocketTransport(Watcher):
     # -------------------------------------------------------------- flow control ----
 
     def pause_reading(self):
-        """Deliver nothing until resume_reading()."""
+        """Stop delivering data until resume_reading()."""
         own_thread(self.loop)
         if self.closing or self.paused:
             return
@@ -416,7 +444,11 @@ cdef class SocketTransport(Watcher):
             logger.debug("%r pauses reading", self)
 
     def resume_reading(self):
-        """Go on after pause_reading(); what came meanwhile is delivered from the loop."""
+        """Deliver data again after pause_reading().
+
+        The loop delivers the data that has arrived in between, after this call returns. Raise
+        RuntimeError if the loop is closed.
+        """
         own_thread(self.loop)
         if self.closing or not self.paused:
             return
@@ -429,7 +461,7 @@ cdef class SocketTransport(Watcher):
             logger.debug("%r resumes reading", self)
 
     def is_reading(self):
-        """True if data would be delivered as it comes."""
+        """Return whether received data is delivered, that is neither paused nor closing."""
         return not self.closing and not self.paused
 
     cdef int pause_protocol(self) except -1:
@@ -444,19 +476,22 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def set_write_buffer_limits(self, high=None, low=None):
-        """The sizes in bytes above which pause_writing() and below which resume_writing() is
-        called. Raises ValueError unless high >= low >= 0."""
+        """Set the high-water and low-water marks of the write buffer, in bytes.
+
+        pause_writing() is called above *high*, and resume_writing() at or below *low*. Raise
+        ValueError unless high >= low >= 0.
+        """
         own_thread(self.loop)
         set_limits(&self.limits, high, low)
         self.settle()
         self.pause_protocol()
 
     def get_write_buffer_limits(self):
-        """(low, high), in bytes."""
+        """Return (low, high), the marks of the write buffer in bytes."""
         return self.limits.low, self.limits.high
 
     def get_write_buffer_size(self):
-        """Bytes that the kernel has not taken yet."""
+        """Return the number of bytes that the kernel has not accepted yet."""
         self.settle()
         return self.pending()
 
@@ -468,7 +503,7 @@ cdef class SocketTransport(Watcher):
     # -------------------------------------------------------------- closing ----
 
     def close(self):
-        """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        """Send the write buffer, then close. The loop calls connection_lost(None) later."""
         own_thread(self.loop)
         if self.closing:
             return
@@ -478,7 +513,7 @@ cdef class SocketTransport(Watcher):
             self.end(None)
 
     def abort(self):
-        """Close without sending what is queued."""
+        """Discard the write buffer and close."""
         own_thread(self.loop)
         self.settle()
         self.force_close(None)
@@ -494,13 +529,14 @@ cdef class SocketTransport(Watcher):
         return self.end(exc)
 
     cdef int end(self, object exc) except -1:
-        """Schedule connection_lost(), once."""
+        """Schedule connection_lost() unless it was scheduled before."""
         if not self.conn_lost:
             self.conn_lost = 1
             try:
                 self.loop.schedule_with(self._call_connection_lost, exc, self.context)
             except MemoryError:
-                # abort() may try again, and the peer does not wait.
+                # A later abort() can try again. Shut the socket down so that the peer does not wait
+                # for that.
                 self.conn_lost = 0
                 shutdown(self.fd, SHUT_RDWR)
                 raise
@@ -513,7 +549,8 @@ cdef class SocketTransport(Watcher):
             elif self.loop._debug:
                 logger.debug("%r: %s", self, message, exc_info=exc)
         finally:
-            # Also if the report raises, as it does without memory: the peer must not wait.
+            # Close even if the report raises, as it does without memory, because otherwise the peer
+            # would wait.
             self.force_close(exc)
         return 0
 
@@ -537,7 +574,7 @@ cdef class SocketTransport(Watcher):
         finally:
             try:
                 if self.sockname is None and self.public_socket is None and self.family != AF_UNIX:
-                    # Still to be had by get_extra_info() afterwards, as with asyncio.
+                    # Keep the address for get_extra_info() after the close, as asyncio does.
                     self.sockname = self.local_name()
             except OSError:
                 pass
@@ -545,11 +582,11 @@ cdef class SocketTransport(Watcher):
                 self.let_go()
 
     cdef mgl_connections *counters(self) noexcept:
-        """Those of its kind."""
+        """Return the counters of this kind of connection."""
         return &self.loop.count.connections[kind_of(self.family)]
 
     cdef int let_go(self) except -1:
-        """Of the descriptor, the protocol, the context and the server."""
+        """Release the descriptor, the protocol, the context and the server."""
         if self.counted:
             self.counted = False
             mgl_count(&self.counters().closed, 1)
@@ -575,7 +612,8 @@ cdef class SocketTransport(Watcher):
 
     cdef int close_descriptor(self) except -1:
         cdef int fd = self.fd
-        # Explicitly: a duplicate of the descriptor would keep the registration alive.
+        # Unregister explicitly, because a duplicate of the descriptor would keep the registration
+        # alive after close().
         self.loop.unwatch(self)
         self.fd = -1
         self.watched = False
@@ -586,13 +624,13 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def is_closing(self):
-        """True once close() or abort() was called or the connection is lost."""
+        """Return whether close() or abort() was called or the connection was lost."""
         return self.closing
 
     # -------------------------------------------------------------- the rest ----
 
     def set_protocol(self, protocol):
-        """Deliver to another protocol from now on; its connection_made() is not called."""
+        """Set the protocol that receives data from now on. Its connection_made() is not called."""
         own_thread(self.loop)
         self.use_protocol(protocol)
 
@@ -600,7 +638,10 @@ cdef class SocketTransport(Watcher):
         return self.protocol
 
     def get_extra_info(self, name, default=None):
-        """'socket', 'sockname', 'peername', or what the creator of the transport has added."""
+        """Return 'socket', 'sockname', 'peername', or an item that the transport's creator added.
+
+        Return *default* if the name is unknown.
+        """
         if name == "socket":
             self.settle()
             if self.public_socket is None:
@@ -619,7 +660,7 @@ cdef class SocketTransport(Watcher):
         return default
 
     cdef object local_name(self):
-        """The socket's own address, without a Python socket where that is possible."""
+        """Return the socket's own address, without a Python socket for IPv4 and IPv6."""
         cdef Address name
         cdef socklen_t size = sizeof(name)
         if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:
@@ -627,8 +668,11 @@ cdef class SocketTransport(Watcher):
         return self.make_socket().getsockname()
 
     cdef int settle_for_outsider(self, bint for_good) except -1:
-        """Before somebody acts on the socket by other ways than the transport's methods; `for_good`
-        if we shall not be asked again."""
+        """Send the deferred writes before other code uses the socket without the transport.
+
+        With `for_good` that code will not call again before each use, and the transport no longer
+        defers writes.
+        """
         if for_good:
             self.exposed = True
         return self.settle()
@@ -637,10 +681,11 @@ cdef class SocketTransport(Watcher):
         self.settle_for_outsider(for_good)
 
     cdef object make_socket(self):
-        """The Python socket, which from now on owns the descriptor."""
+        """Return the Python socket. Make it if necessary; it then owns the descriptor."""
         if self.sock is None:
             if self.fd >= 0:
-                # SOCK_NONBLOCK in the type is how the socket module is told that it is so already.
+                # SOCK_NONBLOCK in the type informs the socket module that the descriptor is already
+                # non-blocking.
                 self.sock = socket.socket(
                     self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, self.proto,
                     fileno=self.fd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.transports._datagram: the datagram transport."""
+"""Declare the native interface of the datagram transport; _datagram.pyx describes it."""
 
 from libc.stdint cimport uint32_t
 
@@ -7,20 +7,20 @@ from mgloop._loop cimport mgl_connections
 from mgloop.transports._base cimport SocketTransport
 
 
-# What all datagram transports of a loop share.
+# The receive buffers and the address cache that all datagram transports of a loop share.
 cdef class Room:
-    cdef void *memory           # Buffers, in _datagram.pyx
+    cdef void *memory           # a `Buffers` structure, which _datagram.pyx defines
 
 
 cdef class Datagram(SocketTransport):
     cdef Room shared
-    cdef object address         # remote address given by the creator, or None
-    cdef object queue           # deque of (bytes, address) that the kernel had no room for
-    cdef list undelivered       # read already when reading was paused
-    cdef Py_ssize_t queued_bytes
+    cdef object address         # remote address that the creator passed, or None
+    cdef object queue           # deque of (bytes, address) that the kernel has not accepted yet
+    cdef list undelivered       # (bytes, address) that were received before reading was paused
+    cdef Py_ssize_t queued_bytes  # size of `queue`, including HEADER bytes per datagram
     cdef bint connected_socket
-    cdef bint nameless_peer     # connected, to one without an address: socketpair()
-    cdef bint by_address        # IPv4 or IPv6: addresses go through the cache
+    cdef bint nameless_peer     # the peer has an empty address, as after socketpair()
+    cdef bint by_address        # the family is IPv4 or IPv6, for which the address cache is used
 
     cdef mgl_connections *counters(self) noexcept
     cdef int read_batch(self, uint32_t events) except -1

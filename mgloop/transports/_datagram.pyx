@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Datagram transports: UDP and UNIX datagram sockets.
+"""Implement the datagram transport, for UDP and UNIX datagram sockets.
 
-Native because they run per packet. The semantics are asyncio.selector_events'; the way differs:
+The module is native because its code runs once per packet. The semantics are those of
+asyncio.selector_events. Only the loop's thread may use a transport. Its lifetime is described in
+_base. All transports of a loop share one set of receive buffers, the class Room. The loop and the
+transports hold references to it.
 
-A batch of datagrams is fetched by one recvmmsg(), which also tells that there are no more: the
-edge-triggered registration needs no second call that would only return EAGAIN. The whole batch is
-turned into Python objects before the first is delivered, since delivering runs Python, which may
-let another loop's thread use the same buffers. What is left of a batch when the protocol pauses
-reading waits in the transport.
+One recvmmsg() receives a batch of datagrams. If it returns fewer than it could, the socket is
+empty, and the edge-triggered registration needs no second call that would only return EAGAIN. The
+whole batch is turned into Python objects before the first datagram is delivered, because delivery
+runs Python code, in which another transport of the loop may use the same buffers. If the protocol
+pauses reading, the transport keeps the rest of the batch.
 
-Addresses are translated once: a small cache maps a sockaddr to its tuple and that very tuple back,
-so that answering a datagram's sender parses nothing. The kernel is given what the protocol sends
-at once; what it has no room for is queued, and counts for the write limits.
+A small cache maps a sockaddr to its address tuple and that tuple object back to the sockaddr.
+Replying to the sender of a datagram therefore needs no parsing of the address. A datagram is sent
+immediately. If the kernel does not accept it, it is queued and counts for the write limits.
 """
 
 cimport cython
@@ -77,10 +80,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     BATCH = 16                  # datagrams per recvmmsg()
-    DATAGRAM = 64 * 1024        # no UDP datagram is longer
-    LONGEST = 256 * 1024        # asyncio's max_size: what is longer is cut
-    HEADER = 8                  # counted per queued datagram, as asyncio does
-    CACHE = 256                 # addresses; a power of two
+    DATAGRAM = 64 * 1024        # bytes; UDP datagrams are never longer
+    LONGEST = 256 * 1024        # bytes: asyncio's max_size; longer datagrams are truncated
+    HEADER = 8                  # bytes that are counted per queued datagram, as in asyncio
+    CACHE = 256                 # number of addresses in the cache; a power of two
 
 cdef object AsyncioDatagramTransport = _stdlib.DatagramTransport
 
@@ -88,7 +91,7 @@ cdef object AsyncioDatagramTransport = _stdlib.DatagramTransport
 cdef struct CachedAddress:
     Address name
     socklen_t size
-    PyObject *tuple             # strong, or NULL
+    PyObject *tuple             # owned reference, or NULL
 
 
 cdef struct Buffers:
@@ -96,7 +99,8 @@ cdef struct Buffers:
     Address names[BATCH]
     iovec vectors[BATCH]
     mmsghdr messages[BATCH]
-    # Direct-mapped by the sockaddr; `by_tuple` finds an entry again by its tuple's identity.
+    # The cache is direct-mapped: a hash of the sockaddr is the only possible index of its entry.
+    # `by_tuple` maps a hash of the tuple's address in memory to the index of its entry.
     CachedAddress cache[CACHE]
     int by_tuple[CACHE]
 
@@ -104,10 +108,11 @@ cdef struct Buffers:
 @cython.final
 @cython.no_gc
 cdef class Room:
-    """What all datagram transports of a loop share: room for what one recvmmsg() brings, used
-    between the system call and the copy after it, and the addresses seen last.
+    """The memory that all datagram transports of a loop share.
 
-    Pages that no datagram reaches are never touched, and cost no memory.
+    It contains the receive buffers of recvmmsg(), which are in use only until the received data is
+    copied, and the cache of addresses. The kernel allocates the memory pages when they are first
+    written, so that buffers without datagrams cost no memory.
     """
 
     def __cinit__(self):
@@ -124,7 +129,7 @@ cdef class Room:
 
 
 cdef object address_of(Room shared, Address *name, socklen_t size):
-    """The tuple for a sockaddr: the same object as last time, while it is in the cache."""
+    """Return the tuple for a sockaddr; the same object each time while it is in the cache."""
     cdef int i = slot_of(name, size)
     cdef Buffers *buffers = <Buffers *>shared.memory
     cdef CachedAddress *entry = &buffers.cache[i]
@@ -143,7 +148,7 @@ cdef object address_of(Room shared, Address *name, socklen_t size):
 
 
 cdef inline CachedAddress *entry_of(Room shared, PyObject *address, int family) noexcept:
-    """That of a tuple that address_of() has given for a socket of this family, or NULL."""
+    """Return the cache entry of a tuple that address_of() returned for this family, or NULL."""
     cdef Buffers *buffers = <Buffers *>shared.memory
     cdef CachedAddress *entry = &buffers.cache[buffers.by_tuple[slot_of_tuple(address)]]
     return entry if entry.tuple == address and entry.name.any.sa_family == family else NULL
@@ -156,7 +161,7 @@ cdef Room room_of(LoopCore loop):
 
 
 cdef inline ssize_t total_of(const mmsghdr *messages, int n) noexcept:
-    """Bytes in the first n; n if it is none."""
+    """Return the number of bytes in the first n messages, or n if it is negative (an error)."""
     cdef ssize_t total = 0
     cdef int i
     if n < 0:
@@ -183,7 +188,7 @@ cdef inline int slot_of_tuple(PyObject *address) noexcept:
 
 @cython.final
 cdef class Datagram(SocketTransport):
-    """asyncio.DatagramTransport over a bound or connected datagram socket."""
+    """An asyncio.DatagramTransport over a bound or connected datagram socket."""
 
     def __init__(self, LoopCore loop, sock, protocol, address=None, waiter=None, dict extra=None):
         self.address = address
@@ -255,11 +260,11 @@ cdef class Datagram(SocketTransport):
                 return 0
             if error != EINTR:
                 self.on_read_error(os_error(error))
-            # An error is told once; datagrams may be behind it.
+            # The kernel reports a pending error once, and datagrams may follow it.
             return self.loop.mark_ready(self, EPOLLIN)
-        # First everything out of the shared buffers: up to 3.11 making a tuple may start the
-        # collector, and with it code of the user's and other threads. Making bytes cannot, nor can
-        # adding to a list. The list frees them if there is not enough memory for the rest.
+        # Copy everything out of the shared buffers first. Up to Python 3.11, making a tuple may
+        # start the garbage collector, which may run user code and other threads. Making bytes
+        # objects and appending to a list cannot. The list frees the datagrams if memory runs out.
         for i in range(n):
             sizes[i] = room.messages[i].msg_hdr.msg_namelen
             senders[i] = room.names[i]
@@ -269,7 +274,8 @@ cdef class Datagram(SocketTransport):
                 batch[i], address_of(shared, &senders[i], sizes[i]) if sizes[i] else None)
         self.deliver(batch)
         if n == BATCH or events & (EPOLLERR | EPOLLHUP):
-            # Not drained for certain: on with it after the others have had their turn.
+            # The socket may not be empty. Continue after the entries that are in the ready queue
+            # now.
             if self.paused:
                 self.missed |= EPOLLIN
             elif not self.closing and not self.conn_lost:
@@ -277,7 +283,7 @@ cdef class Datagram(SocketTransport):
         return 0
 
     cdef int read_one(self, uint32_t events) except -1:
-        """Other families: one datagram at a time, with the socket module's idea of an address."""
+        """Receive one datagram of another family; the socket module makes its address."""
         cdef bint drained = False
         mgl_count(&self.loop.count.reads, 1)
         try:
@@ -325,7 +331,7 @@ cdef class Datagram(SocketTransport):
         return 0
 
     cdef int on_error(self, object exc) except -1:
-        """error_received(), in the transport's context unless the protocol is in it already."""
+        """Call error_received() in the transport's context, which may already be entered."""
         cdef object context = self.context
         cdef bint entered = try_enter(<PyObject *>context) == 0
         if not entered:
@@ -338,7 +344,7 @@ cdef class Datagram(SocketTransport):
         return 0
 
     cdef int on_read_error(self, object exc) except -1:
-        """error_received() from the loop, where nobody else would hear of its failure."""
+        """Call error_received() from on_ready(), and report its exceptions."""
         try:
             self.on_error(exc)
         except (SystemExit, KeyboardInterrupt):
@@ -350,10 +356,11 @@ cdef class Datagram(SocketTransport):
     # -------------------------------------------------------------- sending ----
 
     def sendto(self, data, addr=None):
-        """Send a datagram, an empty one too; as asyncio.DatagramTransport.sendto.
+        """Send a datagram, which may be empty; as asyncio.DatagramTransport.sendto.
 
-        Raises TypeError for what is not bytes-like, ValueError for another address than the one
-        the endpoint was made with."""
+        Raise TypeError if *data* is not bytes-like, and ValueError if *addr* differs from the
+        remote address that the endpoint was made with.
+        """
         cdef Py_buffer view
         own_thread(self.loop)
         if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -378,14 +385,17 @@ cdef class Datagram(SocketTransport):
                 finally:
                     PyBuffer_Release(&view)
             self.await_room(True)
-        # What waits must not change meanwhile.
+        # Copy the data, because a mutable buffer may change while it is queued.
         data = bytes(data)
         self.queue.append((data, addr))
         self.queued_bytes += PyBytes_GET_SIZE(data) + HEADER
         self.pause_protocol()
 
     cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1:
-        """1 = sent, or failed and reported; 0 = the kernel has no room."""
+        """Send a datagram, and report an error to the protocol.
+
+        Return 0 if the kernel does not accept the datagram now, else 1.
+        """
         cdef ssize_t sent
         cdef CachedAddress *known
         if self.connected_socket or address is None and self.nameless_peer:
@@ -408,7 +418,10 @@ cdef class Datagram(SocketTransport):
         return 1
 
     cdef int send_cold(self, const char *start, Py_ssize_t n, object address) except -1:
-        """By the socket module, which knows every form of address."""
+        """Send through the socket module, which supports every form of address.
+
+        Return as send_now() does.
+        """
         cdef int taken = 1
         mgl_count(&self.loop.count.writes, 1)
         try:
@@ -439,7 +452,7 @@ cdef class Datagram(SocketTransport):
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as exc:
-                # Out of error_received(): that datagram is gone, the others are not.
+                # error_received() has raised. That datagram is lost, the others are not.
                 self.report("Exception in callback error_received()", exc)
                 done = True
             if self.conn_lost:
@@ -458,7 +471,7 @@ cdef class Datagram(SocketTransport):
                     self.end(None)
         return 0
 
-    # What asyncio's own has by inheritance, and cannot do.
+    # asyncio's datagram transport inherits these methods, which raise NotImplementedError.
     write = transports.WriteTransport.write
     writelines = transports.WriteTransport.writelines
     write_eof = transports.WriteTransport.write_eof

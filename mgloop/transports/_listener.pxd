@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.transports._listener: a listening socket."""
+"""Declare the native interface of Listener; _listener.pyx describes it."""
 
 from mgloop._loop cimport Watcher
 from mgloop.transports._base cimport Address
 
 
 cdef class Listener(Watcher):
-    cdef object context         # None once it is stopped
+    cdef object context         # context in which protocol factories run; None after stop()
     cdef object protocol_factory
     cdef object sock
     cdef object sslcontext
     cdef object server
-    cdef int backlog
+    cdef int backlog            # maximum of connections that one iteration accepts
     cdef object handshake_timeout
     cdef object shutdown_timeout
-    cdef object sockname        # of every accepted connection, or None: the listener is a wildcard
-    cdef object retry           # timer of the pause after EMFILE
+    # Local address of every accepted connection, or None if the listener has a wildcard address.
+    cdef object sockname
+    cdef object retry           # timer that ends the pause after an error such as EMFILE, or None
     cdef int family
     cdef int proto
-    cdef bint by_python         # by the socket's accept(): a rare family, or a method of its class
+    # Use the Python socket's accept(), for a rare family or because its class overrides accept().
+    cdef bint by_python
     cdef bint stopped
 
     cdef int accept(self, int fd, Address *peer, object peername) except -1

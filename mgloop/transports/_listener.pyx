@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The listener: accepts connections on a server's socket, and makes transports of them.
+"""Accept connections on the listening sockets of servers, and make transports of them.
 
-Native because it runs per accepted connection. The transport, the protocol's factory and
-connection_made() follow one another at once, with no Python socket and no task; connections with
-TLS, in debug mode, of a rare family or of a listening socket whose class overrides accept() go by
-way of asyncio's own path (transports/server).
+The module is native because it runs once per accepted connection. It makes the transport, calls the
+protocol factory and calls connection_made() in one callback, without a Python socket and without a
+task. asyncio's way with a task (transports/server.py) is used for connections with TLS, in debug
+mode, for other address families than IPv4, IPv6 and UNIX, and for listening sockets whose class
+overrides accept().
 
-A listener is level-triggered: what it leaves in the backlog is reported again, so nothing that is
-raised while it accepts can lose a connection that is still there. Lifetime: the poll loop holds it
-while it is watched, the loop's table of listeners until the server is closed.
+The registration of a listener is level-triggered: the kernel reports again the connections that
+stay in the backlog. An exception while a connection is accepted can therefore not lose the
+connections after it. Only the loop's thread may use a listener. The poll table holds a reference to
+it while it is registered, and the loop's table of listeners until the server is closed.
 """
 
 cimport cython
@@ -65,7 +67,10 @@ cdef union Name:
 
 
 cdef object unix_name(sockaddr_un *name, socklen_t size):
-    """As the socket module gives it: "" for none, bytes for an abstract one, else the path."""
+    """Return a UNIX socket's address in the form of the socket module.
+
+    It is "" for an unnamed socket, bytes for an abstract address, else the path.
+    """
     cdef Py_ssize_t length = min(<size_t>size, sizeof(sockaddr_un)) - sizeof(name.sun_family)
     if length <= 0:
         return ""
@@ -76,7 +81,7 @@ cdef object unix_name(sockaddr_un *name, socklen_t size):
 
 @cython.final
 cdef class Listener(Watcher):
-    """Accepts connections on a listening socket, which stays the server's."""
+    """A watcher that accepts connections on a listening socket. The server owns the socket."""
 
     def __init__(self, LoopCore loop, protocol_factory, sock, sslcontext, server, int backlog,
                  handshake_timeout, shutdown_timeout, context=None):
@@ -94,7 +99,7 @@ cdef class Listener(Watcher):
         self.by_python = (self.family not in (AF_INET, AF_INET6, AF_UNIX)
                           or _stdlib.overrides(sock, "accept"))
         name = sock.getsockname()
-        set_nodelay(sock)       # accepted sockets inherit it, which saves a system call for each
+        set_nodelay(sock)       # accepted sockets inherit it, which saves a system call per socket
         if self.family in (AF_INET, AF_INET6):
             if name[0] not in ("0.0.0.0", "::"):
                 self.sockname = name
@@ -103,7 +108,7 @@ cdef class Listener(Watcher):
         loop.watch(self, sock.fileno(), EPOLLIN)
 
     def stop(self):
-        """Accept no more; the socket is left open."""
+        """Stop accepting connections and leave the socket open."""
         self.stopped = True
         if self.retry is not None:
             self.retry.cancel()
@@ -124,7 +129,8 @@ cdef class Listener(Watcher):
     cdef int give_way(self, Watcher other) except -1:
         if self.sock.fileno() == self.fd:
             raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
-        self.fd = -1        # somebody has closed it, and the number is another file's now
+        # The program has closed the socket, and its number now belongs to another file.
+        self.fd = -1
         return 0
 
     cdef int on_ready(self, uint32_t events) except -1:
@@ -169,7 +175,10 @@ cdef class Listener(Watcher):
         raise os_error(error)
 
     cdef int accept_any_family(self) except -1:
-        """By the socket's own method, which knows all kinds of addresses. 1 if there was one."""
+        """Accept a connection by the socket's accept() method, which supports all families.
+
+        Return 1 if there was a connection, else 0.
+        """
         cdef int error = 0
         try:
             conn, peername = self.sock.accept()
@@ -187,8 +196,10 @@ cdef class Listener(Watcher):
         return 0
 
     cdef int accept(self, int fd, Address *peer, object peername) except -1:
-        """Make a transport and a protocol of an accepted descriptor; `peername` is None where
-        `peer` tells it."""
+        """Make a transport and a protocol for an accepted descriptor.
+
+        If `peername` is None, `peer` contains the peer's address.
+        """
         cdef Stream stream
         cdef object context, connection_made
         cdef bint abandoned = False
@@ -215,7 +226,8 @@ cdef class Listener(Watcher):
             stream.adopt(self.loop, fd, protocol, context)
             stream.attach(self.server)
         except BaseException as exc:
-            # As asyncio, which tells of it in debug mode only (see accept_cold()).
+            # Ignore the exception, as asyncio does. It reports it in debug mode only, for which
+            # accept_cold() is used.
             stream.abandon()
             close(fd)
             if isinstance(exc, (SystemExit, KeyboardInterrupt)):
@@ -231,12 +243,15 @@ cdef class Listener(Watcher):
         return 0
 
     cdef int accept_cold(self, object conn, object peername) except -1:
-        """TLS, debug mode, and families of sockets that are rare: by way of a task, with a Python
-        socket."""
+        """Make a task that makes the transport of an accepted Python socket.
+
+        This is the way for TLS, for debug mode and for rare address families.
+        """
         cdef object context = self.context
         cdef object coroutine
         if context is None:
-            # The server was closed after accept(): making the Python socket can run user code.
+            # The server was closed after accept(), because making the Python socket can run user
+            # code.
             conn.close()
             return 0
         if self.loop._debug:
@@ -248,7 +263,7 @@ cdef class Listener(Watcher):
         try:
             self.loop.create_task(coroutine)
         except BaseException:
-            # A task factory of the user's.
+            # The user's task factory has raised.
             coroutine.close()
             conn.close()
             raise
@@ -257,7 +272,10 @@ cdef class Listener(Watcher):
         return 0
 
     cdef int out_of_resources(self, int error) except -1:
-        """Stop listening for a second: the kernel would go on reporting, and spin the loop."""
+        """Stop accepting for a second and report the error.
+
+        Otherwise the kernel would report the socket in each poll, and the loop would spin.
+        """
         self.report("socket.accept() out of system resource", os_error(error))
         if not self.stopped:
             self.loop.unwatch(self)

@@ -145,13 +145,14 @@ cdef class Watcher:
     cdef uint32_t ready         # events that the kernel reported and on_ready() has not handled
     cdef uint32_t events        # events that the descriptor is registered for
     cdef bint queued            # is in the ready queue
-    cdef bint flush_queued      # is in `flushes` of the loop
+    cdef bint flush_queued      # is in the loop's `flushes`
     cdef Watcher under          # the displaced watcher, which also receives the events, or None
     cdef object __weakref__
 
     # Handle `events` when the loop runs the watcher from the ready queue. `ready` is 0 again.
     cdef int on_ready(self, uint32_t events) except -1
-    # Send deferred writes. The loop calls this once per defer_flush(), at the end of the iteration.
+    # Do the work that the watcher has deferred, such as sending writes. The loop calls this once
+    # per defer_flush(), at the end of the iteration.
     cdef int on_flush(self) except -1
     # Receive events inside the poll. Return True if on_ready() need not be called for them.
     cdef bint on_event(self, uint32_t events) except -1
@@ -191,7 +192,7 @@ cdef class LoopCore:
     cdef PyObject *snapshot     # the copied context that recently made handles share, or NULL
     cdef dict future_keywords   # {"loop": this loop} while the loop runs, else None; immutable
     cdef dict eager_keywords    # future_keywords and "eager_start": True
-    cdef mgl_ring flushes       # watchers with deferred writes
+    cdef mgl_ring flushes       # watchers whose on_flush() is called at the end of the iteration
     cdef Py_ssize_t deferred    # bytes in short writes that wait for the end of the iteration
     cdef Py_ssize_t gathered    # bytes in long writes that wait for the end of the iteration
     cdef bint wakeup_enabled    # other threads can wake the loop

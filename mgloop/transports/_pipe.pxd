@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Contract of mgloop.transports._pipe: the two pipe transports."""
+"""Declare the native interface of the two pipe transports; _pipe.pyx describes them."""
 
 from libc.stdint cimport uint32_t
 
@@ -15,15 +15,15 @@ cdef extern from "writequeue.h":
 
 
 cdef class Pipe:
-    cdef dict __dict__          # programs and tests put methods of their own over ours
+    cdef dict __dict__          # lets programs and tests replace methods on an instance
     cdef object __weakref__
-    cdef LoopCore loop          # None once connection_lost() has been called
+    cdef LoopCore loop          # None after connection_lost()
     cdef object protocol
-    cdef object pipe            # the file object given by the user; None once it is closed
-    cdef dict extra
+    cdef object pipe            # the user's file object; None after it is closed
+    cdef dict extra             # the items of get_extra_info()
     cdef int fd
-    cdef bint device            # a character device, such as a terminal
-    cdef bint fifo
+    cdef bint device            # the file is a character device, such as a terminal
+    cdef bint fifo              # the file is a FIFO
     cdef bint closing
     cdef bint ending            # connection_lost() is scheduled or done
 
@@ -35,19 +35,19 @@ cdef class Pipe:
 
 
 cdef class ReadPipe(Pipe):
-    cdef uint32_t hint          # how much the next read may bring
-    cdef bint paused
-    cdef bint watched
+    cdef uint32_t hint          # expected size of the next read, in bytes
+    cdef bint paused            # pause_reading() was called
+    cdef bint watched           # registered with add_reader()
 
     cdef int watch(self) except -1
     cdef object receive(self)
 
 
 cdef class WritePipe(Pipe):
-    cdef mgl_queue queue
+    cdef mgl_queue queue        # data that the kernel has not accepted yet
     cdef WriteLimits limits
-    cdef unsigned int conn_lost  # writes that came too late
-    cdef bint blocked           # the kernel's buffer is full: the poll loop will tell
+    cdef unsigned int conn_lost  # number of writes that failed or came after the end
+    cdef bint blocked           # the pipe is full; registered with add_writer()
 
     cdef int count_write(self, ssize_t sent) noexcept
     cdef ssize_t write_some(self, const char *start, Py_ssize_t n) except -2

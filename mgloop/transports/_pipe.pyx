@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Pipe transports: reading and writing FIFOs, terminals, sockets and other character devices.
+"""Implement the pipe transports, for FIFOs, sockets, terminals and other character devices.
 
-    Pipe                the user's file object, the protocol, and how both end
+    Pipe                the user's file object, the protocol, and closing
       +- ReadPipe       asyncio.ReadTransport
       +- WritePipe      asyncio.WriteTransport
 
-Native because a program that talks to its children runs this per packet. The semantics, down to
-the order of what is scheduled, are those of asyncio.unix_events.
+The module is native because a program that communicates with its child processes runs this code
+once per packet. The semantics, including the order of the scheduled callbacks, are those of
+asyncio.unix_events. Only the loop's thread may use a transport.
 
-Unlike the socket transports these are no watchers of their own: they share the level-triggered
-registration that add_reader() and add_writer() use. A pipe may be a packet pipe and a terminal may
-be in line mode; there a short read does not mean that nothing is left, so edge-triggered
-polling would need one more read(), in vain, after each that brought something. A reading and
-a writing transport may also stand on the same descriptor, of a terminal for instance. And the
-callbacks run as handles: in the context and with the reports of failures that asyncio gives them.
+Unlike the socket transports these classes are not watchers. They use the level-triggered
+registration of add_reader() and add_writer(), for three reasons. First, a pipe may be in packet
+mode and a terminal in line mode. A short read then does not mean that the pipe is empty, so that
+edge-triggered polling would need a second read() after each successful one, which would usually
+return EAGAIN. Second, a reading and a writing transport may share a descriptor, for example that of
+a terminal. Third, the callbacks then run as handles, in the same context and with the same error
+reports as in asyncio.
 
-Pausing is lazy. pause_reading() only leaves a note, and the registration goes when something comes
-all the same: a protocol that pauses and resumes around each message costs no system calls.
+pause_reading() only sets a flag. The registration is removed when an event arrives while reading is
+paused. A protocol that pauses and resumes for each message therefore costs no system calls.
 
-System calls on pipes and sockets that do not block are made with the GIL held, being shorter than
-a hand-over of the GIL may take. On devices it is released: their drivers may take their time, and
-one in user space may even be served by a thread of this process.
+Non-blocking system calls on pipes and sockets keep the GIL, because they take less time than
+releasing and acquiring it may take. On devices the GIL is released, because a driver may be slow,
+and a driver in user space may even be a thread of this process.
 
-Lifetime: the poll loop's handle holds a transport that is watched. The descriptor is the file
-object's, which the transport closes after connection_lost().
+The handle in the poll table holds a reference to a transport that is watched. The descriptor
+belongs to the file object, which the transport closes after connection_lost().
 """
 
 cimport cython
@@ -76,9 +78,11 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
-    MAX_READ = 256 * 1024       # as asyncio's max_size; a datagram must fit
-    MAX_WRITES = 8              # per turn
+    # If the expected size of a read is below this, it uses the scratch buffer and copies the data.
+    SMALL_READ = 4 * 1024
+    # Bytes per read, as in asyncio. A datagram must fit, because the rest would be lost.
+    MAX_READ = 256 * 1024
+    MAX_WRITES = 8              # writev() calls per time slice
     MAX_IOV = 64                # objects per writev()
 
 cdef object set_result_unless_cancelled = _stdlib.set_result_unless_cancelled
@@ -87,16 +91,16 @@ cdef object AsyncioWritePipe = _stdlib.UnixWritePipeTransport
 
 
 cdef class Pipe:
-    """What both directions share."""
+    """The common part of the reading and the writing transport."""
 
     def __cinit__(self):
-        # Until it is given a pipe it is as one that is over.
+        # A transport without a pipe behaves like one that is closed.
         self.fd = -1
         self.closing = self.ending = True
 
     cdef int adopt(self, LoopCore loop, object pipe, object protocol, dict extra,
                    str refusal) except -1:
-        """Take over an open file; raises ValueError(refusal) for one that cannot be polled."""
+        """Take over an open file. Raise ValueError(refusal) if the file cannot be polled."""
         self.fd = pipe.fileno()
         mode = os.fstat(self.fd).st_mode
         self.device = stat.S_ISCHR(mode)
@@ -119,10 +123,11 @@ cdef class Pipe:
         try:
             warnings.warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
         finally:
-            self.pipe.close()   # also where warnings are errors
+            self.pipe.close()   # even if the warning raises, because a filter made it an error
 
     cdef int end(self, object exc) except -1:
-        """Let go of the poll loop, and schedule connection_lost(), once."""
+        """Unregister the descriptor, and schedule connection_lost() unless it was scheduled before.
+        """
         self.closing = True
         if self.ending:
             return 0
@@ -153,11 +158,11 @@ cdef class Pipe:
         return 0
 
     cdef bint polling(self):
-        """Is the poll loop waiting for what this transport is for?"""
+        """Return whether the loop waits until this transport can read or write, respectively."""
         return False
 
     def set_protocol(self, protocol):
-        """Deliver to another protocol from now on; its connection_made() is not called."""
+        """Set the protocol that is called from now on. Its connection_made() is not called."""
         own_thread(self.loop)
         self.protocol = protocol
 
@@ -165,11 +170,14 @@ cdef class Pipe:
         return self.protocol
 
     def is_closing(self):
-        """True once the transport is closing or closed."""
+        """Return whether the transport is closing or closed."""
         return self.closing
 
     def get_extra_info(self, name, default=None):
-        """'pipe' is the file object; else what the creator of the transport has added."""
+        """Return 'pipe', the file object, or an item that the transport's creator added.
+
+        Return *default* if the name is unknown.
+        """
         return self.extra.get(name, default)
 
     @property
@@ -218,7 +226,7 @@ cdef class Pipe:
 
 @cython.final
 cdef class ReadPipe(Pipe):
-    """asyncio.ReadTransport over the reading end of a pipe; as loop.connect_read_pipe."""
+    """An asyncio.ReadTransport over the reading end of a pipe; see loop.connect_read_pipe()."""
 
     def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
         self.adopt(loop, pipe, protocol, extra, "Pipe transport is for pipes/sockets only.")
@@ -241,7 +249,7 @@ cdef class ReadPipe(Pipe):
         return self.watched and self.is_reading()
 
     def is_reading(self):
-        """True if data would be delivered as it comes."""
+        """Return whether received data is delivered, that is neither paused nor closing."""
         return not self.paused and not self.closing
 
     def pause_reading(self):
@@ -254,7 +262,7 @@ cdef class ReadPipe(Pipe):
             logger.debug("%r pauses reading", self)
 
     def resume_reading(self):
-        """Go on after pause_reading()."""
+        """Deliver data again after pause_reading(). Raise RuntimeError if the loop is closed."""
         own_thread(self.loop)
         if self.closing or not self.paused:
             return
@@ -285,7 +293,10 @@ cdef class ReadPipe(Pipe):
         self.end(None)
 
     cdef object receive(self):
-        """The next bytes; b"" at the end; None if there are none now or it has failed."""
+        """Return the next bytes, b"" at the end of the file, or None.
+
+        None means that no data is available now or that the read has failed.
+        """
         cdef PyObject *data = NULL
         cdef ssize_t n
         cdef uint32_t hint = self.hint
@@ -310,7 +321,7 @@ cdef class ReadPipe(Pipe):
             if error != EAGAIN and error != EINTR:
                 self._fatal_error(os_error(error), "Fatal read error on pipe transport")
             return None
-        # Rises at once, falls by an eighth of the difference per read.
+        # The expected size rises immediately, and falls by an eighth of the difference per read.
         self.hint = <uint32_t>n if n > <ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
         try:
             if data is NULL:
@@ -320,13 +331,15 @@ cdef class ReadPipe(Pipe):
                 result = <object>data
                 Py_DECREF(result)
         except MemoryError as exc:
-            # The bytes of this read are lost. The protocol must not take later ones for the next.
+            # The bytes of this read are lost. End the connection, so that the protocol does not
+            # mistake later bytes for those that follow.
             self._fatal_error(exc, "Fatal read error on pipe transport")
             result = None
         return result
 
     def close(self):
-        """Close the pipe without reading what is left; connection_lost(None) follows."""
+        """Close the pipe without reading the remaining data; connection_lost(None) is called later.
+        """
         own_thread(self.loop)
         if not self.closing:
             self.end(None)
@@ -334,7 +347,7 @@ cdef class ReadPipe(Pipe):
     def _fatal_error(self, exc, message="Fatal error on pipe transport"):
         if self.loop is None:
             return
-        # EIO is how a terminal tells that its other end is closed.
+        # A terminal returns EIO when its other end is closed.
         if isinstance(exc, OSError) and exc.errno == EIO:
             if self.loop._debug:
                 logger.debug("%r: %s", self, message, exc_info=exc)
@@ -351,7 +364,7 @@ cdef class ReadPipe(Pipe):
 
 @cython.final
 cdef class WritePipe(Pipe):
-    """asyncio.WriteTransport over the writing end of a pipe; as loop.connect_write_pipe."""
+    """An asyncio.WriteTransport over the writing end of a pipe; see loop.connect_write_pipe()."""
 
     def __init__(self, LoopCore loop, pipe, protocol, waiter=None, dict extra=None):
         self.adopt(loop, pipe, protocol, extra,
@@ -360,7 +373,7 @@ cdef class WritePipe(Pipe):
         loop.call_soon(protocol.connection_made, self)
         mgl_count(&loop.count.connections[MGL_PIPE].opened, 1)
         if not self.device:
-            # When the reading end is closed, the writing end is reported as readable.
+            # epoll reports the writing end as readable when the reading end is closed.
             loop.call_soon(self._start)
         if waiter is not None:
             loop.call_soon(set_result_unless_cancelled, waiter, None)
@@ -383,8 +396,11 @@ cdef class WritePipe(Pipe):
         self.stop(BrokenPipeError() if self.queue.size > 0 else None)
 
     def write(self, data):
-        """Send bytes, now or as soon as the pipe takes them; a mutable buffer is copied where it
-        has to wait. What comes after close() or after the reader has gone is dropped."""
+        """Send bytes now, or later if the pipe is full.
+
+        A mutable buffer is copied if it has to wait. Data is discarded after close(), and after
+        the reading end was closed.
+        """
         cdef Py_buffer view
         cdef ssize_t sent = 0
         cdef Py_ssize_t done
@@ -414,7 +430,7 @@ cdef class WritePipe(Pipe):
         self.pause_protocol()
 
     def writelines(self, list_of_data):
-        """Send several bytes-like objects, gathered by the kernel and never joined."""
+        """Send several bytes-like objects through writev(), without joining them."""
         cdef list chunks = []
         own_thread(self.loop)
         for data in list_of_data:
@@ -425,7 +441,7 @@ cdef class WritePipe(Pipe):
         if not chunks or self.refuses():
             return
         if self.loop._closed:
-            self.write(b"".join(chunks))    # which queues nothing that nobody will send
+            self.write(b"".join(chunks))    # queues nothing, because the loop cannot send it later
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
@@ -433,13 +449,13 @@ cdef class WritePipe(Pipe):
             self.send_queue()
         self.pause_protocol()
 
-    # What asyncio's own has by inheritance, and cannot do.
+    # asyncio's transport inherits these methods, which raise NotImplementedError.
     is_reading = transports.ReadTransport.is_reading
     pause_reading = transports.ReadTransport.pause_reading
     resume_reading = transports.ReadTransport.resume_reading
 
     cdef bint refuses(self) except -1:
-        """True if it is too late to write; tells of it when that happens again and again."""
+        """Return whether the pipe can no longer be written; log a warning after repeated writes."""
         if not self.conn_lost and not self.closing:
             return False
         if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
@@ -477,7 +493,7 @@ cdef class WritePipe(Pipe):
         return sent
 
     cdef int send_queue(self) except -1:
-        """Send until the queue is empty, the pipe is full, or it is the others' turn."""
+        """Send until the queue is empty, the pipe is full, or the time slice is over."""
         cdef ssize_t sent
         cdef int _turn
         for _turn in range(MAX_WRITES):
@@ -505,7 +521,7 @@ cdef class WritePipe(Pipe):
             self.send_queue()
 
     cdef int block(self) except -1:
-        """Have _write_ready() called when the pipe takes more."""
+        """Register the descriptor, so that _write_ready() is called when the pipe accepts data."""
         if not self.blocked:
             self.loop._add_writer(self.fd, self._write_ready)
             self.blocked = True
@@ -526,7 +542,8 @@ cdef class WritePipe(Pipe):
         return True
 
     def write_eof(self):
-        """Close the pipe once everything is sent: a pipe has no other end of file."""
+        """Close the pipe after everything is sent, because only that signals the end of the file.
+        """
         own_thread(self.loop)
         if self.closing:
             return
@@ -535,12 +552,12 @@ cdef class WritePipe(Pipe):
             self.end(None)
 
     def close(self):
-        """Send what is queued, then close; connection_lost(None) follows from the loop."""
+        """Send the write buffer, then close. The loop calls connection_lost(None) later."""
         own_thread(self.loop)
         self.write_eof()
 
     def abort(self):
-        """Close without sending what is queued."""
+        """Discard the write buffer and close."""
         own_thread(self.loop)
         self.stop(None)
 
@@ -564,16 +581,19 @@ cdef class WritePipe(Pipe):
     # -------------------------------------------------------------- flow control ----
 
     def get_write_buffer_size(self):
-        """Bytes that the kernel has not taken yet."""
+        """Return the number of bytes that the kernel has not accepted yet."""
         return self.queue.size
 
     def get_write_buffer_limits(self):
-        """(low, high), in bytes."""
+        """Return (low, high), the marks of the write buffer in bytes."""
         return self.limits.low, self.limits.high
 
     def set_write_buffer_limits(self, high=None, low=None):
-        """The sizes in bytes above which pause_writing() and below which resume_writing() is
-        called. Raises ValueError unless high >= low >= 0."""
+        """Set the high-water and low-water marks of the write buffer, in bytes.
+
+        pause_writing() is called above *high*, and resume_writing() at or below *low*. Raise
+        ValueError unless high >= low >= 0.
+        """
         own_thread(self.loop)
         set_limits(&self.limits, high, low)
         self.pause_protocol()

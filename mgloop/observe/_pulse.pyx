@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Pulse: the native half of a watchdog, which waits for a loop to stand still.
+"""Detect stalled loops: Pulse is the native half of the watchdog in watchdog.py.
 
-Native because it must neither cost the loops anything nor want the GIL, which a callback that holds
-up its loop may have.  port/pulse.h says how it is done; what is made of it is in watchdog.py.
+A loop is stalled while one callback blocks it. The detection is native because it must cost the
+loops nothing, and must run without the GIL, which the blocking callback may hold. port/pulse.h
+describes it. One thread, the watchdog's, waits in Pulse.wait(); the other methods may be called
+from any thread. A Pulse holds a reference to each loop that it watches.
 
-To look is native too: native code that has let go of the GIL may take it again at once, and would
-be over by the time that this thread has it the next time.  Nothing here gives it up between the
-look at the stack and the question whether the loop still stands there.  Without the GIL the loop's
-thread goes on meanwhile: port/calls.h says how it is looked at all the same.
+Reading the stack of the loop's thread is native too. A Python function can lose the GIL between any
+two instructions. A callback that waits for the GIL in native code could then end before its stack
+is complete. The code here does not release the GIL between reading the stack and checking that the
+loop is still stalled. Without the GIL the loop's thread continues to run. port/calls.h describes
+how its stack is read nevertheless.
 """
 
 import asyncio
@@ -66,13 +69,16 @@ cdef bint HAS_GIL = has_gil()
 
 
 def calls_of(thread, outer=None):
-    """What the thread with this number has called, as (code, line, globals), outermost first, from
-    the call of the code `outer` inwards; None if there is no such thread."""
+    """Return the call stack of a thread as a list of (code, line, globals), outermost call first.
+
+    *thread* is the thread's identifier. The list begins after the call of the code object *outer*,
+    if that is given. Return None if the thread does not exist.
+    """
     return read_calls(thread, outer, None)
 
 
 cdef list read_calls(object thread, object outer, Glance glance):
-    """calls_of(), and what `glance` is to see at the same moment."""
+    """Return as calls_of() does, and fill in *glance* at the same moment unless it is None."""
     cdef mgl_calls calls
     cdef mgl_call *call
     cdef Py_ssize_t i
@@ -96,8 +102,11 @@ cdef list read_calls(object thread, object outer, Glance glance):
 
 
 cdef class Glance:
-    """What a loop runs. Without the GIL its handle may be over before it can be described, and lets
-    go of what it referred to: so a handle that refers to the same is."""
+    """A snapshot of the entry that a loop runs.
+
+    Without the GIL the callback may end before its handle can be described, and the handle then
+    drops its references. The snapshot therefore copies the fields of the handle.
+    """
 
     cdef LoopCore loop
     cdef object item        # a handle, or the watcher of a descriptor
@@ -116,7 +125,11 @@ cdef class Glance:
 
 
 cdef void see(void *arg) noexcept:
-    """Of calls.h's `also`: no Python, and nothing is given back."""
+    """Fill in the snapshot in *arg*; the function `also` of port/calls.h.
+
+    It must run no Python code and drop no references, because without the GIL the interpreter has
+    stopped all other threads.
+    """
     cdef Glance glance = <Glance>arg
     glance.item = glance.loop._current_handle
     if not HAS_GIL and isinstance(glance.item, Handle):
@@ -124,11 +137,17 @@ cdef void see(void *arg) noexcept:
 
 
 cdef class Pulse:
-    """Of the loops that were added; wait() is for one thread, the rest for any."""
+    """Watch a set of loops for stalls.
+
+    Only one thread may call wait(), and any thread the other methods.
+    """
 
     cdef mgl_watcher *watcher
-    cdef dict loops         # by the address of its inbox, which lives as long as the loop
-    cdef object left        # (loop, nanoseconds that it stood): removed before wait() told of it
+    # {address of the loop's inbox: loop}; the inbox lives as long as the loop
+    cdef dict loops
+    # deque of (loop, nanoseconds of the stall) for loops that were removed before wait() reported
+    # the end of their stall
+    cdef object left
 
     def __cinit__(self, double threshold, double period):
         self.loops = {}
@@ -138,7 +157,8 @@ cdef class Pulse:
             raise MemoryError
 
     def __del__(self):
-        # The watcher points into the loops, and the collector clears `loops` before __dealloc__().
+        # The watcher has pointers into the loops. Remove them here, because the garbage collector
+        # clears `loops` before __dealloc__() runs.
         if self.watcher is not NULL:
             self.remove_all()
 
@@ -147,7 +167,10 @@ cdef class Pulse:
             mgl_watcher_give_back(self.watcher)
 
     def add(self, LoopCore loop not None):
-        """Watch it as well. RuntimeError if somebody does already."""
+        """Start watching *loop*.
+
+        Raise RuntimeError if the loop has a watchdog already, or if this one watches 256 loops.
+        """
         cdef mgl_watching done = mgl_watcher_add(
             self.watcher, loop.inbox, &loop.ready, &loop.count)
         if done == MGL_WAS_WATCHED:
@@ -161,7 +184,7 @@ cdef class Pulse:
             raise
 
     def remove(self, LoopCore loop not None):
-        """Watch it no longer; wait() still tells what is due."""
+        """Stop watching *loop*. If it was stalled, wait() still reports the end of the stall."""
         cdef int64_t stood = mgl_watcher_remove(self.watcher, loop.inbox)
         self.loops.pop(<size_t>loop.inbox, None)
         if stood > 0:
@@ -169,14 +192,18 @@ cdef class Pulse:
             mgl_watcher_call(self.watcher)
 
     def remove_all(self):
-        """Watch none any longer."""
+        """Stop watching all loops."""
         for loop in list(self.loops.values()):
             self.remove(loop)
 
     def wait(self):
-        """(loop, whether it stands still, seconds of that, seconds until this was told, what was
-        seen), when there is something to tell; None after stop(). The fourth is what the GIL had to
-        be waited for, or without one the thread; for the fifth see look()."""
+        """Wait until a loop stalls or a stalled loop continues.
+
+        Return (loop, stalled, duration, delay, seen), or None after stop(). *stalled* is False if
+        the stall is over. *duration* is how long the loop has been stalled, in seconds. *delay* is
+        how long this thread then waited for the GIL, or without the GIL for the loop's thread, in
+        seconds. *seen* is the result of look() if the loop is stalled, else None.
+        """
         cdef mgl_inbox *which = NULL
         cdef int64_t lasted = 0, began
         cdef mgl_pulse what
@@ -200,9 +227,13 @@ cdef class Pulse:
                 return None
 
     cdef object look(self, LoopCore loop):
-        """(calls, task, handle) of a loop that stands still: the calls of its thread, as calls_of()
-        tells them, from run_forever() inwards (so none if a callback is native), and how its handle
-        describes itself. None if it has gone on, or its thread has ended."""
+        """Return (calls, task, handle) of a stalled loop.
+
+        *calls* is the list of calls_of() for the loop's thread below run_forever(); it is empty if
+        the callback is native. *task* is the current task or None, and *handle* the repr() of the
+        handle or watcher that the loop runs, or None. Return None if the loop has continued or its
+        thread has ended.
+        """
         cdef Glance glance = Glance(loop)
         cdef list calls = read_calls(
             loop._thread_id, asyncio.BaseEventLoop.run_forever.__code__, glance)
@@ -212,9 +243,9 @@ cdef class Pulse:
         return (calls, task, glance.described()) if self.stands(loop) else None
 
     def stands(self, LoopCore loop not None):
-        """Whether it still is where it was."""
+        """Return whether *loop* is still stalled in the same callback."""
         return mgl_watcher_stands(self.watcher, loop.inbox)
 
     def stop(self):
-        """Have wait() return None, now and from now on."""
+        """Make wait() return None, immediately and in all later calls."""
         mgl_watcher_stop(self.watcher)

@@ -500,7 +500,7 @@ cdef class ThreadSafeHandle(PostedHandle):
         return AsyncioHandle if AsyncioThreadSafeHandle is None else AsyncioThreadSafeHandle
 
 
-# ---------------------------------------------------------------- freeing them ----
+# ---------------------------------------------------------------- freeing handles ----
 
 # These functions replace __dealloc__(). Cython saves and restores the current exception around
 # __dealloc__(), for each handle. This work is useless for nearly all handles, because they have run
@@ -561,7 +561,7 @@ timer_made = replace_dealloc(<PyTypeObject *>TimerHandle, free_timer)
 thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread_safe)
 
 
-# ------------------------------------------------------------------ making them ----
+# ------------------------------------------------------------------ making handles ----
 
 cdef Py_ssize_t find_mapping() except -1:
     """Return the index of the word in a contextvars.Context that points to its mapping.

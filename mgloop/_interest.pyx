@@ -45,12 +45,12 @@ cdef class FdWatch(Watcher):
 
     wanted() computes the events to register for:
 
-        there is                              events
+        interest in the descriptor            events
         a reader or a writer, with or         EPOLLIN and EPOLLOUT, as the reader, the writer and
         without waiting sock_*() calls        the calls need them
         waiting calls only, or a socket       EPOLLIN | EPOLLRDHUP | EPOLLET, and EPOLLOUT from
         for which calls have waited           the first call that has to wait until it can write
-        neither                               none: the registration is removed
+        neither of these                      none: the registration is removed
 
     With a reader or writer the registration is level-triggered, as in asyncio: the loop calls the
     callback again while data is left. For sock_*() calls alone it is edge-triggered. It is made
@@ -266,7 +266,7 @@ cdef int watch_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
 (<PyTypeObject *>FdWatch).tp_traverse = watch_traverse
 
 
-# ------------------------------------------------------------------ the loop's part ----
+# ------------------------------------------------------------------ methods of the loop ----
 
 cdef inline int fileno_of(object fd) except -1:
     if type(fd) is int and 0 <= fd <= INT_MAX:

@@ -215,7 +215,8 @@ cdef class LoopCore:
 
     # Registrations. claim() makes a watcher the owner of a descriptor, and watch() also registers
     # the descriptor with epoll. Both hold a reference to the watcher until unwatch(), and both
-    # displace the previous owner. They raise RuntimeError if the owner refuses, and OSError.
+    # displace the previous owner. They raise RuntimeError if the previous owner refuses, and
+    # OSError if the registration fails.
     cdef int claim(self, Watcher watcher, int fd) except -1
     cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1
     cdef void unwatch(self, Watcher watcher) noexcept

@@ -146,7 +146,7 @@ cdef enum:
     # Entries that one event can add to the ready queue: the reader, the writer, the watcher, and
     # the watcher that the watcher displaced.
     PUSHES_PER_EVENT = 4
-    DEFER_READY = 4                 # entries in one batch from which deferring writes pays
+    DEFER_READY = 4                 # batch size from which deferring writes pays off
     # Limit of the bytes in short writes that the whole loop defers, because more no longer fits
     # into the cache.
     DEFER_BYTES = 64 * 1024
@@ -496,6 +496,7 @@ cdef class LoopCore:
             mgl_inbox_leave(self.inbox)
             raise
         mgl_note(&self.native_thread, gettid())
+        # If a stall detector watches the loop and sleeps, wake it (port/pulse.h).
         mgl_inbox_stirs(self.inbox)
 
     cdef int keep_keywords(self) except -1:
@@ -1073,7 +1074,7 @@ cdef class LoopCore:
         h = new_handle(self, <PyObject *>callback, (<PyTupleObject *>args).ob_item, len(args),
                        context_ptr, &self.snapshot)
         if h.shared:
-            h.own_context()     # it may run more than once
+            h.own_context()     # the callback may run more than once
         if self._debug:
             h.source_traceback = _stdlib.extract_stack()
         return h

@@ -12,8 +12,8 @@ the type. They handle only the common form of a call. signatures.py handles all 
 the full Python signatures and their error messages. create_task() takes the tuple and the dict,
 because it passes them on.
 
-Only the loop's thread may call these methods, except call_soon_threadsafe(). The handles that they
-make live in the queues of LoopCore.
+Only the loop's thread may call these methods, except call_soon_threadsafe(). LoopCore's queues hold
+the new handles until they run.
 """
 
 from cpython.float cimport PyFloat_AsDouble, PyFloat_CheckExact

@@ -200,8 +200,8 @@ cdef class Pulse:
         """Wait until a loop stalls or a stalled loop continues.
 
         Return (loop, stalled, duration, delay, seen), or None after stop(). *stalled* is False if
-        the stall is over. *duration* is how long the loop has been stalled, in seconds. *delay* is
-        how long this thread then waited for the GIL, or without the GIL for the loop's thread, in
+        the stall is over. *duration* is the length of the stall so far, in seconds. *delay* is how
+        long this thread then waited for the GIL, or without the GIL for the loop's thread, in
         seconds. *seen* is the result of look() if the loop is stalled, else None.
         """
         cdef mgl_inbox *which = NULL

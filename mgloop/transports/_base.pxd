@@ -33,8 +33,8 @@ cdef struct WriteLimits:
     Py_ssize_t low
     bint paused                 # pause_writing() was called, and resume_writing() not yet
 
-# Return whether pause_writing() or resume_writing(), respectively, must be called now, and record
-# that it is.
+# Return whether pause_writing() (here) or resume_writing() (in has_drained()) must be called now.
+# If so, record the call in `paused`.
 cdef inline bint has_exceeded(WriteLimits *limits, Py_ssize_t pending) noexcept:
     if limits.paused or pending <= limits.high:
         return False

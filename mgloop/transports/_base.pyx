@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Implement SocketTransport, the base class of the stream and datagram transports.
 
-    Watcher (_loop)              a descriptor in the poll loop
+    Watcher (_loop)              a descriptor that the loop polls
       +- SocketTransport         protocol, context, flow control, closing, extra information
            +- Stream (_stream)
            +- Datagram (_datagram)
@@ -113,7 +113,7 @@ cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
     """Set a transport's high-water and low-water marks, in bytes.
 
     A mark that is None becomes a multiple of the other one. Raise ValueError unless
-    high >= low >= 0, and TypeError.
+    high >= low >= 0, and TypeError if a mark is not an integer.
     """
     # Convert each mark once before the comparison, because an int subclass may override the
     # comparison operators. A mark beyond Py_ssize_t becomes the largest Py_ssize_t.

@@ -14,7 +14,7 @@ pauses reading, the transport keeps the rest of the batch.
 
 A small cache maps a sockaddr to its address tuple and that tuple object back to the sockaddr.
 Replying to the sender of a datagram therefore needs no parsing of the address. A datagram is sent
-immediately. If the kernel does not accept it, it is queued and counts for the write limits.
+immediately. If the kernel does not accept it, it is queued and counts towards the write limits.
 """
 
 cimport cython

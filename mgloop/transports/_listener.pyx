@@ -226,8 +226,8 @@ cdef class Listener(Watcher):
             stream.adopt(self.loop, fd, protocol, context)
             stream.attach(self.server)
         except BaseException as exc:
-            # Ignore the exception, as asyncio does. It reports it in debug mode only, for which
-            # accept_cold() is used.
+            # Ignore the exception, as asyncio does. asyncio reports it only in debug mode, and the
+            # listener then uses accept_cold().
             stream.abandon()
             close(fd)
             if isinstance(exc, (SystemExit, KeyboardInterrupt)):

@@ -24,8 +24,8 @@ Non-blocking system calls on pipes and sockets keep the GIL, because they take l
 releasing and acquiring it may take. On devices the GIL is released, because a driver may be slow,
 and a driver in user space may even be a thread of this process.
 
-The handle in the poll table holds a reference to a transport that is watched. The descriptor
-belongs to the file object, which the transport closes after connection_lost().
+The handle of add_reader() or add_writer() holds a reference to a transport that is watched. The
+descriptor belongs to the file object, which the transport closes after connection_lost().
 """
 
 cimport cython
@@ -441,7 +441,8 @@ cdef class WritePipe(Pipe):
         if not chunks or self.refuses():
             return
         if self.loop._closed:
-            self.write(b"".join(chunks))    # queues nothing, because the loop cannot send it later
+            # write() raises instead of queueing data that the closed loop cannot send.
+            self.write(b"".join(chunks))
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)

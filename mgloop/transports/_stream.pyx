@@ -79,7 +79,8 @@ cdef extern from *:
         free(block);
     }
 
-    /* Receive up to `size` bytes. If the result is less than *asked, the socket is empty.
+    /* Receive up to `size` bytes. If the result is less than *asked, the socket is empty or has
+     * only urgent data left.
      *
      * On a UNIX socket a read ends after passed descriptors and, with SO_PASSCRED, at data from
      * another process. The kernel then reports MSG_CTRUNC because this call receives no control
@@ -127,9 +128,9 @@ cdef enum:
     SMALL_READ = 4 * 1024
     MIDDLE_READ = 32 * 1024
     LARGE_READ = 256 * 1024
-    MAX_READS = 4               # per time slice
+    MAX_READS = 4               # reads per time slice
     MAX_SENT = 1024 * 1024      # bytes per time slice; a fast peer could accept data forever
-    DEFER_MAX = 4 * 1024        # bytes; longer writes are not deferred with short ones
+    DEFER_MAX = 4 * 1024        # maximum of bytes in a short write; see may_defer()
     MAX_IOV = 64                # objects per sendmsg()
     GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
 

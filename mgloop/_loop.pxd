@@ -260,6 +260,7 @@ cdef class LoopCore:
     cdef int64_t first_deadline(self) except -1
     cdef int collect_timers(self) except -1
     cdef int flush(self) except -1
+    cdef int drop_flushes(self) except -1
     cdef void dispose(self) noexcept
 
 

@@ -956,12 +956,11 @@ cdef class LoopCore:
         return 0
 
     cdef int flush(self) except -1:
-        """Send all deferred writes, including those that resume_writing() adds.
-
-        In the child of a fork the transports send nothing, because the parent sends their data.
-        """
+        """Send all deferred writes, including those that resume_writing() adds."""
         cdef PyObject *item = NULL
         self.busy = False
+        if self.forked():
+            return self.drop_flushes()
         while mgl_ring_len(&self.flushes) > 0:
             try:
                 while mgl_ring_len(&self.flushes) > 0:
@@ -973,6 +972,16 @@ cdef class LoopCore:
                 held = <object>item
                 Py_DECREF(held)
                 self.caught(held, 0, exc)
+        self.deferred = self.gathered = 0
+        return 0
+
+    cdef int drop_flushes(self) except -1:
+        """Forget all deferred writes in the child of a fork, because the parent sends this data."""
+        cdef PyObject *item
+        while mgl_ring_len(&self.flushes) > 0:
+            item = mgl_ring_pop(&self.flushes)
+            (<Watcher>item).flush_queued = False
+            Py_DECREF(<object>item)
         self.deferred = self.gathered = 0
         return 0
 

@@ -74,35 +74,6 @@ class TestFork:
 
     # asyncio's child and parent share an epoll set: the first to be connected removes the socket.
     @pytest.mark.mgloop_only
-    def test_a_fork_while_a_socket_connects(self, loop_kind):
-        """In the iteration in which sock_connect() begins, the child runs the same loop on."""
-        support.run_python(
-            loop_kind,
-            """
-            pids = []
-
-            def fork():
-                pids.append(os.fork())
-                if pids == [0]:
-                    signal.alarm(10)
-
-            async def main():
-                loop = asyncio.get_running_loop()
-                with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
-                    client.setblocking(False)
-                    connecting = loop.create_task(loop.sock_connect(client, listener.getsockname()))
-                    loop.call_soon(fork)
-                    await connecting
-
-            loop = new_loop()
-            loop.run_until_complete(main())
-            if pids == [0]:
-                os._exit(42)
-            assert os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 42
-            loop.close()
-            """,
-        )
-
     # asyncio's child removes the wake-up socket from the epoll set that it shares with its parent.
     @pytest.mark.mgloop_only
     def test_closing_the_inherited_loop_leaves_the_parents_alone(self, loop_kind):

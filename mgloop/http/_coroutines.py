@@ -25,7 +25,7 @@ async def run_application(running: Awaitable[Any]) -> Any:
     try:
         return await running
     except SystemExit as exc:
-        raise RuntimeError("sys.exit() in a session") from exc
+        raise RuntimeError("sys.exit() called in a WebSocket application") from exc
 
 
 async def wait_drained(site: _Draining) -> None:

@@ -21,16 +21,20 @@ def _values(scope: dict[str, Any], wanted: bytes) -> list[bytes]:
 def check(scope: dict[str, Any]) -> tuple[int, str] | None:
     """(status, reason) of the refusal of a handshake that RFC 6455 does not allow, or None."""
     if _values(scope, b"sec-websocket-version") != [b"13"]:
-        return 426, "not exactly one Sec-WebSocket-Version, which has to be 13"
+        return 426, "expected exactly one Sec-WebSocket-Version header, with the value 13"
     for name in (b"sec-websocket-protocol", b"sec-websocket-extensions"):
         if sum(value.count(b",") + 1 for value in _values(scope, name)) > _MOST_OFFERS:
-            return 400, f"more than {_MOST_OFFERS} offers in {name.decode()}"
+            return 400, f"more than {_MOST_OFFERS} values in {name.decode()}"
     keys = _values(scope, b"sec-websocket-key")
     try:
         valid = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16
     except (binascii.Error, ValueError):
         valid = False
-    return None if valid else (400, "not exactly one Sec-WebSocket-Key of 16 bytes in base64")
+    return (
+        None
+        if valid
+        else (400, "expected exactly one Sec-WebSocket-Key header, with 16 bytes in base64")
+    )
 
 
 def hand_over(

@@ -30,28 +30,32 @@ def parser() -> argparse.ArgumentParser:
     from mgloop import __version__
 
     shared: dict[str, Any] = {"allow_abbrev": False}
-    top = _Parser(prog="mgloop", description="An asyncio event loop, and its server.", **shared)
+    top = _Parser(
+        prog="mgloop",
+        description="Run programs on the mgloop event loop, or serve ASGI applications with it.",
+        **shared,
+    )
     top.add_argument("--version", action="version", version=f"mgloop {__version__}")
     commands = top.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    commands.add_parser("run", help="run a program on mgloop, as it is", add_help=False)
+    commands.add_parser("run", help="run an unmodified program on mgloop", add_help=False)
     serve = commands.add_parser(
         "serve",
         help="serve an ASGI application",
-        description="Serve an ASGI application. Options can also be set by MGLOOP_SERVE_ and their"
-        " name in the environment, and in a TOML file; the command line counts most, the file"
-        " least.",
+        description="Serve an ASGI application. Options can also be set by environment variables"
+        " (MGLOOP_SERVE_ and the option's name) and in a TOML file. The command line takes"
+        " precedence over the environment, and the environment over the file.",
         usage="%(prog)s [OPTION ...] APP",
         argument_default=argparse.SUPPRESS,
         **shared,
     )
     serve.add_argument("app", nargs="?", metavar="APP", help=OPTIONS["app"].help)
-    serve.add_argument("--config", metavar="FILE", help="TOML file of options")
+    serve.add_argument("--config", metavar="FILE", help="load options from a TOML file")
     serve.add_argument(
         "--check",
         action="store_true",
-        help="import the application, look at options and certificates, and exit",
+        help="import the application, check options and certificates, and exit",
     )
     serve.add_argument("--version", action="version", version=f"mgloop {__version__}")
     groups = {

@@ -73,7 +73,7 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
     # Plain ints: the comparison operators of a subclass cannot be trusted.
     offset, count = operator.index(offset), operator.index(count)
     if offset < 0 or count < 0:
-        raise RuntimeError(f"A file's offset {offset} or count {count} is negative.")
+        raise RuntimeError(f"File offset {offset} and count {count} must not be negative.")
     return file, offset, count, bool(message.get("more_body", False))
 
 

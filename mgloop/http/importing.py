@@ -33,7 +33,7 @@ def load(config: Config) -> App:
     if config.factory or _is_factory(app):
         app = _make(app, name, announced=config.factory)
     if not callable(app):
-        raise StartError(f"{name} is not callable: name an ASGI application")
+        raise StartError(f"{name} is not callable: expected an ASGI application")
     interface = interface_of(app) if config.interface == "auto" else config.interface
     if interface == "asgi2":
         return _from_asgi2(app)
@@ -48,7 +48,7 @@ def look_in_app_dir(config: Config) -> None:
         return
     folder = os.path.abspath(config.app_dir or ".")
     if not os.path.isdir(folder):
-        raise StartError(f"cannot import from {config.app_dir!r}: there is no such folder")
+        raise StartError(f"cannot import from {config.app_dir!r}: no such directory")
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
 
@@ -57,28 +57,30 @@ def import_from_string(name: str) -> Any:
     """What "pkg.mod:attribute" names; the attribute may have dots."""
     module_name, colon, path = name.partition(":")
     if not module_name or not colon or not path:
-        raise StartError(f"{name!r} is not of the form module:attribute, such as main:app")
+        raise StartError(
+            f'import string {name!r} must be in format "<module>:<attribute>", such as "main:app"'
+        )
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         # One that the application imports is its own affair.
         if exc.name and (module_name == exc.name or module_name.startswith(f"{exc.name}.")):
             raise StartError(
-                f"there is no module {exc.name!r} (wanted: {name!r}); is --app-dir needed?"
+                f"could not import module {exc.name!r} (from {name!r}); is --app-dir set correctly?"
             ) from None
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     except (TypeError, ValueError) as exc:
         if module_name.startswith("."):
-            raise StartError(f"{name!r}: a module's name does not start with a dot") from None
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+            raise StartError(f"import string {name!r} must not start with a dot") from None
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     except Exception as exc:
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     for part in path.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             where = getattr(found, "__file__", None) or module_name
-            raise StartError(f"{where} has no attribute {part!r} (wanted: {name!r})") from None
+            raise StartError(f"attribute {part!r} not found in {where} (from {name!r})") from None
     return found
 
 
@@ -106,15 +108,19 @@ def _is_factory(app: Any) -> bool:
 
 def _make(factory: Any, name: str, *, announced: bool) -> Any:
     if not callable(factory):
-        raise StartError(f"{name} is not callable: --factory wants a function")
+        raise StartError(f"{name} is not callable: --factory expects a function")
     if not _takes(factory, 0):
-        raise StartError(f"{name} needs arguments: --factory wants a function without any")
+        raise StartError(f"{name} requires arguments: --factory expects a function that takes none")
     if not announced:
-        logger.warning("%s looks like a factory and is called; --factory would say so", name)
+        logger.warning(
+            "ASGI app factory detected: %s. Using it, but please consider setting the --factory"
+            " flag explicitly.",
+            name,
+        )
     try:
         return factory()
     except Exception as exc:
-        raise ApplicationError(f"cannot make the application {name}: {_brief(exc)}") from exc
+        raise ApplicationError(f"error loading ASGI app factory {name}: {_brief(exc)}") from exc
 
 
 def interface_of(app: Any) -> str:
@@ -125,7 +131,9 @@ def interface_of(app: Any) -> str:
     for count, interface in ((3, "asgi3"), (2, "wsgi"), (1, "asgi2")):
         if _takes(app, count):
             return interface
-    raise StartError(f"{app!r} takes the arguments of neither ASGI nor WSGI: is it a factory?")
+    raise StartError(
+        f"{app!r} is neither an ASGI nor a WSGI application: if it is a factory, use --factory"
+    )
 
 
 def _from_asgi2(app: Any) -> App:
@@ -139,5 +147,7 @@ def _from_wsgi(app: Any, name: str) -> App:
     try:
         from .wsgi import from_wsgi
     except ImportError:
-        raise StartError(f"{name} is a WSGI application: pip install a2wsgi") from None
+        raise StartError(
+            f"{name} is a WSGI application, which requires a2wsgi: pip install a2wsgi"
+        ) from None
     return from_wsgi(app)

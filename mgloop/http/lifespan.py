@@ -111,18 +111,23 @@ class Lifespan:
         if not self._started.done():
             if self._abandoned:
                 if exc is not None:
-                    logger.error("Exception in the application's start-up", exc_info=exc)
+                    logger.error("Exception in 'lifespan' protocol", exc_info=exc)
                 self._started.set_result(False)
             elif self._mode == "on":
-                logger.error("The application ended in its start-up.", exc_info=exc)
+                if exc is None:
+                    logger.error("Application returned before its startup was complete.")
+                else:
+                    logger.error("Exception in 'lifespan' protocol", exc_info=exc)
                 self._started.set_result(False)
             else:
                 logger.info("ASGI 'lifespan' protocol appears unsupported.")
-                logger.debug("The application raised for it.", exc_info=exc)
+                logger.debug(
+                    "Exception that the application raised for the 'lifespan' scope:", exc_info=exc
+                )
                 self.state = None
                 self._started.set_result(True)
         elif exc is not None and self._started.result():
-            logger.error("Exception in the application's lifespan", exc_info=exc)
+            logger.error("Exception in 'lifespan' protocol", exc_info=exc)
         if not self._stopped.done():
             self._stopped.set_result(exc is None)
 
@@ -131,7 +136,7 @@ class Lifespan:
         starting = kind.startswith("lifespan.startup.")
         answer = self._started if starting else self._stopped
         if kind not in _SUCCEEDED or answer.done() or not (starting or self._started.done()):
-            raise RuntimeError(f"unexpected ASGI message {kind!r} in the lifespan")
+            raise RuntimeError(f"Unexpected ASGI message {kind!r} in the lifespan protocol.")
         if not _SUCCEEDED[kind] and message.get("message"):
             logger.error("%s", message["message"])
         answer.set_result(_SUCCEEDED[kind])

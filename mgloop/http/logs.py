@@ -192,7 +192,7 @@ def _from_configuration(given: str | dict[str, Any]) -> None:
     """Apply --log-config: a table for dictConfig(), or the name of a file."""
     from . import uvicorn_logging
 
-    file = given if isinstance(given, str) else "that was given"
+    what = f"logging configuration {given}" if isinstance(given, str) else "logging configuration"
     try:
         if not isinstance(given, str):
             logging.config.dictConfig(uvicorn_logging.with_our_formatters(given))
@@ -206,15 +206,14 @@ def _from_configuration(given: str | dict[str, Any]) -> None:
             logging.config.fileConfig(parser, disable_existing_loggers=False)
     except ImportError as exc:
         if exc.name != "yaml":
-            raise ConfigError(f"the logging configuration {file} is not valid: {exc}") from None
-        reason = "needs PyYAML: pip install PyYAML"
-        raise ConfigError(f"the logging configuration {file} {reason}") from None
+            raise ConfigError(f"the {what} is not valid: {exc}") from None
+        raise ConfigError(f"the {what} requires PyYAML: pip install PyYAML") from None
     except OSError as exc:
-        raise ConfigError(f"cannot read the logging configuration {file}: {exc.strerror}") from None
+        raise ConfigError(f"cannot read the {what}: {exc.strerror}") from None
     except Exception as exc:  # whatever the handlers' and formatters' classes raise, too
         reason = f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)
         brief = " ".join(reason.split())
-        raise ConfigError(f"the logging configuration {file} is not valid: {brief}") from None
+        raise ConfigError(f"the {what} is not valid: {brief}") from None
 
 
 def _table_in(file: str) -> Any:
@@ -298,7 +297,7 @@ class _Direct:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError) as exc:  # a closed pipe or stream ends no server
-            logger.debug("The access log cannot be written: %s", exc)
+            logger.debug("Cannot write the access log: %s", exc)
 
 
 def _text_line(

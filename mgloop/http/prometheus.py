@@ -44,7 +44,7 @@ def _library() -> Any:
         import prometheus_client
     except ImportError as exc:
         raise StartError(
-            "metrics_port needs prometheus_client: pip install 'mgloop[prometheus]'"
+            "metrics_port requires prometheus_client: pip install 'mgloop[prometheus]'"
         ) from exc
     return prometheus_client
 
@@ -62,7 +62,12 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != "/metrics":
             await send({"type": "http.response.start", "status": 404})
-            await send({"type": "http.response.body", "body": b"it is at /metrics"})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": b"404 Not Found: metrics are served at /metrics\n",
+                }
+            )
             return
         now.update(await accounts())
         await answer(scope, receive, send)
@@ -73,7 +78,7 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
         access_log=False, proxy_headers=False, timeout_graceful_shutdown=1.0,
     )  # fmt: skip
     async with Server(own, quiet=True) as server:
-        logger.info("Metrics on %s/metrics", server.url)
+        logger.info("Serving metrics on %s/metrics", server.url)
         yield
 
 
@@ -96,18 +101,20 @@ def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
 
     labels = ["worker"]
     responses = CounterMetricFamily(
-        "mgloop_http_responses", "Responses, by status", labels=["worker", "status"]
+        "mgloop_http_responses", "Number of responses, by status code", labels=["worker", "status"]
     )
     sent = CounterMetricFamily(
-        "mgloop_http_sent_bytes", "Bytes of responses' bodies", labels=labels
+        "mgloop_http_sent_bytes", "Bytes sent in response bodies", labels=labels
     )
     durations = HistogramMetricFamily(
         "mgloop_http_request_duration_seconds",
-        "From a request's head to its response's end",
+        "Time from the head of a request to the end of its response",
         labels=labels,
     )
-    in_flight = GaugeMetricFamily("mgloop_http_requests_in_flight", "Requests now", labels=labels)
-    connections = GaugeMetricFamily("mgloop_http_connections", "Connections now", labels=labels)
+    in_flight = GaugeMetricFamily(
+        "mgloop_http_requests_in_flight", "Requests in progress", labels=labels
+    )
+    connections = GaugeMetricFamily("mgloop_http_connections", "Open connections", labels=labels)
     for worker, stats in now.items():
         for status, count in sorted(stats.responses.items()):
             responses.add_metric([worker, str(status)], count)

@@ -53,22 +53,22 @@ def parse(data: bytes | bytearray) -> tuple[Ends, int] | None:
 def _parse_line(data: bytes | bytearray) -> tuple[Ends, int] | None:
     line, end, _ = data[:_LONGEST_LINE].partition(b"\r\n")
     if not b"PROXY ".startswith(line[:6]):
-        raise MalformedError("it does not begin with PROXY")
+        raise MalformedError("does not begin with PROXY")
     if not end:
         if len(data) >= _LONGEST_LINE:
-            raise MalformedError("the line is too long")
+            raise MalformedError("line too long")
         return None
     used = len(line) + 2
     if re.match(rb"PROXY UNKNOWN(\s|$)", line):
         return None, used
     match = _TCP.fullmatch(line)
     if match is None:
-        raise MalformedError("the line is not understood")
+        raise MalformedError("malformed line")
     version = int(match[1])
     hosts = [_host(match[i].decode(), version) for i in (2, 3)]
     ports = [int(match[i]) for i in (4, 5)]
     if max(ports) > 0xFFFF:
-        raise MalformedError("a port that cannot be")
+        raise MalformedError("port out of range")
     return ((hosts[0], ports[0]), (hosts[1], ports[1])), used
 
 
@@ -78,21 +78,21 @@ def _host(text: str, version: int) -> str:
     except ValueError:
         address = None
     if address is None or address.version != version:
-        raise MalformedError(f"an address that is not of IPv{version}")
+        raise MalformedError(f"not an IPv{version} address")
     return str(address)
 
 
 def _parse_binary(data: bytes | bytearray) -> tuple[Ends, int] | None:
     if not _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
-        raise MalformedError("the signature is another one")
+        raise MalformedError("invalid signature")
     if len(data) < 16:
         return None
     command, kind, length = struct.unpack_from("!BBH", data, 12)
     if command not in (0x20, 0x21):
-        raise MalformedError("an unknown version or command")
+        raise MalformedError("unknown version or command")
     packed = _ADDRESSES.get(kind)
     if command == 0x21 and kind != 0 and (packed is None or struct.calcsize(packed) > length):
-        raise MalformedError("an unknown family, or too few bytes of addresses")
+        raise MalformedError("unknown address family, or truncated addresses")
     if len(data) < 16 + length:
         return None
     # LOCAL: the balancer itself, to see whether anybody is there. What follows the addresses is
@@ -138,7 +138,7 @@ class Front(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         limit = self.site.config.limit_connections or math.inf
         if not self.trusted.trusts_peer(peer if isinstance(peer, tuple) else None):
-            logger.warning("A connection of %s, who is no trusted proxy, was refused.", peer)
+            logger.warning("Rejected connection from %s: not a trusted proxy.", peer)
             transport.abort()
         elif len(self.site.members) > limit + 1:
             # One more than the limit is let in, to be answered with a 503.
@@ -154,7 +154,7 @@ class Front(asyncio.Protocol):
         try:
             found = parse(self.received)
         except MalformedError as exc:
-            logger.warning("Invalid header of the PROXY protocol received: %s", exc)
+            logger.warning("Invalid PROXY protocol header received: %s", exc)
             self.transport.abort()
             return
         if found is None:
@@ -178,7 +178,7 @@ class Front(asyncio.Protocol):
                 self.transport, self, self.context, server_side=True, **options
             )
         except OSError as exc:  # so are SSLError and TimeoutError
-            logger.debug("The handshake has failed: %s", exc)
+            logger.debug("SSL handshake failed: %s", exc)
             self.transport.abort()
             self._forget()
         else:

@@ -24,7 +24,7 @@ def roots_of(config: Config) -> list[str]:
     roots = [os.path.abspath(folder) for folder in config.reload_dirs or (os.getcwd(),)]
     for root in roots:
         if not os.path.isdir(root):
-            raise StartError(f"cannot watch {root}: there is no such folder")
+            raise StartError(f"cannot watch {root}: no such directory")
     return roots
 
 

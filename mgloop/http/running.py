@@ -39,7 +39,7 @@ def loop_factory(config: Config) -> LoopFactory:
         return asyncio.SelectorEventLoop
     factory = import_from_string(config.loop)
     if not callable(factory):
-        raise StartError(f"loop: {config.loop!r} is not callable: name a function or class")
+        raise StartError(f"loop: {config.loop!r} is not callable: expected a function or class")
     return factory  # type: ignore[no-any-return]
 
 
@@ -88,8 +88,8 @@ def exit_in_time() -> None:
 def _exit_late() -> None:
     time.sleep(_EXIT)
     logger.warning(
-        "The process has not exited %g seconds after the end of the server: a thread or a child"
-        " process of the application still runs. It is ended by force.",
+        "The process did not exit within %g seconds after the server stopped, because a thread or a"
+        " child process of the application is still running. Forcing exit.",
         _EXIT,
     )
     os._exit(0)
@@ -145,12 +145,12 @@ def serve(app: Any, **options: Any) -> None:
 
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
-            "serve() runs a loop of its own: in a running one, use Server; in the module that is"
-            " served, call it under if __name__ == '__main__'"
+            "serve() cannot be called from a running event loop: use mgloop.http.Server there; in"
+            " the module that is served, call serve() under if __name__ == '__main__'"
         )
     for name in options:
         if name not in OPTIONS:
-            raise ConfigError(f"there is no option {name!r}{guess(name)}")
+            raise ConfigError(f"unknown option {name!r}{guess(name)}")
     config = Config(app=app, **options)
     look_in_app_dir(config)
     logs.configure(config)

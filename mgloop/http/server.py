@@ -245,7 +245,7 @@ class Server:
         if self._listeners is not None:
             self._listeners.close()
         if was_started and not self._quiet:
-            logger.info("Shutting down.")  # nobody is accepted any more
+            logger.info("Shutting down")  # nobody is accepted any more
         try:
             await self._end()
         except asyncio.CancelledError:
@@ -324,21 +324,24 @@ class Server:
 
     def _end_streams(self) -> None:
         if count := self.site.end_streams():
-            logger.warning("Closing %d streams that have not ended in time.", count)
+            logger.warning("Closing %d stream(s), timeout stream shutdown exceeded.", count)
 
     def _cancel_streams(self) -> None:
         if count := self.site.cancel_streams():
-            logger.warning("Cancelling %d streams whose clients have been disconnected.", count)
+            logger.warning(
+                "Cancelling %d stream(s) that kept running after their clients were disconnected.",
+                count,
+            )
 
     async def _cut(self, drained: asyncio.Future[None]) -> None:
         """Wait no longer for requests and connections."""
         self.site.begin_shutdown()
         if self.site.in_flight or self.site.connections:
             logger.warning(
-                "Cancelling %d requests and cutting %d connections that have not ended%s.",
+                "Cancelling %d request(s) and closing %d connection(s)%s.",
                 self.site.in_flight,
                 self.site.connections,
-                "" if self._now.is_set() else " in time",
+                "" if self._now.is_set() else ", timeout graceful shutdown exceeded",
             )
         self.site.cancel_all()
         await asyncio.wait([drained], timeout=_CLEAN_UP)
@@ -379,7 +382,7 @@ class Server:
                 try:
                     starting.result()
                 except signals.StoppedError:
-                    logger.warning("Stopped while the application was imported.")
+                    logger.warning("Received a signal while importing the application. Exiting.")
                     return
                 if on_start is not None and not self._stopping.is_set():
                     on_start()
@@ -397,12 +400,14 @@ class Server:
 
     async def _give_up(self, starting: asyncio.Future[None]) -> None:
         """Cancel a start-up, which may wait for something that never comes."""
-        logger.warning("Stopped before the application had started: its start-up is cancelled.")
+        logger.warning("Shutdown requested during application startup. Cancelling startup.")
         starting.cancel()
         limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
         await asyncio.wait([starting], timeout=limit)
         if not starting.done():
-            logger.error("The application's start-up goes on though it has been cancelled.")
+            logger.error(
+                "Application startup did not stop within %g seconds of being cancelled.", limit
+            )
         elif not starting.cancelled():
             starting.exception()  # it failed at the same time; asyncio must not report that
 
@@ -427,7 +432,7 @@ class Server:
         if not delay or not self.started or self._stopping.is_set():
             self.stop()
         elif self._delay is None:
-            logger.info("Serving on for %g seconds before the end.", delay)
+            logger.info("Continuing to serve for %g seconds before shutting down.", delay)
             self.site.begin_draining()
             self._delay = asyncio.get_running_loop().call_later(delay, self.stop)
 
@@ -475,7 +480,7 @@ class Server:
         try:
             context = tls.make_context(self.config)
         except StartError as exc:
-            logger.error("The certificates stay as they were: %s", exc)
+            logger.error("Failed to reload certificates, keeping the current ones: %s", exc)
         else:
             task = asyncio.ensure_future(self._use_context(context))
             self._reloads.add(task)
@@ -493,7 +498,7 @@ class Server:
             try:
                 duplicates = [sock.dup() for sock in self.sockets]
             except OSError as exc:
-                logger.error("The certificates stay as they were: %s", exc)
+                logger.error("Failed to reload certificates, keeping the current ones: %s", exc)
                 return
             self._context = context
             loop = asyncio.get_running_loop()
@@ -506,25 +511,25 @@ class Server:
             finally:
                 for old, sock in before:
                     _stop_accepting(loop, old, sock)
-            logger.info("Certificates loaded again.")
+            logger.info("Reloaded certificates.")
 
     # --- limits of a process -----------------------------------------------------------------
 
     def _request_limit_reached(self) -> None:
-        self._on_limit(f"it has begun {self.config.limit_max_requests} requests")
+        self._on_limit(f"limit_max_requests ({self.config.limit_max_requests})")
 
     def _watch_memory(self) -> None:
         limit = self.config.limit_max_memory
         assert limit is not None
         used = resident_memory()
         if used >= limit:
-            self._on_limit(f"it uses {used >> 20} MiB of memory")
+            self._on_limit(f"limit_max_memory ({used >> 20} MiB in use)")
             return
         loop = asyncio.get_running_loop()
         self._memory_timer = loop.call_later(_MEMORY_INTERVAL, self._watch_memory)
 
     def _stop_at_limit(self, reason: str) -> None:
-        logger.warning("The process ends: %s.", reason)
+        logger.warning("Reached %s; shutting down.", reason)
         self.stop()
 
 

@@ -73,7 +73,7 @@ class ExitSignals:
         try:
             handle(self, number, None)
         except Exception:
-            logger.exception("A replacement of uvicorn.Server.handle_exit failed.")
+            logger.exception("Exception in a patched uvicorn.Server.handle_exit")
 
 
 class _LoopSignals:
@@ -160,9 +160,9 @@ def interrupted_import(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 def log_interrupt(count: int, *, stopping: bool) -> None:
     """Log what a SIGINT does, which is the one of that number."""
     if count > 1:
-        logger.warning("Stopping at once: requests are cancelled.")
+        logger.warning("Forcing shutdown, cancelling requests.")
     elif stopping:
-        logger.info("Waiting for requests to end; press CTRL+C again to cancel them.")
+        logger.info("Waiting for requests to finish. (CTRL+C to force quit)")
 
 
 def leaving(loop: asyncio.AbstractEventLoop) -> None:
@@ -196,6 +196,6 @@ class _Hangup:
             self._server.stop()
         else:
             logger.warning(
-                "SIGHUP: nothing is reloaded, because a single process cannot be replaced without"
-                " losing requests; use --workers 2 or more."
+                "Ignoring SIGHUP: a single process cannot be replaced without losing requests; use"
+                " --workers 2 or more."
             )

@@ -41,10 +41,10 @@ _UNIX_MODE = 0o666
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 _ADVICE = {
-    errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
-    errno.EACCES: "may not be bound: ports below 1024 and foreign folders need permission",
-    errno.EPERM: "may not be bound: ports below 1024 and foreign folders need permission",
-    errno.EADDRNOTAVAIL: "is no address of this machine: choose another host",
+    errno.EADDRINUSE: "address already in use; stop the other process or choose another port",
+    errno.EACCES: "permission denied; ports below 1024 and foreign directories need privileges",
+    errno.EPERM: "permission denied; ports below 1024 and foreign directories need privileges",
+    errno.EADDRNOTAVAIL: "cannot assign requested address; choose an address of this machine",
 }
 
 
@@ -132,7 +132,7 @@ def check(config: Config) -> None:
 
 
 def _no_path() -> NoReturn:
-    raise ConfigError("a UNIX socket needs a path, such as /run/app.sock")
+    raise ConfigError("a UNIX socket requires a path, such as /run/app.sock")
 
 
 def _open_one(text: str, config: Config, slots: int) -> list[Listener]:
@@ -149,7 +149,7 @@ def _parse(text: str, port: int) -> tuple[str, int]:
         host = text
     else:
         if not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
-            raise ConfigError(f"--bind: {text!r} is neither HOST:PORT nor unix:PATH")
+            raise ConfigError(f"--bind: {text!r} is not HOST:PORT or unix:PATH")
         port = int(digits)
     return host.removeprefix("[").removesuffix("]"), port
 
@@ -230,8 +230,7 @@ def _tcp_address(family: int, address: tuple[object, ...], slots: int) -> Listen
 def refusal(what: str, exc: OSError) -> StartError:
     """The error for an address that could not be bound or listened on."""
     assert exc.errno is not None
-    advice = _ADVICE.get(exc.errno, f"cannot be listened on: {os.strerror(exc.errno)}")
-    return StartError(f"{what} {advice}")
+    return StartError(f"cannot listen on {what}: {_ADVICE.get(exc.errno, os.strerror(exc.errno))}")
 
 
 # --- UNIX sockets --------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ def _remove_stale(path: str) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISSOCK(status.st_mode):
-        raise StartError(f"{path} exists and is no socket: remove it, or choose another path")
+        raise StartError(f"{path} exists and is not a socket: remove it, or choose another path")
     # A probe of another type troubles nobody, and is refused in another way if somebody has bound
     # the path and does not listen yet.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -292,7 +291,10 @@ def _remove_stale(path: str) -> int | None:
         except OSError as exc:
             if exc.errno != errno.EPROTOTYPE:
                 raise
-    raise StartError(f"{path} is in use: stop what listens there, or choose another path")
+    raise StartError(
+        f"cannot listen on {path}: address already in use; stop the other process or choose another"
+        " path"
+    )
 
 
 def _path_of(sock: socket.socket) -> str:
@@ -310,14 +312,14 @@ def _inherited(fd: int, what: str) -> Listener:
         sock = socket.socket(fileno=fd)
     except OSError as exc:
         reason = os.strerror(exc.errno or 0)
-        raise StartError(f"{what} is no socket ({reason}): pass a bound stream socket") from None
+        raise StartError(f"{what} is not a socket ({reason}): pass a bound stream socket") from None
     if sock.type != socket.SOCK_STREAM or sock.family not in (
         socket.AF_INET,
         socket.AF_INET6,
         socket.AF_UNIX,
     ):
         sock.detach()
-        raise StartError(f"{what} is not a stream socket of TCP or UNIX: pass one that is")
+        raise StartError(f"{what} is not a TCP or UNIX stream socket: pass a bound stream socket")
     name = sock.getsockname()
     if not (name if sock.family == socket.AF_UNIX else name[1]):
         sock.detach()

@@ -54,7 +54,7 @@ class WorkerError(StartError):
     """No worker could start: it has said why, and this is its exit status."""
 
     def __init__(self, status: int) -> None:
-        super().__init__("No worker could start.")
+        super().__init__("Worker failed to boot.")
         self.status = status
 
 
@@ -144,7 +144,7 @@ class Worker:
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        return f"was ended by {name}"
+        return f"was terminated by {name}"
 
 
 class _Slot:
@@ -272,7 +272,7 @@ class Supervisor:
             if worker is None:
                 if failures > 1:
                     delay = _pause(failures)
-                    logger.info("The next worker starts in %g seconds.", delay)
+                    logger.info("Starting the next worker in %g seconds.", delay)
                     await asyncio.sleep(delay)
                 granted = slot.take_wish()
                 slot.worker = await self._start_ready(slot.number)
@@ -287,7 +287,7 @@ class Supervisor:
             if worker.ended.done():
                 lived = time.monotonic() - worker.born
                 failures = failures + 1 if lived < _SHORT_LIFE else 1
-                logger.error("Worker [%d] %s; another one is started.", worker.pid, worker.why())
+                logger.error("Worker [%d] %s; starting a replacement.", worker.pid, worker.why())
                 slot.worker = None
                 continue
             granted = slot.take_wish()
@@ -295,7 +295,7 @@ class Supervisor:
             successor = await self._start_ready(slot.number)
             slot.starting = False
             if successor is None:
-                logger.error("Worker [%d] stays.", worker.pid)
+                logger.error("Replacement failed to start; keeping worker [%d].", worker.pid)
             else:
                 slot.worker = successor
                 worker.retire(self._kill_after())
@@ -342,7 +342,7 @@ class Supervisor:
                     logger.error(
                         "Worker [%d] %s; waiting for a file to change.", worker.pid, worker.why()
                     )
-                logger.warning("%s changed: reloading.", await changed)
+                logger.warning("Detected changes in '%s'. Reloading...", await changed)
                 changed = asyncio.ensure_future(anext(changes))
                 if worker.ready.done():
                     worker.stop(self._kill_after())
@@ -360,7 +360,7 @@ class Supervisor:
         try:
             return await self._spawn(number)
         except OSError as exc:
-            raise StartError(f"No worker can be started: {exc.strerror or exc}.") from None
+            raise StartError(f"cannot start a worker: {exc.strerror or exc}") from None
 
     async def _spawn(self, number: int) -> Worker:
         threads = self.config.threads
@@ -431,7 +431,7 @@ class Supervisor:
             if not worker.ready.done():
                 worker.ready.set_result(True)
         elif event == "replace":
-            logger.info("Worker [%d] is replaced: %s.", worker.pid, message["reason"])
+            logger.info("Replacing worker [%d]: reached %s.", worker.pid, message["reason"])
             worker.wants_successor = True
             if not self._stopping.is_set():
                 self._replace(worker)
@@ -470,7 +470,11 @@ class Supervisor:
         worker.stuck = loop.call_later(limit, self._kill_stuck, worker, limit)
 
     def _kill_stuck(self, worker: Worker, limit: float) -> None:
-        logger.error("Worker [%d]: its loop has been stuck for %g seconds.", worker.pid, limit)
+        logger.error(
+            "Killing worker [%d]: its event loop has been unresponsive for %g seconds.",
+            worker.pid,
+            limit,
+        )
         worker.signal(signal.SIGKILL)
 
     def _announce(self, urls: list[str]) -> None:
@@ -495,20 +499,20 @@ class Supervisor:
         try:
             while self._hangups:
                 self._hangups = 0
-                logger.info("SIGHUP: workers are replaced.")
+                logger.info("Received SIGHUP, restarting workers.")
                 for slot in self._slots:
                     if not await asyncio.shield(slot.replace()):
-                        logger.error("SIGHUP: the remaining workers stay.")
+                        logger.error("Restart failed, keeping the remaining workers.")
                         break
                 else:
-                    logger.info("SIGHUP: all workers have been replaced.")
+                    logger.info("All workers have been restarted.")
         finally:
             self._rolling = None
 
     def _on_sigterm(self) -> None:
         if not self._stopping.is_set():
             self._terminated = True
-            logger.info("Shutting down.")
+            logger.info("Shutting down")
             self._stopping.set()
 
     def _on_sigint(self) -> None:
@@ -524,7 +528,7 @@ class Supervisor:
                 worker.signal(number)
                 worker.kill_after(self._kill_after())
         elif not self._stopping.is_set():
-            logger.info("Shutting down.")
+            logger.info("Shutting down")
         self._stopping.set()
 
     def _delaying(self) -> bool:

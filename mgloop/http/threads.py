@@ -106,7 +106,7 @@ class ThreadedServer:
     ) -> None:
         """Serve until stop() or a signal; a second SIGINT cancels requests. Raises StartError."""
         if has_gil():
-            logger.warning("Threads share the GIL of this Python: --workers would be faster.")
+            logger.warning("Threads share the GIL on this Python; --workers would be faster.")
         async with contextlib.AsyncExitStack() as around:
             if handle_signals:
                 around.enter_context(signals.handled(signals.handlers_of(self)))
@@ -171,7 +171,7 @@ class ThreadedServer:
         if self._limit is not None:
             self._limit(reason)
         elif not self._stopping:
-            logger.warning("The process ends: %s.", reason)
+            logger.warning("Reached %s; shutting down.", reason)
             self.stop()
 
     def stop(self, *, now: bool = False) -> None:

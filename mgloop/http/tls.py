@@ -25,7 +25,7 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         context = ssl.SSLContext(version)
     except ValueError:
         raise StartError(
-            f"ssl_version: {config.ssl_version} is no protocol for servers here: leave it out"
+            f"ssl_version: {config.ssl_version} is not a server protocol of the ssl module: omit it"
         ) from None
     _load_certificate(context, config)
     context.set_alpn_protocols(["http/1.1"])
@@ -36,14 +36,15 @@ def make_context(config: Config) -> ssl.SSLContext | None:
             context.load_verify_locations(config.ssl_ca_certs)
         except OSError as exc:
             raise StartError(
-                f"cannot load the authorities {config.ssl_ca_certs}: {_why(exc)}"
+                f"cannot load the CA certificates {config.ssl_ca_certs}: {_why(exc)}"
             ) from None
     if config.ssl_ciphers:
         try:
             context.set_ciphers(config.ssl_ciphers)
         except ssl.SSLError:
             raise StartError(
-                f"ssl_ciphers: OpenSSL knows none of {config.ssl_ciphers!r}: see `openssl ciphers`"
+                f"ssl_ciphers: no cipher can be selected from {config.ssl_ciphers!r}: see `openssl"
+                " ciphers`"
             ) from None
     return context
 
@@ -65,10 +66,10 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
     except OSError as exc:
         if asked and not config.ssl_keyfile_password:
             key = config.ssl_keyfile or config.ssl_certfile
-            raise StartError(f"the key in {key} is encrypted: give ssl_keyfile_password") from None
+            raise StartError(f"the key in {key} is encrypted: set ssl_keyfile_password") from None
         if config.ssl_keyfile is None and _is_certificate_alone(config.ssl_certfile):
             raise StartError(
-                f"there is no private key in {config.ssl_certfile}: name its file by --ssl-keyfile"
+                f"no private key found in {config.ssl_certfile}: set --ssl-keyfile"
             ) from None
         files = " and ".join(file for file in arguments[:2] if file)
         raise StartError(f"cannot load the certificate from {files}: {_why(exc)}") from None
@@ -89,5 +90,7 @@ def _is_certificate_alone(file: str) -> bool:
 def _why(exc: OSError) -> str:
     if isinstance(exc, ssl.SSLError):
         reason = (exc.reason or "").replace("_", " ").lower()
-        return f"not valid PEM, not a pair, or the wrong password ({reason or 'OpenSSL says no'})"
+        return (
+            f"invalid PEM, mismatched key or wrong password ({reason or 'unknown OpenSSL error'})"
+        )
     return exc.strerror or str(exc)

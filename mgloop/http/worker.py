@@ -120,7 +120,7 @@ class Channel:
                         post(self.tell, server)
                     if STOP in data:
                         post(server.stop)
-            logs.logger.error("The supervisor is gone: this worker ends.")
+            logs.logger.error("Supervisor exited; shutting down worker.")
             post(server.stop)
             time.sleep(deadline)
             post(functools.partial(server.stop, now=True))

@@ -45,7 +45,7 @@ class _Exchange:
         finally:
             self._waiting.discard(task)
         if message["type"] == "http.disconnect":
-            raise ClientDisconnected("the client has gone before its request was complete")
+            raise ClientDisconnected("the client disconnected before its request was complete")
         return message
 
     async def send(self, message: Message) -> None:
@@ -68,7 +68,7 @@ class _Exchange:
 
     def stop(self) -> None:
         """Nothing more is received or sent, so that the thread ends with its next piece."""
-        self.failure = ClientDisconnected("the server ends the request")
+        self.failure = ClientDisconnected("the server cancelled the request")
         for task in self._waiting:
             if task is not None:
                 task.cancel()

@@ -65,18 +65,20 @@ def _difference(later: Any, earlier: Any) -> Any:
 class ConnectionStats(_Account):
     """The connections of one kind."""
 
-    accepted: Annotated[int, "by a listening socket, or (tls) by a handshake as the server"]
-    opened: Annotated[int, "connection_made() was called, whoever had begun"]
-    closed: Annotated[int, "connection_lost() was called"]
-    open: Annotated[int, "now", LEVEL]
+    accepted: Annotated[
+        int, "connections accepted by listening sockets or (tls) by server-side handshakes"
+    ]
+    opened: Annotated[int, "connections for which connection_made() was called, on either side"]
+    closed: Annotated[int, "connections for which connection_lost() was called"]
+    open: Annotated[int, "connections that are open now", LEVEL]
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram(_Account):
     """How often something took how long."""
 
-    counts: Annotated[tuple[int, ...], "by bucket: see BOUNDS"]
-    seconds: Annotated[float, "all together"]
+    counts: Annotated[tuple[int, ...], "number of measurements in each bucket of BOUNDS"]
+    seconds: Annotated[float, "sum of all measurements, in seconds"]
 
     @property
     def count(self) -> int:
@@ -87,7 +89,7 @@ class Histogram(_Account):
         """Seconds that the share `q` (0 to 1) took at most: the upper bound of a bucket, so up to
         twice as much as was measured; inf: more than a minute. 0 if there was nothing."""
         if not 0 <= q <= 1:
-            raise ValueError(f"a quantile is from 0 to 1, not {q!r}")
+            raise ValueError(f"q must be between 0 and 1, got {q!r}")
         wanted = q * self.count
         seen = 0
         for count, bound in zip(self.counts, BOUNDS, strict=True):
@@ -105,44 +107,57 @@ class LoopStats(_Account):
     only rises is never seen to fall.
     """
 
-    seconds: Annotated[float, "since the loop was made; of a delta, between the two"]
-    cpu_seconds: Annotated[float | None, "of the thread that runs the loop; None: none does"]
-    iterations: Annotated[int, "of the loop"]
+    seconds: Annotated[
+        float, "seconds since the loop was created; in a delta, between the two snapshots"
+    ]
+    cpu_seconds: Annotated[
+        float | None, "CPU seconds of the thread that runs the loop; None if it is not running"
+    ]
+    iterations: Annotated[int, "loop iterations"]
     polls: Annotated[int, "epoll_wait() calls"]
-    events: Annotated[int, "descriptors that polls have reported ready"]
-    most_events: Annotated[int, "the most that one poll has reported", LEVEL]
-    callbacks: Annotated[int, "handles that were run: call_soon(), timers, readers, steps of tasks"]
-    timers: Annotated[int, "call_later() and call_at() that came due"]
-    timers_cancelled: Annotated[int, "before they were due"]
-    timers_pending: Annotated[int, "now", LEVEL]
-    ready: Annotated[int, "callbacks and descriptors that wait for their turn now", LEVEL]
-    most_ready: Annotated[int, "the most that have waited at the beginning of a turn", LEVEL]
-    threadsafe_calls: Annotated[int, "call_soon_threadsafe(), when the loop has taken them up"]
-    wakeups: Annotated[int, "that other threads have sent to end a wait"]
+    events: Annotated[int, "ready descriptors reported by polls"]
+    most_events: Annotated[int, "largest number of ready descriptors in one poll", LEVEL]
+    callbacks: Annotated[int, "handles run: call_soon(), timers, readers, task steps"]
+    timers: Annotated[int, "call_later() and call_at() timers that expired"]
+    timers_cancelled: Annotated[int, "timers cancelled before they expired"]
+    timers_pending: Annotated[int, "timers that are pending now", LEVEL]
+    ready: Annotated[int, "callbacks and descriptors in the ready queue now", LEVEL]
+    most_ready: Annotated[int, "longest ready queue at the start of an iteration", LEVEL]
+    threadsafe_calls: Annotated[int, "call_soon_threadsafe() calls taken over by the loop"]
+    wakeups: Annotated[int, "wake-ups sent by other threads to interrupt a poll"]
     connections: Annotated[
-        dict[str, ConnectionStats], "by kind: see KINDS; tls lies on another one"
+        dict[str, ConnectionStats],
+        "connections by kind (KINDS); tls is counted in addition to the connection below it",
     ]
-    bytes_received: Annotated[int, "by transports and sock_recv()s; under TLS as on the wire"]
-    bytes_sent: Annotated[int, "by transports, sock_sendall() and sendfile(); likewise"]
-    reads: Annotated[int, "system calls that read: recv(), recvmmsg(), read()"]
-    reads_blocked: Annotated[int, "those of them that met EAGAIN"]
-    writes: Annotated[int, "system calls that sent: send(), sendmsg(), sendto(), write(), writev()"]
-    writes_blocked: Annotated[int, "those of them that met EAGAIN"]
-    deferred_writes: Annotated[int, "write() calls that waited for the end of an iteration"]
-    deferred_sends: Annotated[int, "what became of them: fewer, as they leave together"]
-    pauses: Annotated[int, "pause_writing(): a transport had more to send than its high water mark"]
-    handshakes: Annotated[int, "of TLS, that ended well"]
-    handshakes_failed: Annotated[int, "of TLS, that did not"]
-    executor_jobs: Annotated[int, "run_in_executor() calls, those of getaddrinfo() among them"]
-    children: Annotated[int, "processes started"]
-    stalls: Annotated[
-        int, "times that a callback held up the loop for longer than a watchdog allows"
+    bytes_received: Annotated[
+        int, "bytes received by transports and sock_recv(); with TLS, encrypted bytes"
     ]
+    bytes_sent: Annotated[
+        int, "bytes sent by transports, sock_sendall() and sendfile(); with TLS, encrypted bytes"
+    ]
+    reads: Annotated[int, "read system calls: recv(), recvmmsg(), read()"]
+    reads_blocked: Annotated[int, "read system calls that failed with EAGAIN"]
+    writes: Annotated[int, "write system calls: send(), sendmsg(), sendto(), write(), writev()"]
+    writes_blocked: Annotated[int, "write system calls that failed with EAGAIN"]
+    deferred_writes: Annotated[int, "write() calls deferred to the end of an iteration"]
+    deferred_sends: Annotated[
+        int, "system calls that sent deferred writes; several writes can share one"
+    ]
+    pauses: Annotated[int, "pause_writing() calls: a write buffer exceeded its high-water mark"]
+    handshakes: Annotated[int, "TLS handshakes that succeeded"]
+    handshakes_failed: Annotated[int, "TLS handshakes that failed"]
+    executor_jobs: Annotated[int, "run_in_executor() calls, including those of getaddrinfo()"]
+    children: Annotated[int, "subprocesses started"]
+    stalls: Annotated[int, "times that the loop was blocked longer than a watchdog's threshold"]
     # Where the time goes: None but for a loop that was made with timing.
-    seconds_running: Annotated[float | None, "inside run_forever(), but for polls"]
-    seconds_waiting: Annotated[float | None, "spent in polls"]
-    lag: Annotated[Histogram | None, "how late callbacks ran: since they could have"]
-    durations: Annotated[Histogram | None, "how long callbacks, and turns of descriptors, took"]
+    seconds_running: Annotated[float | None, "seconds inside run_forever(), without polls"]
+    seconds_waiting: Annotated[float | None, "seconds spent in polls"]
+    lag: Annotated[
+        Histogram | None, "delay between the time a callback was ready and the time it ran"
+    ]
+    durations: Annotated[
+        Histogram | None, "run time of callbacks and of event handling per descriptor"
+    ]
 
     @property
     def events_per_poll(self) -> float:

@@ -68,24 +68,31 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m mgloop.top",
-        description="Show what the event loops of a process do. It has to have a monitor:"
-        " MGLOOP_MONITOR=PATH in its environment, or mgloop.monitor(PATH) in its program.",
+        description="Show what the event loops of a process are doing. The process must have a"
+        " monitor: set MGLOOP_MONITOR=PATH in its environment, or call mgloop.monitor(PATH) in it.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "process",
         metavar="PID|SOCKET",
-        help="whose loops; of a PID, also those of the processes that it has started",
+        help="inspect this process and its child processes, or this monitor socket",
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two looks (1)"
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="set the refresh interval in seconds (default: 1)",
     )
     parser.add_argument(
-        "--count", type=_positive, metavar="N", help="how many looks (until interrupted)"
+        "--count",
+        type=_positive,
+        metavar="N",
+        help="exit after this many samples (default: run until interrupted)",
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each look")
+    parser.add_argument("--json", action="store_true", help="print each sample as a line of JSON")
     parser.add_argument(
-        "--svg", metavar="FILE", help="write the screen to a file after one look, as a picture"
+        "--svg", metavar="FILE", help="write one sample of the screen to this file, as an SVG image"
     )
     return parser
 
@@ -93,14 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not (0.01 <= seconds < math.inf):
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0.01 s on")
+        raise argparse.ArgumentTypeError(f"must be at least 0.01 seconds, got {text}")
     return seconds
 
 
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return number
 
 
@@ -120,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
         import rich.console
         import rich.live
     except ImportError:
-        return _complain("the screen needs rich: install mgloop[top], or ask for --json")
+        return _complain("the screen requires rich: pip install 'mgloop[top]', or use --json")
     if options.svg:
         with open(os.devnull, "w") as nowhere:
             console = rich.console.Console(record=True, width=_WIDTH, file=nowhere)

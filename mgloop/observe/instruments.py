@@ -92,7 +92,7 @@ class Loops:
         named = dict(loops) if isinstance(loops, Mapping) else {"main": loops}
         for name, loop in named.items():
             if not isinstance(loop, Loop):
-                raise TypeError(f"{name!r} is {loop!r}: only a loop of mgloop's has stats()")
+                raise TypeError(f"loop {name!r} must be an mgloop.Loop, got {loop!r}")
         self._loops = {name: weakref.ref(loop) for name, loop in named.items()}
 
     def stats(self) -> Iterable[tuple[str, LoopStats]]:

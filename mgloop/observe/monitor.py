@@ -104,7 +104,7 @@ class Monitor(Closing):
                 except OSError:
                     pass  # gone, or it does not read
                 except Exception:
-                    logger.exception("The monitor could not tell of the loops")
+                    logger.exception("Failed to send the report of the event loops")
 
     def _answer(self, connection: socket.socket) -> None:
         if _uid_of_peer(connection) not in (0, os.geteuid()):
@@ -164,14 +164,16 @@ def _listening_at(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         if "\0" in path or not path:
-            raise ValueError("not a path")  # an abstract name has no mode, and anybody gets in
+            raise ValueError(
+                "not a file system path"
+            )  # an abstract name has no mode, and anybody gets in
         _remove_what_was_left(path)
         os.fchmod(sock.fileno(), 0o600)  # of what bind() makes, so nobody else is ever let in
         sock.bind(path)
         sock.listen()
     except (OSError, ValueError) as exc:
         sock.close()
-        raise MonitorError(f"{path!r}: no monitor can be made there: {_why(exc)}") from exc
+        raise MonitorError(f"cannot create a monitor at {path!r}: {_why(exc)}") from exc
     return sock
 
 
@@ -224,20 +226,25 @@ def ask(path: str | os.PathLike[str]) -> Report:
             sock.connect(path)
             told = json.loads(b"".join(iter(lambda: sock.recv(65536), b"")))
     except json.JSONDecodeError as exc:
-        raise MonitorError(f"{path!r}: this is no monitor of mgloop's, or not yours") from exc
+        raise MonitorError(
+            f"{path!r} is not an mgloop monitor socket, or it belongs to another user"
+        ) from exc
     except (OSError, ValueError) as exc:
-        raise MonitorError(f"{path!r}: no monitor answers: {_why(exc)}") from exc
+        raise MonitorError(f"cannot connect to a monitor at {path!r}: {_why(exc)}") from exc
     try:
         return _report(told)
     except (KeyError, TypeError, ValueError) as exc:
         version = told.get("mgloop") if isinstance(told, dict) else None
-        speaks = f"of mgloop {version}" if version else "no monitor of mgloop's"
-        raise MonitorError(f"{path!r}: this is {speaks}, which is not understood here") from exc
+        if version:
+            message = f"{path!r} is a monitor of mgloop {version}, whose format is not supported"
+        else:
+            message = f"{path!r} is not an mgloop monitor socket"
+        raise MonitorError(message) from exc
 
 
 def _report(told: dict[str, Any]) -> Report:
     if told["format"] != FORMAT:
-        raise ValueError("of another format")
+        raise ValueError("unsupported format")
     loops = [
         LoopReport(
             loop["id"],
@@ -257,15 +264,15 @@ def find(pid: int) -> str:
     try:
         listening = list(_listening(pid))
     except OSError as exc:
-        raise MonitorError(f"process {pid} cannot be looked at: {_why(exc)}") from exc
+        raise MonitorError(f"cannot inspect process {pid}: {_why(exc)}") from exc
     # One of another kind waits to be spoken to: those that look like a monitor's come first.
     for path in sorted(listening, key=lambda path: "mgloop" not in path):
         with contextlib.suppress(MonitorError):
             if ask(path).pid == pid:
                 return path
     raise MonitorError(
-        f"process {pid} has no monitor: start it with MGLOOP_MONITOR=PATH, or have it call "
-        "mgloop.monitor(PATH)"
+        f"process {pid} has no monitor: start it with MGLOOP_MONITOR=PATH, or call "
+        "mgloop.monitor(PATH) in it"
     )
 
 

@@ -87,18 +87,19 @@ class Stall:
     sights: list[Sight] = field(default_factory=list)
 
     def __str__(self) -> str:
-        has = "was held up" if self.over else "has been held up until now,"
-        lines = [f"{self.loop!r} {has} for {self.seconds:.3f} s"]
+        lines = [f"{self.loop!r} was blocked for {self.seconds:.3f} s"]
+        if not self.over:
+            lines[0] = f"{self.loop!r} has been blocked for {self.seconds:.3f} s and still is"
         if self.gil >= _KEPT:
-            kept = "kept the GIL" if has_gil() else "could not be stopped"
+            kept = "held the GIL" if has_gil() else "could not be stopped"
             lines[0] += f", of which native code {kept} for {self.gil:.3f} s"
         if not self.sights:
-            lines.append("  (it was over before its stack could be seen)")
+            lines.append("  (it ended before its stack could be captured)")
         before = None
         for sight in self.sights:
             same, before = before is not None and sight.seen_before(before), sight
             if same:
-                lines.append(f"  after {sight.after:.3f} s: the same")
+                lines.append(f"  after {sight.after:.3f} s: unchanged")
                 continue
             of = f" of {sight.task}" if sight.task else ""
             lines.append(f"  after {sight.after:.3f} s, in {sight.doing}{of}:")
@@ -125,7 +126,7 @@ class Watchdog:
         callback: Callable[[Stall], object] | None = None,
     ) -> None:
         if not (threshold > 0 and math.isfinite(threshold)):
-            raise ValueError(f"a threshold is a time in seconds above 0, not {threshold!r}")
+            raise ValueError(f"threshold must be a positive number of seconds, got {threshold!r}")
         self.threshold = threshold
         self._given = None if loops is None else list(loops)
         self._callback = _log if callback is None else callback
@@ -142,9 +143,9 @@ class Watchdog:
             loops = [asyncio.get_running_loop()]
         for loop in loops:
             if not isinstance(loop, Loop):
-                raise TypeError(f"{loop!r} is no loop of mgloop's")
+                raise TypeError(f"{loop!r} is not an mgloop.Loop")
         if self._thread is not None:
-            raise RuntimeError("a watchdog is started once")
+            raise RuntimeError("watchdogs can only be started once")
         try:
             for loop in loops:
                 self._pulse.add(loop)
@@ -194,7 +195,7 @@ class Watchdog:
                     break
                 self._note(*told)
             except Exception:  # of a repr() or an attribute of the user's
-                logger.exception("The watchdog has failed to look at a loop")
+                logger.exception("Watchdog failed to inspect an event loop")
             told = None  # it has the loop's task
         for stall in self._stalls.values():
             self._report(stall)
@@ -249,7 +250,7 @@ class Watchdog:
         try:
             self._callback(stall)
         except Exception:
-            logger.exception("A watchdog's callback has failed")
+            logger.exception("Exception in watchdog callback")
 
 
 def _log(stall: Stall) -> None:
@@ -302,10 +303,10 @@ def _make() -> Watchdog | None:
         watchdog = Watchdog(float(text), loops=())
         watchdog.start()
     except ValueError:
-        logger.error("MGLOOP_WATCHDOG=%s is no time in seconds above 0: nothing is watched", text)
+        logger.error("Ignoring MGLOOP_WATCHDOG=%s: expected a positive number of seconds", text)
         return None
     except RuntimeError as exc:  # no thread can be started
-        logger.error("MGLOOP_WATCHDOG: %s: nothing is watched", exc)
+        logger.error("Cannot start the watchdog that MGLOOP_WATCHDOG asks for: %s", exc)
         return None
     return watchdog
 

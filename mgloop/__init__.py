@@ -32,8 +32,8 @@ except ModuleNotFoundError as _exc:
     if _exc.name != f"{__name__}._handle":
         raise
     raise ImportError(
-        f"the compiled modules of mgloop are not in {__path__[0]}: if this is a source tree, start"
-        " Python in another folder, or build mgloop there (make build) and use its .venv/bin/python"
+        f"the compiled modules of mgloop were not found in {__path__[0]}: if this is a source tree,"
+        " start Python in another directory, or run make build there and use its .venv/bin/python"
     ) from None
 
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall

@@ -166,7 +166,7 @@ cdef object asyncgen_begins = _stdlib.asyncgen_begins
 cdef tuple NO_ARGS = ()
 cdef str PARENTS = (
     "this event loop was running when the process forked and belongs to the parent; "
-    "make a new one in the child, for example by asyncio.run()")
+    "create a new one in the child, for example with asyncio.run()")
 
 # Tools that trace or measure callbacks put a function of theirs in the place of Handle._run(),
 # perhaps before this is imported: asyncio's own is known once it is seen. Asked in each batch, so

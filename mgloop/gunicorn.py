@@ -75,6 +75,6 @@ def __getattr__(name: str) -> Any:
         worker = make()
     except ImportError as exc:
         # Of a RuntimeError gunicorn prints the text, and ends.
-        raise RuntimeError(f"{__name__}.{name} needs {wanted}: {exc}") from None
+        raise RuntimeError(f"{__name__}.{name} requires {wanted}: {exc}") from None
     globals()[name] = worker
     return worker

@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_false",
         dest="mgloop",
         default=None,
-        help="do not, even if the configuration says so",
+        help="do not run them on mgloop, overriding the configuration",
     )
 
 

@@ -15,9 +15,9 @@ from .. import _interpreter
 USAGE = """\
 usage: mgloop run [-m MODULE | -c CODE | SCRIPT.py | PROGRAM] [ARGUMENT ...]
 
-Run a program on mgloop, as it is: a script, a module or code as Python would, or a program on
-PATH that is written in Python (mgloop run uvicorn app:app). Its child processes, too. Without
-anything: Python's prompt.
+Run an unmodified program on mgloop: a script, a module or code as with the python command, or a
+program on PATH that is written in Python (mgloop run uvicorn app:app). Its child processes use
+mgloop as well. Without arguments, start the interactive interpreter.
 """
 
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
@@ -29,10 +29,12 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     if sys.flags.ignore_environment or sys.flags.no_site:
-        return _complain("Python was started with -E, -I or -S, and would not find mgloop again", 2)
+        return _complain(
+            "Python options -E, -I and -S are not supported: the program would not find mgloop", 2
+        )
     program, command = _command(list(arguments))
     if program is None:
-        return _complain(f"there is no script and no program {command[0]!r}", 127)
+        return _complain(f"no such script or program: {command[0]!r}", 127)
     # What a sitecustomize has printed; execve() forgets it. (None: it was closed from the start.)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError):
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         os.execve(program, command, _environment())
     except OSError as exc:
-        return _complain(f"{program} cannot be started: {exc.strerror}", 126)
+        return _complain(f"cannot execute {program}: {exc.strerror}", 126)
 
 
 def _complain(message: str, status: int) -> int:

@@ -36,8 +36,8 @@ class ExecutorMixin:
         loop: Any = self
         if not loop._wakeup_enabled:
             raise RuntimeError(
-                "run_in_executor() needs a loop that can be woken from other threads; this one "
-                "was made with enable_wakeup=False: make it with mgloop.new_event_loop()"
+                "run_in_executor() requires a loop that other threads can wake up; this one was "
+                "created with enable_wakeup=False: create it with mgloop.new_event_loop()"
             )
         loop._count_executor_job()
         if executor is None and not loop._executor_shutdown_called:

@@ -111,9 +111,9 @@ class ProcessMixin:
                 raise
             if not loop._wakeup_enabled:
                 raise RuntimeError(
-                    "without a pidfd, a child is waited for in a thread, which needs a loop that "
-                    "can be woken from other threads; this one was made with enable_wakeup=False: "
-                    "make it with mgloop.new_event_loop()"
+                    "waiting for a child process without a pidfd requires a loop that other "
+                    "threads can wake up; this one was created with enable_wakeup=False: create it "
+                    "with mgloop.new_event_loop()"
                 ) from exc
             threading.Thread(
                 target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",

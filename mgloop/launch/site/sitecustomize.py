@@ -14,7 +14,7 @@ def _activate() -> None:
     except ImportError as exc:
         # Another Python than the one that mgloop was installed for.
         print(
-            f"mgloop run: {sys.executable} (pid {os.getpid()}) keeps its own event loop: {exc}",
+            f"mgloop run: {sys.executable} (pid {os.getpid()}) does not use mgloop: {exc}",
             file=sys.stderr,
         )
     else:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Every option of the server: its name, type, default and description, in one place.
 
-The fields of Config are the table that the command line, the environment's MGLOOP_SERVE_*
-variables, the TOML file, the keyword arguments of mgloop.serve() and the reference in
-docs/serve.md are made from, so that none of them can differ from another. Read once per process,
-hence Python. Names are uvicorn's wherever uvicorn has the option.
+The fields of Config are the only table of options. The command line, the MGLOOP_SERVE_*
+environment variables, the TOML file, the keyword arguments of mgloop.serve() and the reference in
+docs/serve.md are all generated from it, so they cannot diverge. Options that uvicorn also has use
+uvicorn's names. The module is Python because it runs once per process.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ PREFIX = "MGLOOP_SERVE_"
 
 _LOOPS = ("auto", "mgloop", "asyncio")
 
-# Variables that platforms set for whichever server there is, and what they say.
+# Environment variables that hosting platforms set for any server, and the options they set here.
 _COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Headers that are each response's own: one for all would have clients misread some of them.
+# Headers that delimit one response. The same value on all responses would make clients misread
+# some of them.
 _FRAMING = {"connection", "content-length", "transfer-encoding"}
-#: What --reload watches, and does not, whatever else it is given.
+#: Patterns that --reload always includes and excludes, in addition to the configured ones.
 RELOAD_INCLUDES = ("*.py",)
 RELOAD_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
-# Between double quotes in a file of the environment.
+# Backslash escapes inside double quotes in an environment file.
 _ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
-# One in such a file, or what is none: a comment, an empty line.
+# One assignment in an environment file, or a comment or an empty line.
 _ENV_LINE = re.compile(
     r"""[^\S\n]*(?:\#[^\n]*|(?:export[^\S\n]+)?([A-Za-z_][A-Za-z0-9_.]*)[^\S\n]*=[^\S\n]*+"""
     r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|((?!["'])[^\n]*?))(?:[^\S\n]+\#[^\n]*)?)?"""
@@ -84,7 +85,7 @@ def _mode(value: object) -> int:
             raise ValueError("is not a valid octal mode such as 660")
         return int(value, 8)
     mode = _whole(value)
-    # Who writes 660 where 0o660 is meant shall hear of it; it is more than any mode of a socket.
+    # The decimal number 660 is a common mistake for 0o660. It is greater than any valid mode.
     if not 0 <= mode <= 0o777:
         raise ValueError("is not a valid file mode such as 0o660")
     return mode
@@ -128,7 +129,7 @@ def _header(value: object) -> tuple[str, str]:
 
 
 def _level(value: object) -> str | int:
-    """The name of a level, or its number in the logging module."""
+    """Return the lower-case name of a log level, or its number in the logging module."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return _text(value).lower()
@@ -150,7 +151,11 @@ def _anything(value: object) -> object:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """How a field of Config is read, bounded and described."""
+    """Describe how one field of Config is parsed, bounded and documented.
+
+    read: converts a value or raises ValueError. low, high: inclusive bounds of a number. many: the
+    option may be repeated.
+    """
 
     group: str
     help: str
@@ -160,10 +165,10 @@ class Option:
     low: float | None = None
     high: float | None = None
     metavar: str = ""
-    flag: str = ""  # on the command line, where it is not the field's name
-    separator: str = ","  # of many values in one variable of the environment
-    valued: bool = False  # a flag that takes true or false, as uvicorn's does
-    shown: str = ""  # the default in words
+    flag: str = ""  # name on the command line, if it differs from the name of the field
+    separator: str = ","  # between several values in one environment variable
+    valued: bool = False  # the flag takes true or false as its value, as in uvicorn
+    shown: str = ""  # description of the default, if the value itself is not descriptive
 
     @property
     def is_flag(self) -> bool:
@@ -187,9 +192,11 @@ _FILE: dict[str, Any] = {"metavar": "FILE"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """All options of a server, checked. Sizes are bytes, times seconds; None or 0: no limit.
+    """Hold all options of a server, validated.
 
-    Raises ConfigError for a value, or a combination, that cannot be.
+    Sizes are in bytes and times in seconds. For a limit or a timeout, None and 0 mean no limit.
+
+    Raises ConfigError for an invalid value or an invalid combination of values.
     """
 
     app: Any = _option(None, _APP, "serve this application: pkg.mod:attribute", read=_anything)
@@ -588,17 +595,17 @@ class Config:
 
     @property
     def access_format(self) -> str:
-        """The form of the access log."""
+        """Return the format of the access log: "text" or "json"."""
         return self.access_log_format or self.log_format
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """Return whether connections are encrypted."""
         return self.ssl_certfile is not None
 
     @property
     def supervised(self) -> bool:
-        """Whether a supervisor starts the processes that serve."""
+        """Return whether a supervisor process starts the worker processes."""
         return self.reload or self.workers > 1
 
 
@@ -609,12 +616,15 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.f
 
 
 def convert(name: str, value: object, where: str) -> object:
-    """`value` as the option `name` has it; `where` says in an error where it was found."""
+    """Return `value` converted to the type of the option `name`.
+
+    where: the source of the value, for the message of the ConfigError that an invalid one raises.
+    """
     option = OPTIONS[name]
     if value is None:
         if DEFAULTS[name] is None:
             return None
-        # Limits may be spelt None in Python where 0 does not come to mind.
+        # In Python, None is a natural way to disable a limit whose default is a number.
         if option.group in (_LIMIT, _WS, _TIME) and not option.is_flag:
             return 0
         raise ConfigError(f"{where}: a value is required")
@@ -647,10 +657,11 @@ def load(
     file: str | None = None,
     update_environ: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Config:
-    """The configuration from a TOML file, then the environment, then what was `given`.
+    """Return the configuration from a TOML file, the environment and the command line.
 
-    given: values by the options' names, from the command line. file: the TOML file; if None, the
-    one that the environment names. update_environ: told what an env_file adds.
+    Later sources in this order override earlier ones. given: values from the command line, by
+    option name. file: the TOML file; None selects the one that MGLOOP_SERVE_CONFIG names.
+    update_environ: called with the variables that an env_file adds. Raises ConfigError.
     """
     environ = dict(environ)
     values: dict[str, object] = {}
@@ -671,17 +682,20 @@ def load(
     platform, chosen = from_platform(environ), from_environ(environ)
     chosen.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
     if (values | chosen).get("reload"):
-        platform.pop("workers", None)  # which is for production
+        platform.pop("workers", None)  # $WEB_CONCURRENCY is meant for production
     return Config(**values | platform | chosen)  # type: ignore[arg-type]
 
 
 def flag_of(name: str) -> str:
-    """The option `name` on the command line."""
+    """Return the option `name` as it is written on the command line."""
     return "APP" if name == "app" else "--" + (OPTIONS[name].flag or name.replace("_", "-"))
 
 
 def from_toml(file: str) -> dict[str, object]:
-    """The options in a TOML file; in a pyproject.toml those of [tool.mgloop.serve]."""
+    """Return the options in a TOML file; in a pyproject.toml, those of [tool.mgloop.serve].
+
+    Raises ConfigError if the file cannot be read or has an unknown or invalid option.
+    """
     path = Path(file)
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -704,17 +718,17 @@ def from_toml(file: str) -> dict[str, object]:
 
 
 def from_platform(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options in variables that are not this server's alone."""
+    """Return the options in environment variables that other servers use as well."""
     values = {}
     for variable, name in _COMMON_VARIABLES.items():
-        # An empty list of proxies says that there are none.
+        # An empty FORWARDED_ALLOW_IPS is significant: it means that no proxy is trusted.
         if environ.get(variable) or (variable in environ and name == "forwarded_allow_ips"):
             values[name] = convert(name, environ[variable], variable)
     return values
 
 
 def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options in variables such as MGLOOP_SERVE_PORT."""
+    """Return the options in environment variables such as MGLOOP_SERVE_PORT."""
     values = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":
@@ -731,7 +745,7 @@ def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def guess(name: str) -> str:
-    """Words about the option that `name` may be a misspelling of."""
+    """Return the end of an error message that suggests an option similar to `name`, or ""."""
     import difflib
 
     close = difflib.get_close_matches(name, OPTIONS, 1)
@@ -739,10 +753,11 @@ def guess(name: str) -> str:
 
 
 def read_env_file(file: str) -> dict[str, str]:
-    """NAME=value lines: with quotes or without, comments, and an `export` in front if need be.
+    """Read a file of NAME=value lines and return the variables.
 
-    Between quotes a value may have several lines, and backslashes are python-dotenv's. Other
-    variables are not put in.
+    Values may be quoted. Comments, empty lines and a leading `export` are accepted. A quoted value
+    may have several lines, and its backslash escapes are those of python-dotenv. References to
+    other variables are not expanded. Raises ConfigError.
     """
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
@@ -753,7 +768,7 @@ def read_env_file(file: str) -> dict[str, str]:
     place = 0
     while place < len(text):
         match = _ENV_LINE.match(text, place)
-        if not match:  # which may be a secret: it is not shown
+        if not match:  # the message omits the line because it may contain a secret
             number = text.count("\n", 0, place) + 1
             raise ConfigError(f"{file}, line {number}: expected NAME=value")
         place = match.end()

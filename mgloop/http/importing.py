@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From "pkg.mod:app" to an ASGI 3 callable.
+"""The import of "pkg.mod:app" as an ASGI 3 callable.
 
-What the user mistyped is one line; what the application raises while it is imported is the
-application's, and keeps its traceback (ApplicationError.__cause__). Runs once per process.
+A mistake in the import string is reported in one line (StartError). An exception that the
+application raises while it is imported keeps its traceback (ApplicationError.__cause__). Runs once
+per process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ logger = logging.getLogger("mgloop.http")
 
 
 def load(config: Config) -> App:
-    """The application of `config`: imported, made, and wrapped so that it speaks ASGI 3."""
+    """Import or create the application of `config` and return it as an ASGI 3 callable.
+
+    Raises StartError.
+    """
     app = config.app
     name = repr(app)
     look_in_app_dir(config)
@@ -43,7 +47,10 @@ def load(config: Config) -> App:
 
 
 def look_in_app_dir(config: Config) -> None:
-    """Have modules be found in app_dir first, if the application is one; raises StartError."""
+    """Put app_dir first in sys.path if the application is an import string.
+
+    Raises StartError if there is no such directory.
+    """
     if not isinstance(config.app, str):
         return
     folder = os.path.abspath(config.app_dir or ".")
@@ -54,7 +61,10 @@ def look_in_app_dir(config: Config) -> None:
 
 
 def import_from_string(name: str) -> Any:
-    """What "pkg.mod:attribute" names; the attribute may have dots."""
+    """Return the object that "pkg.mod:attribute" names. The attribute may have dots.
+
+    Raises StartError, or ApplicationError if the import itself raises.
+    """
     module_name, colon, path = name.partition(":")
     if not module_name or not colon or not path:
         raise StartError(
@@ -63,7 +73,7 @@ def import_from_string(name: str) -> Any:
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
-        # One that the application imports is its own affair.
+        # A missing module that the application imports is an error of the application.
         if exc.name and (module_name == exc.name or module_name.startswith(f"{exc.name}.")):
             raise StartError(
                 f"could not import module {exc.name!r} (from {name!r}); is --app-dir set correctly?"
@@ -89,7 +99,10 @@ def _brief(exc: BaseException) -> str:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether `function` can be called with `count` positional arguments; yes if unknown."""
+    """Return whether `function` accepts `count` positional arguments.
+
+    A function without a signature is assumed to be an ASGI 3 application, with 3 arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -102,7 +115,7 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def _is_factory(app: Any) -> bool:
-    """A function that can be called with nothing, and with nothing that an interface passes."""
+    """Return whether `app` accepts no arguments, and not the arguments of any interface either."""
     return inspect.isroutine(app) and _takes(app, 0) and not any(_takes(app, n) for n in (1, 2, 3))
 
 
@@ -124,9 +137,10 @@ def _make(factory: Any, name: str, *, announced: bool) -> Any:
 
 
 def interface_of(app: Any) -> str:
-    """asgi3, wsgi or asgi2: by the number of arguments that `app` takes.
+    """Return "asgi3", "wsgi" or "asgi2", depending on the number of arguments that `app` accepts.
 
-    scope, receive and send; or environ and start_response; or scope alone, which gives a callable.
+    ASGI 3 passes scope, receive and send, WSGI passes environ and start_response, and ASGI 2
+    passes scope alone. Raises StartError.
     """
     for count, interface in ((3, "asgi3"), (2, "wsgi"), (1, "asgi2")):
         if _takes(app, count):

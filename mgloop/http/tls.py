@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The server's ssl.SSLContext, made from the ssl_* options.
 
-A running server that loads its certificates again makes another context and never changes the one
-in use: a load that fails half-way would leave a context without a key, and a context keeps an old
-certificate beside a new one with another type of key.
+A server that reloads its certificates creates a new context and never changes the one in use. A
+failed load could leave the context without a key, and a context keeps the old certificate if the
+new one has another type of key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import StartError
 
 
 def make_context(config: Config) -> ssl.SSLContext | None:
-    """The context for `config`, or None without TLS; raises StartError."""
+    """Return the context for `config`, or None without TLS. Raises StartError."""
     if not config.tls:
         return None
     try:
@@ -50,12 +50,12 @@ def make_context(config: Config) -> ssl.SSLContext | None:
 
 
 def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Load certificate and key, each read once; raise StartError if they are not a pair."""
+    """Load certificate and key, reading each file once. Raises StartError if they do not match."""
     assert config.ssl_certfile is not None
     asked = False
 
     def password() -> str:
-        """Called for an encrypted key; without it OpenSSL would ask the terminal."""
+        """Return the password of an encrypted key; without a callback OpenSSL would prompt."""
         nonlocal asked
         asked = True
         return config.ssl_keyfile_password or ""
@@ -78,7 +78,7 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _is_certificate_alone(file: str) -> bool:
-    """Whether the file has a certificate in PEM and no private key."""
+    """Return whether the file contains a PEM certificate and no private key."""
     try:
         with open(file, "rb") as stream:
             text = stream.read()

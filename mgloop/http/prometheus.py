@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""GET /metrics on an address of its own, for Prometheus, by prometheus_client.
+"""The Prometheus endpoint GET /metrics on a separate address, using prometheus_client.
 
-Of a process that serves by itself, of all its threads, or of a supervisor's workers: who opens the
-sockets that are served has this one as well. It is served by mgloop's own server.
+It covers a single process, all threads of a process, or all workers of a supervisor. The process
+that opens the listening sockets also runs this endpoint, with mgloop's own server.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .metrics import BOUNDS, ServerStats
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-#: What the servers have done, by the label `worker`.
+#: Returns the counters of the servers by the value of the label `worker`.
 Accounts = Callable[[], Awaitable[Mapping[str, ServerStats]]]
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
 
 
 def endpoint(config: Config, accounts: Accounts) -> contextlib.AbstractAsyncContextManager[Any]:
-    """Answers while the block lasts, if the configuration says so. Raises StartError."""
+    """Return a context manager that runs the endpoint if metrics_port is set; raises StartError."""
     if config.metrics_port is None:
         return contextlib.nullcontext()
     return _endpoint(config, accounts)
 
 
 def check(config: Config) -> None:
-    """Raise StartError if the configuration says so and it cannot answer."""
+    """Raise StartError if metrics_port is set and prometheus_client is missing."""
     if config.metrics_port is not None:
         _library()
 
@@ -83,7 +83,7 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
 
 
 class _Collector:
-    """What prometheus_client asks; its own class of that name may not be there."""
+    """A collector for prometheus_client, which may lack its own base class of collectors."""
 
     def __init__(self, now: Mapping[str, ServerStats]) -> None:
         self._now = now

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What loop.stats() returns: an account of what a loop has done, at one moment.
+"""The return value of loop.stats(): a snapshot of the counters of a loop.
 
-The loop counts as it goes, in C (port/counters.h); here the numbers get their names, and two
-accounts make a third, of the time between them. Nothing here runs but when somebody asks.
+The loop increments the counters in C (port/counters.h). This module gives them names, and computes
+the difference of two snapshots. Its code runs only when a snapshot is requested.
 """
 
 from __future__ import annotations
@@ -14,30 +14,33 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple, Self
 
-#: Below which bound, in seconds, a bucket of a Histogram counts; as in port/timing.h.
+#: Upper bounds of the buckets of a Histogram, in seconds, as in port/timing.h.
 BOUNDS: tuple[float, ...] = (*((1 << i) * 1e-6 for i in range(27)), math.inf)
 
 #: In the order of port/counters.h.
 KINDS = ("tcp", "unix", "datagram", "pipe", "tls", "other")
 
-#: Marks a field that rises and falls: a difference of two makes no sense.
+#: Marks a gauge: a field that rises and falls, for which a difference has no meaning.
 LEVEL: Final = "level"
 
 
 def described(kind: Any) -> dict[str, tuple[str, bool]]:
-    """Of each field of a class of accounts: what it is, and whether it is a level."""
+    """Return (description, whether it is a gauge) of each field of a class of statistics."""
     hints = typing.get_type_hints(kind, include_extras=True)
     marks = {field.name: hints[field.name].__metadata__ for field in dataclasses.fields(kind)}
     return {name: (text, LEVEL in more) for name, (text, *more) in marks.items()}
 
 
 class _Account:
-    """What a dataclass of counts and levels has: delta()."""
+    """The base class of dataclasses that hold counters and gauges."""
 
     __slots__ = ()
 
     def delta(self, earlier: Self) -> Self:
-        """What has been counted since `earlier`; levels are as they are here."""
+        """Return the difference from the snapshot `earlier`; gauges keep their current value.
+
+        Raises TypeError if `earlier` is of another class.
+        """
         kind: Any = type(self)
         if type(earlier) is not kind:
             raise TypeError(f"{earlier!r} is not a {kind.__name__}")
@@ -63,7 +66,7 @@ def _difference(later: Any, earlier: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStats(_Account):
-    """The connections of one kind."""
+    """Counters of the connections of one kind."""
 
     accepted: Annotated[
         int, "connections accepted by listening sockets or (tls) by server-side handshakes"
@@ -75,19 +78,22 @@ class ConnectionStats(_Account):
 
 @dataclass(frozen=True, slots=True)
 class Histogram(_Account):
-    """How often something took how long."""
+    """A distribution of durations."""
 
     counts: Annotated[tuple[int, ...], "number of measurements in each bucket of BOUNDS"]
     seconds: Annotated[float, "sum of all measurements, in seconds"]
 
     @property
     def count(self) -> int:
-        """How often."""
+        """Return the number of measurements."""
         return sum(self.counts)
 
     def quantile(self, q: float) -> float:
-        """Seconds that the share `q` (0 to 1) took at most: the upper bound of a bucket, so up to
-        twice as much as was measured; inf: more than a minute. 0 if there was nothing."""
+        """Return the q-quantile in seconds, for `q` between 0 and 1.
+
+        The result is the upper bound of a bucket, so it is up to twice the measured value. It is
+        inf for more than a minute, and 0 without measurements. Raises ValueError.
+        """
         if not 0 <= q <= 1:
             raise ValueError(f"q must be between 0 and 1, got {q!r}")
         wanted = q * self.count
@@ -101,10 +107,10 @@ class Histogram(_Account):
 
 @dataclass(frozen=True, slots=True)
 class LoopStats(_Account):
-    """What a loop has done since it was made. Bytes, seconds and numbers of things.
+    """Counters and gauges of a loop since its creation: numbers, bytes and seconds.
 
-    Immutable. Read from another thread, the numbers are each whole, but not of one moment; what
-    only rises is never seen to fall.
+    Immutable. If another thread takes the snapshot, each number is consistent, but the numbers are
+    not from the same instant. Counters never decrease.
     """
 
     seconds: Annotated[
@@ -149,7 +155,7 @@ class LoopStats(_Account):
     executor_jobs: Annotated[int, "run_in_executor() calls, including those of getaddrinfo()"]
     children: Annotated[int, "subprocesses started"]
     stalls: Annotated[int, "times that the loop was blocked longer than a watchdog's threshold"]
-    # Where the time goes: None but for a loop that was made with timing.
+    # Timing: None for a loop that was created without timing.
     seconds_running: Annotated[float | None, "seconds inside run_forever(), without polls"]
     seconds_waiting: Annotated[float | None, "seconds spent in polls"]
     lag: Annotated[
@@ -161,26 +167,29 @@ class LoopStats(_Account):
 
     @property
     def events_per_poll(self) -> float:
-        """The mean."""
+        """Return the mean number of ready descriptors per poll."""
         return self.events / self.polls if self.polls else 0.0
 
     @property
     def busy(self) -> float | None:
-        """The share of its time that the loop did not wait, 0 to 1; None without timing."""
+        """Return the share of time (0 to 1) that the loop was not waiting; None without timing."""
         if self.seconds_running is None or self.seconds_waiting is None:
             return None
         return self.seconds_running / ((self.seconds_running + self.seconds_waiting) or 1.0)
 
 
 class TimeSpent(NamedTuple):
-    """How often a callback has run, or a transport's turn has come, and the seconds it took."""
+    """How often a callback has run, or transports of a protocol class had events, and the time.
+
+    times: number of runs. seconds: total duration.
+    """
 
     times: int
     seconds: float
 
 
 def by_name(spent: dict[str | type, tuple[int, float]]) -> dict[str, TimeSpent]:
-    """From what LoopCore._spent() gives: for a type, it is the turns of its transports."""
+    """Convert the result of LoopCore._spent(), where a type stands for events of its transports."""
     return {
         whose if isinstance(whose, str) else f"turns of {whose.__qualname__}": TimeSpent(*account)
         for whose, account in spent.items()
@@ -188,8 +197,10 @@ def by_name(spent: dict[str | type, tuple[int, float]]) -> dict[str, TimeSpent]:
 
 
 def from_json(told: dict[str, Any]) -> LoopStats:
-    """The account of which dataclasses.asdict() has become JSON. KeyError or TypeError for what is
-    none, or has other fields than this version's."""
+    """Return the LoopStats whose dataclasses.asdict() was sent as JSON.
+
+    Raises KeyError or TypeError if the fields are not those of this version.
+    """
     connections = {kind: ConnectionStats(**told["connections"][kind]) for kind in KINDS}
     histograms = {
         name: told[name] and Histogram(tuple(told[name]["counts"]), told[name]["seconds"])
@@ -199,7 +210,7 @@ def from_json(told: dict[str, Any]) -> LoopStats:
 
 
 def make(counted: dict[str, Any]) -> LoopStats:
-    """From what LoopCore._counted() gives."""
+    """Convert the result of LoopCore._counted()."""
     cpu_seconds = _cpu_seconds(counted.pop("native_thread"))
     timing = counted.pop("timing")
     running = waiting = lag = durations = None
@@ -225,8 +236,8 @@ def _cpu_seconds(native_thread: int) -> float | None:
     if native_thread == 0:
         return None
     try:
-        # The kernel's number for the clock of a thread of this process, by the thread's id: unlike
-        # pthread_getcpuclockid() it may be asked of a thread that has just ended.
+        # The kernel's clock id of a thread of this process. Unlike pthread_getcpuclockid(), this is
+        # safe for a thread that has just exited.
         return time.clock_gettime(~native_thread << 3 | 6)
     except OSError:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop` without a command: what is installed, and what it runs on, for reports of faults."""
+"""The output of `mgloop` without arguments: versions and platform, for bug reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from . import MONGOOSE_VERSION, __version__
 from ._stdlib import has_gil
 from .tls import _openssl
 
-#: Distributions that mgloop works with, by the name that is imported.
+#: Import names of the optional packages that mgloop can use.
 _EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
 
 
 def text() -> str:
-    """Some lines; nothing of who asks."""
+    """Return the lines to print. They contain no data about the user or the program."""
     c_library = " ".join(platform.libc_ver()) or "unknown C library"
     extras = [name for name in _EXTRAS if importlib.util.find_spec(name)]
     engine, why = _openssl.engine()

@@ -253,7 +253,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
         uint32_t generation = (uint32_t) (key >> 32) & MGL_GENERATION;
         if ((int) fd >= poll->limit || poll->table[fd].owner == NULL ||
             poll->table[fd].generation != generation)
-            continue; /* a ghost: the descriptor has been closed, or has another owner */
+            continue; /* a stale event: the descriptor was closed or has a new owner */
         ours[ready++] = poll->events[i];
     }
     /* The walk starts at pool[ready-1] and ends at pool[0]: fill in that order. */

@@ -44,7 +44,7 @@ def test_a_wheel_of_a_processor_whose_programs_do_not_run_here(trywheel, monkeyp
     monkeypatch.setattr(trywheel.fresh, "release", lambda: ("bookworm", "mirror", ["main"]))
     monkeypatch.setattr(trywheel, "BINARY_FORMATS", tmp_path)
     monkeypatch.setattr(trywheel.platform, "machine", lambda: "x86_64")
-    with pytest.raises(trywheel.fresh.SkippedError, match=r"nothing here runs .* aarch64 \(on De"):
+    with pytest.raises(trywheel.fresh.SkippedError, match=r"aarch64 cannot run here \(on De"):
         trywheel.make_tree(None, "aarch64")
 
 
@@ -61,7 +61,7 @@ def test_a_tree_is_of_the_release_and_processor_that_are_asked_for(trywheel, mon
 
 def test_what_is_no_wheel(trywheel, tmp_path):
     assert trywheel.processor(Path(WHEEL.format("aarch64"))) == "aarch64"
-    with pytest.raises(SystemExit, match="is no wheel for x86_64 or aarch64"):
+    with pytest.raises(SystemExit, match="is not a wheel for x86_64 or aarch64"):
         trywheel.processor(Path("mgloop-0.1.0.tar.gz"))
     result = run(tmp_path / "nothing.whl")
     assert result.returncode == 2

@@ -204,7 +204,7 @@ class Config:
         False, _APP, "treat APP as an application factory: call it without arguments", **_FLAG
     )
     app_dir: str = _option(
-        "", _APP, "import APP from this directory", metavar="DIR", shown="current"
+        "", _APP, "import APP from this directory", metavar="DIR", shown="current directory"
     )
     interface: str = _option(
         "auto",
@@ -328,7 +328,7 @@ class Config:
         many=True,
         metavar="DIR",
         flag="reload-dir",
-        shown="current",
+        shown="current directory",
     )
     reload_includes: tuple[str, ...] = _option(
         (),

@@ -99,8 +99,8 @@ static inline PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i) {
     return out.timer;
 }
 
-/* Moves the timers that are due into the ready queue, earliest first. Returns how many; -1 with
- * MemoryError: the rest is still in the heap. */
+/* Moves the expired timers to the ready queue, earliest first. Returns their number. On -1 with
+ * MemoryError, the remaining timers stay in the heap. */
 static inline Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) {
     Py_ssize_t taken = 0;
     for (; h->len > 0 && h->items[0].when <= now; taken++) {

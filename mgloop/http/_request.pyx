@@ -465,7 +465,9 @@ cdef class Request:
         would occupy the loop forever.
         """
         if self.unheard >= UNHEARD:
-            log.debug("The application sent %d messages after the client disconnected; send() raises now.", UNHEARD)
+            log.debug(
+                "Application sent %d messages after the client disconnected; send() raises now.",
+                UNHEARD)
             raise ClientDisconnected("the client has disconnected")
         self.unheard += 1
         return Turn.__new__(Turn)
@@ -1053,7 +1055,8 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
         lines.length = content_length(value)
     else:
         if value.lower() != b"chunked":
-            raise RuntimeError(f"Unsupported Transfer-Encoding {value!r} in response: only chunked is allowed.")
+            raise RuntimeError(
+                f"Unsupported Transfer-Encoding {value!r} in response: only chunked is allowed.")
         lines.chunked = True    # end_head() writes it: once, and not to HTTP/1.0
     return 0
 

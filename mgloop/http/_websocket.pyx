@@ -162,7 +162,8 @@ cdef class WebSocket:
 
     def on_task_done(self, task):
         if task.cancelled():
-            self.over(None if self.cancelled else RuntimeError("The task of the WebSocket application was cancelled."))
+            self.over(None if self.cancelled else RuntimeError(
+                "The task of the WebSocket application was cancelled."))
             return
         exc = task.exception()
         if exc is None and task.result() is not None:
@@ -719,7 +720,8 @@ cdef class WebSocket:
     def cancel_late(self):
         """Cancel an application that has not ended during the shutdown."""
         if self.task is not None:
-            logger.warning("Cancelling a WebSocket application that did not finish during shutdown.")
+            logger.warning(
+                "Cancelling a WebSocket application that did not finish during shutdown.")
             self.cancel()
 
     def cancel(self):

@@ -1013,7 +1013,7 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
     assert sends == 99
     assert turns >= sends
     assert logged(caplog) == []
-    told = "The application sent 100 messages after the client disconnected; send() raises now."
+    told = "Application sent 100 messages after the client disconnected; send() raises now."
     assert told in caplog.messages
 
 

@@ -43,10 +43,10 @@ RUN = PATH="$(abspath $(BIN)):$$PATH"
 # pip's own five attempts at each file make half a minute of silence where there is no network.
 PIP = PIP_RETRIES=$${PIP_RETRIES:-1} $(RUN) $(BIN)/python -m pip --disable-pip-version-check
 # What follows pip's complaint, for whoever has no network, or an index that has not got everything.
-NO_INDEX = { echo "$(VENV) is filled from the package index, and pip got no further, for the reason above. Where" \
-	"there is no network: have a folder with what pyproject.toml names (elsewhere: pip download --dest FOLDER pip" \
-	"--group build --group serve --group test), say where it is (PIP_NO_INDEX=1 PIP_FIND_LINKS=/the/FOLDER make" \
-	"serve), and have the files of Mongoose and llhttp at hand, as thirdparty/README.md says." >&2; exit 1; }
+NO_INDEX = { echo "Cannot install packages into $(VENV): see the error of pip above. Without a network," \
+	"download the packages of pyproject.toml elsewhere (pip download --dest FOLDER pip --group build --group serve" \
+	"--group test), select that folder (PIP_NO_INDEX=1 PIP_FIND_LINKS=/the/FOLDER make serve), and provide the" \
+	"files of Mongoose and llhttp as thirdparty/README.md describes." >&2; exit 1; }
 
 SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
@@ -166,7 +166,7 @@ bench: build $(VENV)/.group-bench
 	$(RUN) python -m bench run --quick $(ARGS)
 
 bench-compare: build $(VENV)/.group-bench
-	@test -n "$(BASE)" || { echo "Name the revision to compare with: make bench-compare BASE=main" >&2; exit 2; }
+	@test -n "$(BASE)" || { echo "BASE is required: make bench-compare BASE=main" >&2; exit 2; }
 	$(RUN) python -m bench.revisions $(BASE) $(ARGS)
 
 sdist: $(VENV)/.group-wheels
@@ -177,7 +177,7 @@ wheels: $(VENV)/.group-wheels
 
 # Needs no environment, like fresh.
 try-wheel:
-	@test -n "$(WHEEL)" || { echo "Name the wheel: make try-wheel WHEEL=dist/mgloop-...whl" >&2; exit 2; }
+	@test -n "$(WHEEL)" || { echo "WHEEL is required: make try-wheel WHEEL=dist/mgloop-...whl" >&2; exit 2; }
 	@$(PYTHON) tools/trywheel.py $(WHEEL) $(ARGS)
 
 pictures: build $(VENV)/.group-test $(VENV)/.group-bench
@@ -214,13 +214,13 @@ VARIANT = import sysconfig; print('-free-threaded' if '$*' == 'test' and sysconf
 # Where venv or ensurepip is missing, which is how Debian and Ubuntu package Python, `python -m venv` leaves half an
 # environment behind: asked for beforehand. pip learnt about --group in 25.1, interpreters bring older ones.
 $(VENV)/.made:
-	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here: install Python 3.11 or later, or" \
-		"name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mgloop needs Python 3.11 or later" \
-		"and $(PYTHON) is $$($(PYTHON) -V 2>&1): name another, as in make PYTHON=python3.13" >&2; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or later, or" \
+		"select one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mgloop requires Python 3.11 or later," \
+		"but $(PYTHON) is $$($(PYTHON) -V 2>&1): select another one, as in make PYTHON=python3.13" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments:" \
 		"its venv package is missing. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "making $(VENV) for $$($(PYTHON) -V)"
+	@echo "creating $(VENV) for $$($(PYTHON) -V)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --quiet install --upgrade 'pip>=25.1' || $(NO_INDEX)
 	@touch $@

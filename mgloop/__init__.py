@@ -3,22 +3,23 @@
 
 A program that runs on asyncio runs on mgloop unchanged. One of these is enough:
 
-    mgloop.run(main())                                          # in place of asyncio.run()
+    mgloop.run(main())                                          # instead of asyncio.run()
     asyncio.run(main(), loop_factory=mgloop.new_event_loop)     # Python 3.12 and later
-    mgloop.install()                                            # for loops that others make
+    mgloop.install()                                            # for loops that libraries create
 
-mgloop.install() holds until mgloop.uninstall(). The command `mgloop run PROGRAM` is for a program
-that is not yours.
+mgloop.install() is in effect until mgloop.uninstall(). The command `mgloop run PROGRAM` runs a
+program without changes to its source.
 
-mgloop.Loop is the loop's class, a subclass of asyncio.BaseEventLoop. Beside asyncio's interface it
-has stats(), which says what the loop has done (mgloop.LoopStats). mgloop.watchdog(threshold=0.1)
-reports who holds up a loop, mgloop.monitor(path) tells of the loops of the process to
-`python -m mgloop.top`.
+mgloop.Loop is the class of the event loop, a subclass of asyncio.BaseEventLoop. In addition to
+asyncio's interface it has stats(), which returns counters of the loop (mgloop.LoopStats).
+mgloop.watchdog(threshold=0.1) reports the code that blocks a loop, and mgloop.monitor(path) lets
+`python -m mgloop.top` display the loops of the process.
 
 mgloop.serve(app) serves an ASGI application, as the command `mgloop serve pkg.mod:app` does;
-mgloop.http has the server for use within a program.
+mgloop.http has the server for use inside a program.
 
-mgloop is under the GNU GPL, version 2 only: to run it is unrestricted, to pass it on is not.
+mgloop is licensed under the GNU GPL, version 2 only. Running it is unrestricted; distributing it is
+subject to the licence.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ except ModuleNotFoundError as _exc:
     if _exc.name != f"{__name__}._handle":
         raise
     raise ImportError(
-        f"the compiled modules of mgloop are not in {__path__[0]}: if this is a source tree, start"
-        " Python in another folder, or build mgloop there (make build) and use its .venv/bin/python"
+        f"the compiled modules of mgloop were not found in {__path__[0]}: if this is a source tree,"
+        " start Python in another directory, or run make build there and use its .venv/bin/python"
     ) from None
 
 from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
@@ -66,7 +67,7 @@ __version__ = _VERSION
 
 
 def __getattr__(name: str) -> _Any:
-    # Packages of their own: a loop alone does not load them.
+    # Imported on first use, so that a program that only needs a loop does not load these packages.
     if name == "serve":
         from .http import serve
 
@@ -83,5 +84,5 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    # With those: for help(), and for whoever completes names.
+    # Include the lazily imported names, for help() and for name completion.
     return sorted({*globals(), *__all__})

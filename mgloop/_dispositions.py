@@ -2,15 +2,14 @@
 """Signal handlers that a forked child must not inherit.
 
 A child of os.fork(), of multiprocessing's "fork" and of subprocess with preexec_fn starts with the
-handlers of its parent, but no loop runs in it. A handler of a loop would therefore make the child
-deaf to the signal: Process.terminate() would do nothing, and the parent would wait for the child
-when it exits. Worse, Python's C-level handler writes the signal's number into the wake-up
-descriptor, which parent and child share, so that the parent would take the child's SIGTERM for its
-own.
+handlers of its parent, but no loop runs in it. With the handler of a loop the child would ignore
+the signal: Process.terminate() would do nothing, and the parent would wait for the child when it
+exits. In addition, Python's C-level handler writes the number of the signal into the wake-up
+descriptor, which parent and child share, so the parent would handle the child's SIGTERM as its own.
 
-Code that installs a handler notes it here, and the child gets back the handler from before. The
-signals are blocked during the fork: a signal that the child is sent immediately stays pending until
-its handlers are restored.
+Code that installs a handler records it here, and the previous handler is restored in the child. The
+signals are blocked during the fork, so that a signal to the new child stays pending until its
+handlers are restored.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ class _Replaced(NamedTuple):
 
 
 _replaced: dict[int, _Replaced] = {}
-_wakeup: tuple[int, int] | None = None  # the descriptor of a loop, and the one before it
-_masks: dict[int, set[int | signal.Signals]] = {}  # of the threads that fork
-#: How many forks this process is away from the first one: the table is empty after each.
+_wakeup: tuple[int, int] | None = None  # the wake-up descriptor of a loop, and the previous one
+_masks: dict[int, set[int | signal.Signals]] = {}  # signal masks of the threads that are forking
+#: Number of forks between the first process and this one. The records are empty after each fork.
 generation = 0
 
 
 def note_handler(number: int, before: Any) -> None:
-    """Note that the present handler has taken the place of `before`."""
+    """Record that the current handler has replaced `before`."""
     known = _replaced.get(number)
     if known is not None:
         before = known.before
     elif _is_of_runner(before):
-        before = signal.default_int_handler  # the only one that a Runner replaces
+        before = signal.default_int_handler  # the only handler that a Runner replaces
     _replaced[number] = _Replaced(before, signal.getsignal(number))
 
 
 def forget_handler(number: int) -> None:
-    """Note that the handler has been removed."""
+    """Record that the handler has been removed."""
     _replaced.pop(number, None)
 
 
 def note_wakeup(fd: int, before: int) -> None:
-    """Note that the wake-up descriptor `fd` of a loop has taken the place of `before`."""
+    """Record that the wake-up descriptor `fd` of a loop has replaced `before`."""
     global _wakeup
     if _wakeup is not None and _wakeup[0] == before:
         before = _wakeup[1]
@@ -59,13 +58,13 @@ def note_wakeup(fd: int, before: int) -> None:
 
 
 def forget_wakeup() -> None:
-    """Note that the wake-up descriptor has been removed."""
+    """Record that the wake-up descriptor has been removed."""
     global _wakeup
     _wakeup = None
 
 
 def wakeup_fd() -> int:
-    """Return the present wake-up descriptor, or -1."""
+    """Return the current wake-up descriptor, or -1."""
     fd = signal.set_wakeup_fd(-1)
     give_back_wakeup(fd)
     return fd
@@ -103,7 +102,7 @@ def _restore() -> None:
     global _wakeup, generation
     generation += 1
     for number, (before, installed) in _replaced.items():
-        # None: C code has installed it. A handler that the program has installed since stays.
+        # None: C code has installed the handler. A handler that the program installed later stays.
         if before is not None and signal.getsignal(number) == installed:
             signal.signal(number, before)
     _replaced.clear()
@@ -111,7 +110,7 @@ def _restore() -> None:
         ours, before = _wakeup
         _wakeup = None
         current = signal.set_wakeup_fd(-1)
-        # Since 3.12 asyncio has already removed it.
+        # Since Python 3.12, asyncio has already removed it.
         give_back_wakeup(before if current in (ours, -1) else current)
     _unblock()
 

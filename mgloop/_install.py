@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The ways to make a program run on mgloop.
+"""The functions that make a program run on mgloop: new_event_loop(), run(), install().
 
-Per process, and set up once, hence Python. Where the running version still has event loop
-policies, install() sets one; the deprecation that 3.14 attaches to its public names is asyncio's
-own business and does not reach the user.
+They are Python because they run once per process. install() sets an event loop policy. Python 3.14
+deprecates the public names of policies, so the private names are used there and users do not see
+deprecation warnings.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ _DefaultPolicy: Any = (
 
 
 class EventLoopPolicy(_DefaultPolicy):  # type: ignore[misc]
-    """asyncio's default policy with mgloop's loop as the one that it makes."""
+    """asyncio's default event loop policy, which creates mgloop's loop."""
 
     _loop_factory = Loop
 
 
 def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) -> Loop:
-    """A new event loop; for asyncio.run(loop_factory=) and asyncio.Runner(loop_factory=).
+    """Return a new event loop; for asyncio.run(loop_factory=) and asyncio.Runner(loop_factory=).
 
-    enable_wakeup: whether other threads may wake the loop; timing: whether stats() tells where the
-    time goes. See Loop.
+    enable_wakeup: whether other threads can wake up the loop. timing: whether stats() includes
+    timing. See Loop.
     """
     return Loop(enable_wakeup=enable_wakeup, timing=timing)
 
 
 def install() -> None:
-    """Make asyncio.run(), asyncio.new_event_loop() and similar calls use mgloop from now on.
+    """Make asyncio.run(), asyncio.new_event_loop() and similar functions create mgloop's loops.
 
-    Warns (RuntimeWarning) if another loop is already running in this thread: that loop goes on.
+    Issues a RuntimeWarning if another loop is already running in this thread, because that loop
+    keeps running.
     """
     use()
     running = events._get_running_loop()
@@ -59,12 +60,12 @@ def install() -> None:
 
 
 def use() -> None:
-    """Do what install() does, without the warning."""
+    """Do the same as install(), without the warning."""
     _set_policy(EventLoopPolicy())
 
 
 def uninstall() -> None:
-    """Undo install(): asyncio's own loops again."""
+    """Undo install(): asyncio creates its own loops again."""
     _set_policy(None)
 
 
@@ -75,11 +76,11 @@ def run(
     enable_wakeup: bool = True,
     timing: bool | None = None,
 ) -> T:
-    """asyncio.run(main) on an mgloop event loop.
+    """Run a coroutine on an mgloop event loop, as asyncio.run() does, and return its result.
 
-    debug: the loop's debug mode, None for the default. enable_wakeup, timing: as of
-    new_event_loop(). Raises what the coroutine raises, and RuntimeError inside a running event
-    loop.
+    debug: the loop's debug mode; None for the default. enable_wakeup, timing: see
+    new_event_loop(). Propagates exceptions of the coroutine, and raises RuntimeError if called from
+    a running event loop.
     """
     if events._get_running_loop() is not None:
         main.close()

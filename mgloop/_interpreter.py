@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What another process needs, to be run by Python as this one is."""
+"""The interpreter options that child processes of mgloop inherit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 
 def options() -> list[str]:
-    """The options that this interpreter was started with: -O, -W, -X, -u and the like."""
-    # As multiprocessing has them: of -X only those that it knows, and without -u.
+    """Return the options that this interpreter was started with, such as -O, -W, -X and -u."""
+    # The function is that of multiprocessing, which omits -u and unknown -X options.
     given: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     for name, value in sys._xoptions.items():
         given.append(f"-X{name}" if value is True else f"-X{name}={value}")

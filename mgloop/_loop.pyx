@@ -177,7 +177,7 @@ cdef object asyncgen_begins = _stdlib.asyncgen_begins
 cdef tuple NO_ARGS = ()
 cdef str PARENTS = (
     "this event loop was running when the process forked and belongs to the parent; "
-    "make a new one in the child, for example by asyncio.run()")
+    "create a new one in the child, for example with asyncio.run()")
 
 # Tools that trace or measure callbacks replace asyncio's Handle._run(), possibly before this module
 # is imported. The loop checks for that in each batch. The check is cheap because it compares the

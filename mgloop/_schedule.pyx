@@ -156,8 +156,8 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
         loop._check_closed()
     if not loop.wakeup_enabled:
         raise RuntimeError(
-            "call_soon_threadsafe() needs a loop that can be woken from other threads; this one "
-            "was made with enable_wakeup=False: make it with mgloop.new_event_loop()")
+            "call_soon_threadsafe() requires a loop that other threads can wake up; this one "
+            "was created with enable_wakeup=False: create it with mgloop.new_event_loop()")
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
     h = new_posted_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every private name of the standard library that mgloop leans on, and why.
+"""Every private name of the standard library that mgloop depends on, and the reason.
 
-asyncio's own code is taken wherever it runs per connection or per loop, so that each version's
-semantics come with it; some of it has no public name. All such names are used through this module,
-so that a new CPython can be checked against one page.
+Wherever code runs per connection or per loop, mgloop uses asyncio's own code, so that its semantics
+are those of the running version. Some of that code has no public name. All private names are
+accessed through this module, so only this module has to be checked against a new CPython.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from asyncio import (
 )
 from typing import Any
 
-# --- Borrowed methods: functions of asyncio's selector loops that work on any loop which offers
-# _add_reader(), _ensure_fd_no_transport() and their like. None of them calls super(), or by way of
-# with_class() only.
+# --- Borrowed methods: functions of asyncio's selector loops that work on any loop that has
+# _add_reader(), _ensure_fd_no_transport() and similar methods. Those that call super() must be
+# converted with with_class().
 SelectorLoop: Any = selector_events.BaseSelectorEventLoop
 UnixLoop: Any = unix_events._UnixSelectorEventLoop  # type: ignore[attr-defined]
 
-# Where asyncio itself takes a policy from if none is set, since 3.14.8; before, from its package.
+# The module from which asyncio takes the default policy since 3.14.8; before, its package.
 policy_home: Any = unix_events
 
-# Since 3.14.8 sendfile()'s fall-back begins at its offset even if that is 0, and not where the file
-# stands, and waits for each block to leave; before, for the one before it. The name of what is done
-# first tells which it is.
+# Since 3.14.8, the fallback of sendfile() starts at its offset even if that is 0 (before, at the
+# current position of the file), and it drains after each block (before, ahead of each block). The
+# first name that its code uses distinguishes the two versions.
 SENDFILE_IS_STRICT = base_events.BaseEventLoop._sendfile_fallback.__code__.co_names[0] == "hasattr"  # type: ignore[attr-defined]
 
 
@@ -57,9 +57,9 @@ PlainSocket: Any = _plain_socket()
 
 
 def overrides(sock: Any, *names: str) -> bool:
-    """Whether a socket's class overrides one of these methods of socket.socket.
+    """Return whether a socket's class overrides one of these methods of socket.socket.
 
-    asyncio calls such a method, so a direct system call must not replace it.
+    asyncio calls such a method, so mgloop must not use a system call instead.
     """
     kind = type(sock)
     return kind is not PlainSocket and any(
@@ -90,27 +90,27 @@ def forget_unconnected_pipes(transport: Any) -> None:
 
 
 class StreamTransport(transports._FlowControlMixin, transports.Transport):  # type: ignore[misc,name-defined]
-    """What a native stream transport says it is; asyncio's sendfile() insists on the mix-in."""
+    """The base class of native stream transports. asyncio's sendfile() requires the mix-in."""
 
 
 class DatagramTransport(transports._FlowControlMixin, transports.DatagramTransport):  # type: ignore[misc,name-defined]
-    """What a native datagram transport says it is."""
+    """The base class of native datagram transports."""
 
 
 def is_buffered(protocol: Any) -> bool:
-    """Whether data goes into a buffer of the protocol's own.
+    """Return whether received data goes into a buffer of the protocol.
 
-    Besides asyncio.BufferedProtocol: who has get_buffer() and nothing else to receive data by.
-    uvloop takes those too, and asyncio would only fail on them.
+    That is the case for asyncio.BufferedProtocol, and for a protocol that has get_buffer() but not
+    data_received(). uvloop accepts the latter as well, and asyncio would fail.
     """
-    # Almost no protocol has get_buffer: ask for that before the slower isinstance().
+    # Almost no protocol has get_buffer: check that before the slower isinstance().
     return hasattr(protocol, "get_buffer") and (
         isinstance(protocol, protocols.BufferedProtocol) or not hasattr(protocol, "data_received")
     )
 
 
 def with_class(function: Any, owner: type) -> Any:
-    """A borrowed method whose super() is to go on from `owner`, not from the class it is from."""
+    """Return a copy of a borrowed method in which super() refers to `owner` as its class."""
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     cells["__class__"] = types.CellType(owner)
@@ -122,12 +122,12 @@ def with_class(function: Any, owner: type) -> Any:
     return borrowed
 
 
-# By which name writelines() complains: before 3.12 it is a write() of everything joined.
+# The name in error messages of writelines(), which before 3.12 calls write() with the joined data.
 WRITELINES = (
     "writelines" if "writelines" in vars(selector_events._SelectorSocketTransport) else "write"  # type: ignore[attr-defined]
 )
 
-# Of 3.12 and 3.13.0 it never calls pause_writing(), however much has to wait.
+# In 3.12 and 3.13.0, writelines() never calls pause_writing(), however large the buffer becomes.
 WRITELINES_PAUSES = (
     WRITELINES == "write"
     or "_maybe_pause_protocol"
@@ -136,17 +136,17 @@ WRITELINES_PAUSES = (
 
 SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
 
-# BaseEventLoop.create_task() takes `name` and `context` up to 3.13.2. Since 3.13.3 it passes every
-# keyword on to the task.
+# BaseEventLoop.create_task() accepts `name` and `context` up to 3.13.2. Since 3.13.3 it passes all
+# keyword arguments to the task.
 CREATE_TASK_FORWARDS_EVERY_KEYWORD: bool = (
     inspect.getfullargspec(base_events.BaseEventLoop.create_task).varkw is not None
 )
 
-# The classes in C. They read the keywords that they are called with and keep no reference to them.
+# The C implementations. They read their keyword arguments and keep no reference to the dictionary.
 NativeFuture: Any = getattr(futures, "_CFuture", None)
 NativeTask: Any = getattr(tasks, "_CTask", None)
 
-# What call_soon_threadsafe() returns from 3.14 on.
+# The class of handles that call_soon_threadsafe() returns since 3.14.
 ThreadSafeHandle: Any = getattr(events, "_ThreadSafeHandle", None)
 
 # --- Borrowed functions and constants.
@@ -159,7 +159,7 @@ LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
 SSL_HANDSHAKE_TIMEOUT: float = constants.SSL_HANDSHAKE_TIMEOUT
 SSL_SHUTDOWN_TIMEOUT: float = constants.SSL_SHUTDOWN_TIMEOUT
 
-# Server._attach() takes the transport from 3.12.? on (close_clients), and nothing before.
+# Whether Server._attach() takes the transport, as in versions that have close_clients().
 SERVER_KNOWS_CLIENTS: bool = (
     len(inspect.signature(base_events.Server._attach).parameters) == 2  # type: ignore[attr-defined]
 )
@@ -173,7 +173,7 @@ _FORMAT_TAKES_DEBUG = (
 
 
 def format_callback(callback: Any, args: Any, debug: bool) -> str:
-    """How asyncio names a callback in its messages."""
+    """Return the description of a callback in asyncio's messages."""
     format_source: Any = format_helpers._format_callback_source  # type: ignore[attr-defined]
     if _FORMAT_TAKES_DEBUG:
         return str(format_source(callback, args, debug=debug))
@@ -181,8 +181,11 @@ def format_callback(callback: Any, args: Any, debug: bool) -> str:
 
 
 def format_handle(handle: Any) -> str:
-    """How asyncio names a handle in the message about a slow callback. Whatever a repr() of the
-    user's does, the loop goes on, which in production may have been made with timing."""
+    """Return the description of a handle in asyncio's message about a slow callback.
+
+    An exception in a repr() of the user must not stop the loop, because production programs enable
+    timing, too.
+    """
     try:
         if isinstance(handle, events.Handle):
             return str(base_events._format_handle(handle))  # type: ignore[attr-defined]
@@ -192,15 +195,15 @@ def format_handle(handle: Any) -> str:
 
 
 def extract_stack() -> Any:
-    """The traceback that debug mode attaches to a handle: that of call_soon()'s caller."""
+    """Return the stack of the caller of call_soon(), which debug mode attaches to a handle."""
     return format_helpers.extract_stack(sys._getframe(1))
 
 
 def report_callback_failure(loop: Any, handle: Any, exc: BaseException) -> None:
-    """Tell the loop's exception handler that a handle's callback raised; as asyncio.Handle."""
+    """Pass an exception of a handle's callback to the loop's exception handler, as asyncio does."""
     try:
         callback = format_callback(handle._callback, handle._args, loop.get_debug())
-    except Exception:  # a repr() of the user's; whatever it says, the failure is to be told
+    except Exception:  # a repr() of the user raised; the callback's exception must be reported
         callback = f"of type {type(handle._callback).__name__}"
     context = {
         "message": f"Exception in callback {callback}",
@@ -213,19 +216,22 @@ def report_callback_failure(loop: Any, handle: Any, exc: BaseException) -> None:
 
 
 def is_asyncios(run: Any) -> bool:
-    """Whether asyncio.Handle._run is what asyncio's own source has there."""
+    """Return whether `run`, the current asyncio.Handle._run, comes from asyncio's own source."""
     code = getattr(run, "__code__", None)
     return code is not None and code.co_filename == events.Handle.__init__.__code__.co_filename
 
 
 def run_handle(handle: Any) -> None:
-    """Run a handle of asyncio's own class, made by inherited code, unless it was cancelled."""
+    """Run a handle of asyncio's own class, which inherited code created, unless it is cancelled."""
     if not handle._cancelled:
         handle._run()
 
 
 def fileno(fd: Any) -> int:
-    """The descriptor of an int or of an object with fileno(), as the selectors module takes it."""
+    """Return the descriptor of an int or of an object with fileno(), as the selectors module does.
+
+    Raises ValueError.
+    """
     number = fd
     if not isinstance(number, int):
         try:
@@ -240,12 +246,12 @@ def fileno(fd: Any) -> int:
 
 
 def is_finalizing() -> bool:
-    """sys.is_finalizing(), asked where asyncio's signal code asks it."""
+    """Return sys.is_finalizing(), through the module whose signal code calls it in asyncio."""
     return bool(unix_events.sys.is_finalizing())  # type: ignore[attr-defined]
 
 
 # --- Threads.
 def has_gil() -> bool:
-    """Whether threads take turns, which they need not since 3.13 (sys._is_gil_enabled())."""
+    """Return whether the GIL is enabled (sys._is_gil_enabled(), since 3.13)."""
     ask = getattr(sys, "_is_gil_enabled", None)
     return ask is None or bool(ask())

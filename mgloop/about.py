@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop` without a command: what is installed, and what it runs on, for reports of faults."""
+"""The output of `mgloop` without arguments: versions and platform, for bug reports."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from . import MONGOOSE_VERSION, __version__
 from ._stdlib import has_gil
 from .tls import _openssl
 
-#: Distributions that mgloop works with, by the name that is imported.
+#: Import names of the optional packages that mgloop can use.
 _EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
 
 
 def text() -> str:
-    """Some lines; nothing of who asks."""
-    c_library = " ".join(platform.libc_ver()) or "an unknown C library"
+    """Return the lines to print. They contain no data about the user or the program."""
+    c_library = " ".join(platform.libc_ver()) or "unknown C library"
     extras = [name for name in _EXTRAS if importlib.util.find_spec(name)]
     engine, why = _openssl.engine()
-    called = "called directly" if engine == "openssl" else f"by way of the ssl module: {why}"
+    called = "called directly" if engine == "openssl" else f"called through the ssl module: {why}"
     pidfd = "yes" if _has_pidfd() else "no"
     return "\n".join(
         [
@@ -31,8 +31,8 @@ def text() -> str:
             f" ({called})",
             f"{platform.system()} {platform.release()}, {platform.machine()}, {c_library}",
             f"processors {os.cpu_count()}, pidfd {pidfd}",
-            f"beside it: {', '.join(extras) or 'nothing'}",
-            "see mgloop --help",
+            f"optional packages: {', '.join(extras) or 'none'}",
+            "Run mgloop --help for usage.",
         ]
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command `mgloop`, the same as `python -m mgloop`.
+"""The command `mgloop`, which is the same as `python -m mgloop`.
 
-Each of its commands loads what it needs, when it is known which it is.
+It imports only the modules of the subcommand that is run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the subcommand and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments:
         from .about import text

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Other servers' worker classes for gunicorn, on mgloop's loop:
+"""Worker classes for gunicorn that run other servers on mgloop's loop:
 
-    gunicorn -k mgloop.gunicorn.UvicornWorker app:app   # uvicorn_worker's
+    gunicorn -k mgloop.gunicorn.UvicornWorker app:app   # uvicorn_worker.UvicornWorker
     gunicorn -k mgloop.gunicorn.AiohttpWorker app:app   # aiohttp.GunicornWebWorker
-    gunicorn -k mgloop.gunicorn.AsgiWorker app:app      # gunicorn's own, `-k asgi`
+    gunicorn -k mgloop.gunicorn.AsgiWorker app:app      # gunicorn's ASGI worker, `-k asgi`
 
-mgloop's own, which serves as `mgloop serve` does, is mgloop.http.gunicorn.Worker.
+mgloop.http.gunicorn.Worker is the worker class of mgloop's own server.
 
-Each is made when it is asked for, of a class of another package, which nobody else needs. Where
-that is missing, gunicorn says so in a sentence. The arbiter has the class made; asyncio's policy is
-set in each worker's process.
+Each class derives from a class of another package, and is created on first use so that the other
+packages are not needed. If its package is missing, gunicorn prints one line. The class is created
+in the arbiter, and asyncio's policy is set in each worker process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._install import use
 
 
 class _Installing:
-    """For workers that call asyncio.new_event_loop()."""
+    """A mix-in that makes asyncio.new_event_loop() create mgloop's loop in the worker."""
 
     def init_process(self) -> None:
         use()
@@ -29,7 +29,7 @@ class _Installing:
 
 
 class _InstallingAsgi(_Installing):
-    """gunicorn's takes uvloop instead, if it is there and nothing else is said."""
+    """A mix-in that also keeps gunicorn's ASGI worker from choosing uvloop by default."""
 
     cfg: Any
 
@@ -59,7 +59,7 @@ def _asgi_worker() -> type:
     return type("AsgiWorker", (_InstallingAsgi, ASGIWorker), {})
 
 
-#: The name -> what makes the class, and what it wants.
+#: The function that creates a class, and the packages that it requires, by the name of the class.
 _WORKERS: dict[str, tuple[Callable[[], type], str]] = {
     "UvicornWorker": (_uvicorn_worker, "uvicorn-worker and gunicorn"),
     "AiohttpWorker": (_aiohttp_worker, "aiohttp and gunicorn"),
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
     try:
         worker = make()
     except ImportError as exc:
-        # Of a RuntimeError gunicorn prints the text, and ends.
-        raise RuntimeError(f"{__name__}.{name} needs {wanted}: {exc}") from None
+        # gunicorn prints the message of a RuntimeError and exits.
+        raise RuntimeError(f"{__name__}.{name} requires {wanted}: {exc}") from None
     globals()[name] = worker
     return worker

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""mgloop.Loop: the native core and asyncio.BaseEventLoop put together.
+"""mgloop.Loop, which combines the native core with asyncio.BaseEventLoop.
 
-What runs per callback or per packet is native and comes from LoopCore and SockCore. What runs per
-connection or per loop is BaseEventLoop's own code, reached through the hooks that it defines for
-its subclasses: so each CPython's own semantics come with it. This module holds the hooks.
+Code that runs per callback or per packet is native and comes from LoopCore and SockCore. Code that
+runs per connection or per loop is that of BaseEventLoop, so its semantics are those of the running
+CPython version. It calls hooks that it defines for subclasses. This module implements the hooks.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     import contextvars
 
 
-# All that are open, for who looks at them from outside.
+# All open loops, for the monitor.
 _open: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
 
 
 def open_loops() -> list[Loop]:
-    """The loops of this process that are not closed, oldest first; from any thread."""
+    """Return the open loops of this process, oldest first. Thread-safe."""
     loops = (reference() for reference in _open.valuerefs())
     return [loop for loop in loops if loop is not None and not loop.is_closed()]
 
@@ -56,13 +56,14 @@ class Loop(
     ServerMixin,
     asyncio.BaseEventLoop,
 ):
-    """An asyncio event loop on Mongoose's poll loop.
+    """An asyncio event loop on top of Mongoose's poll loop.
 
-    enable_wakeup: whether other threads may wake the loop (call_soon_threadsafe(), executors).
-    Without it those raise RuntimeError, and the loop holds two descriptors less.
+    enable_wakeup: whether other threads can wake up the loop. If it is False,
+    call_soon_threadsafe() and run_in_executor() raise RuntimeError, and the loop uses two
+    descriptors less.
 
-    timing: whether stats() also tells where the time goes, for which the clock is read with each
-    callback; None: what the environment's MGLOOP_TIMING says, by default not.
+    timing: whether stats() includes timing, for which the loop reads the clock for each callback.
+    None: according to the environment variable MGLOOP_TIMING, by default no timing.
     """
 
     _sock_add_cancellation_callback = _stdlib.UnixLoop._sock_add_cancellation_callback
@@ -125,8 +126,8 @@ class Loop(
                 source=self,
             )
             self._signal_handlers.clear()
-        # Each step is taken even if one before has failed: there is no second close(). What was
-        # posted may add a signal handler.
+        # Each step runs even if an earlier one failed, because close() cannot be repeated. Signal
+        # handlers are removed after the posted callbacks, which may add one.
         try:
             self._run_posted(posted)
         finally:
@@ -139,19 +140,19 @@ class Loop(
                     self._dispose()
 
     def stats(self) -> LoopStats:
-        """What the loop has done since it was made; LoopStats says what its numbers are.
+        """Return the counters of the loop since its creation; see LoopStats.
 
-        From any thread, of a closed loop too. Two of them make an account of the time between:
-        later.delta(earlier).
+        Thread-safe, and usable after close(). later.delta(earlier) returns the counters of the time
+        between two snapshots.
         """
         return stats.make(self._counted())
 
     def callback_times(self) -> dict[str, TimeSpent]:
-        """Where the time has gone, by name: of a task's coroutine, of a callback, or of the class
-        of a protocol ("turns of ..."): when data came for it.
+        """Return the time spent in callbacks, by name.
 
-        Empty but for a loop that was made with timing. From any thread. A thousand names are told
-        apart, what comes after these is "others".
+        The name is that of a task's coroutine, of a callback, or "turns of ..." with the class of a
+        protocol whose transport had events. Empty for a loop without timing. Thread-safe. After a
+        thousand names, all others are counted as "others".
         """
         return stats.by_name(self._spent())
 
@@ -169,15 +170,15 @@ class Loop(
         return Stream(self, sock, protocol, waiter, extra, server, context)
 
     async def _create_connection_transport(self, sock: Any, *args: Any, **options: Any) -> Any:
-        # asyncio closes a socket that comes to nothing, since 3.14.8 (gh-153133). This one is the
-        # transport's that has it already.
+        # Since 3.14.8 (gh-153133) asyncio closes the socket if this fails. Check for an existing
+        # transport first, which would lose its socket.
         if sock.fileno() >= 0:
             self._ensure_fd_no_transport(sock)
         base: Any = super()
         return await base._create_connection_transport(sock, *args, **options)
 
     def _make_asyncios_transport(self, kind: Any, *args: Any) -> Any:
-        """Make one of asyncio's own transports, which call the methods of the socket's class."""
+        """Create one of asyncio's own transports, which call the methods of the socket's class."""
         context = args[-1]
         options = {} if context is None else {"context": context}
         self._share_descriptors(self._transports)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A pytest plugin that runs asynchronous tests and fixtures on mgloop, whoever runs them.
+"""A pytest plugin that makes other asyncio plugins run tests and fixtures on mgloop.
 
-pytest finds it by its entry point wherever mgloop is installed, so it is inert until asked for::
+Its entry point loads it wherever mgloop is installed, so it does nothing unless it is enabled::
 
     [pytest]
     mgloop = true
 
-or `pytest --mgloop` (`--no-mgloop` overrides the configuration). It then has asyncio make mgloop's
-loops from before the first test until after the last, as `mgloop.install()` does. pytest-asyncio,
-pytest-aiohttp, aiohttp.pytest_plugin and anyio's plugin take their loops from the current policy
-unless told otherwise: every asynchronous test and fixture runs on mgloop, those of synchronous
-tests too, and so does `asyncio.run()` in a test, also where none of these plugins is. This needs
-nothing of their own interfaces and holds for all their versions. A project that wants each test on
-several loops uses theirs instead, which take precedence::
+or with `pytest --mgloop` (`--no-mgloop` overrides the configuration). asyncio then creates mgloop's
+loops from before the first test until after the last, as with `mgloop.install()`. pytest-asyncio,
+pytest-aiohttp, aiohttp.pytest_plugin and anyio's plugin create loops with the current policy by
+default, so all asynchronous tests and fixtures run on mgloop, including asynchronous fixtures of
+synchronous tests. `asyncio.run()` in a test uses mgloop even without these plugins. The plugin
+does not depend on their interfaces, and works with all their versions. A project that runs each
+test on several loops uses their own hooks instead, which take precedence::
 
     def pytest_asyncio_loop_factories(config, item):  # pytest-asyncio
         return {"asyncio": asyncio.SelectorEventLoop, "mgloop": mgloop.new_event_loop}
@@ -21,7 +21,7 @@ several loops uses theirs instead, which take precedence::
     def anyio_backend(request):  # anyio
         return request.param
 
-It runs in the main thread, when pytest is configured and when it ends.
+The plugin runs in the main thread, when pytest is configured and when it ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_false",
         dest="mgloop",
         default=None,
-        help="do not, even if the configuration says so",
+        help="do not run them on mgloop, overriding the configuration",
     )
 
 
@@ -60,7 +60,7 @@ def _wanted(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have asyncio make mgloop's loops, if it is asked for."""
+    """Make asyncio create mgloop's loops, if the plugin is enabled."""
     if not _wanted(config):
         return
     from mgloop import _install
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Take mgloop away again: pytest may run inside a longer-lived process."""
+    """Undo pytest_configure(), because pytest may run inside a longer-lived process."""
     if config.stash.get(_INSTALLED, False):
         import mgloop
 
@@ -79,7 +79,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say in pytest's header that the tests run on mgloop."""
+    """Return the line for pytest's header that says that the tests run on mgloop."""
     if not config.stash.get(_INSTALLED, False):
         return []
     import mgloop

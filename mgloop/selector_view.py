@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A view of the watched descriptors in the form of asyncio's private `loop._selector`.
+"""A view of the watched descriptors with the interface of asyncio's private `loop._selector`.
 
-mgloop has no selector; programs and tests that look into one to see what a loop watches find the
-same answers here. Only descriptors that belong to the user are shown (add_reader(), add_writer()),
-not those of transports. Cold, hence Python; it holds the loop, and nothing holds it.
+mgloop has no selector. Programs and tests that inspect loop._selector to find out which descriptors
+a loop watches get the same results from this view. It contains the descriptors of the user
+(add_reader(), add_writer()), not those of transports. It is Python because it is rarely used. It
+refers to the loop, and the loop does not refer to it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import _stdlib
 
 
 class SelectorView(Mapping[Any, selectors.SelectorKey]):
-    """Maps descriptors, or objects with fileno(), to selectors.SelectorKey."""
+    """Map descriptors, or objects with fileno(), to selectors.SelectorKey."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
@@ -25,7 +26,10 @@ class SelectorView(Mapping[Any, selectors.SelectorKey]):
         return self
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        """The key of a watched descriptor; its data is (reader, writer). Raises KeyError."""
+        """Return the key of a watched descriptor, whose data is (reader, writer).
+
+        Raises KeyError if the descriptor is not watched.
+        """
         fd = _stdlib.fileno(fileobj)
         interest = self._loop._interest(fd)
         if interest is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The full signatures of the scheduling methods.
+"""The full Python signatures of the scheduling methods.
 
-Their native forms take what programs nearly always write, positional arguments and `context=`. A
-call in any other form (`call_later(delay=1, callback=f)`, an argument missing or unknown) comes
-through here, where Python binds the names, or says what is wrong in its own words.
+The native methods parse positional arguments and `context=`, the form of nearly all calls. Any
+other call, such as `call_later(delay=1, callback=f)` or one with a missing or unknown argument, is
+passed to these functions, so that Python binds the names or raises its usual TypeError.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m mgloop.top PID|SOCKET`: what the loops of a process do, refreshed each second.
+"""`python -m mgloop.top PID|SOCKET`: the activity of a process's loops, refreshed each second.
 
-The process has to have a monitor: MGLOOP_MONITOR in its environment, or mgloop.monitor(). The
-processes that a PID has started, such as the workers of a server, are shown as well. The screen is
-rich's (mgloop[top]); `--json` needs none.
+The process must have a monitor: MGLOOP_MONITOR in its environment, or mgloop.monitor(). For a PID,
+its child processes are shown as well, such as the workers of a server. The screen requires rich
+(mgloop[top]); `--json` does not.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-#: The report and the rates of each process at one moment, the given process first.
-Look = list[tuple[Report, list[LoopRates]]]
-#: Waits for so many seconds; returns whether to quit.
+#: The report and the rates of each process at one time, the given process first.
+Sample = list[tuple[Report, list[LoopRates]]]
+#: Waits for a number of seconds and returns whether to quit.
 Wait = Callable[[float], bool]
 
-#: Rows of callbacks, and of tasks.
+#: Maximum rows of the table of callbacks, and of the table of tasks.
 _ROWS = 12
-#: Characters of a screen that becomes a picture.
+#: Characters in a row of a screen that is saved as an image.
 _WIDTH = 100
-#: A picture is to load nothing from anywhere.
+#: Matches font declarations, which are removed so that an image loads nothing from the network.
 _WEB_FONTS = re.compile(r"@font-face {.*?}\s*", re.DOTALL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: its exit status, 0 = all went well."""
+    """Run the command and return its exit status; 0 means success."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -68,24 +68,31 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m mgloop.top",
-        description="Show what the event loops of a process do. It has to have a monitor:"
-        " MGLOOP_MONITOR=PATH in its environment, or mgloop.monitor(PATH) in its program.",
+        description="Show what the event loops of a process are doing. The process must have a"
+        " monitor: set MGLOOP_MONITOR=PATH in its environment, or call mgloop.monitor(PATH) in it.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "process",
         metavar="PID|SOCKET",
-        help="whose loops; of a PID, also those of the processes that it has started",
+        help="inspect this process and its child processes, or this monitor socket",
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between two looks (1)"
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="set the refresh interval in seconds (default: 1)",
     )
     parser.add_argument(
-        "--count", type=_positive, metavar="N", help="how many looks (until interrupted)"
+        "--count",
+        type=_positive,
+        metavar="N",
+        help="exit after this many samples (default: run until interrupted)",
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each look")
+    parser.add_argument("--json", action="store_true", help="print each sample as a line of JSON")
     parser.add_argument(
-        "--svg", metavar="FILE", help="write the screen to a file after one look, as a picture"
+        "--svg", metavar="FILE", help="write one sample of the screen to this file, as an SVG image"
     )
     return parser
 
@@ -93,14 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not (0.01 <= seconds < math.inf):
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0.01 s on")
+        raise argparse.ArgumentTypeError(f"must be at least 0.01 seconds, got {text}")
     return seconds
 
 
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return number
 
 
@@ -112,20 +119,20 @@ def _complain(message: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     count = 1 if options.svg else options.count
     if options.json:
-        for look in _looks(options.process, options.interval, count, _sleep):
-            for report, rates in look:
+        for sample in _samples(options.process, options.interval, count, _sleep):
+            for report, rates in sample:
                 print(json.dumps(as_json(report, rates)), flush=True)
         return 0
     try:
         import rich.console
         import rich.live
     except ImportError:
-        return _complain("the screen needs rich: install mgloop[top], or ask for --json")
+        return _complain("the screen requires rich: pip install 'mgloop[top]', or use --json")
     if options.svg:
         with open(os.devnull, "w") as nowhere:
             console = rich.console.Console(record=True, width=_WIDTH, file=nowhere)
-            for look in _looks(options.process, options.interval, count, _sleep):
-                console.print(_screen(look, console.width))
+            for sample in _samples(options.process, options.interval, count, _sleep):
+                console.print(_screen(sample, console.width))
         svg = console.export_svg(title=f"mgloop.top {options.process}")
         with open(options.svg, "w", encoding="utf-8") as file:
             file.write(_WEB_FONTS.sub("", svg))
@@ -134,12 +141,12 @@ def _run(options: argparse.Namespace) -> int:
         _keys() as wait,
         rich.live.Live(screen=sys.stdout.isatty(), auto_refresh=False) as live,
     ):
-        for look in _looks(options.process, options.interval, count, wait):
-            live.update(_screen(look, live.console.width), refresh=True)
+        for sample in _samples(options.process, options.interval, count, wait):
+            live.update(_screen(sample, live.console.width), refresh=True)
     return 0
 
 
-def _looks(process: str, interval: float, count: int | None, wait: Wait) -> Iterator[Look]:
+def _samples(process: str, interval: float, count: int | None, wait: Wait) -> Iterator[Sample]:
     before = _reports(process)
     for _ in itertools.count() if count is None else range(count):
         if wait(interval):
@@ -150,7 +157,7 @@ def _looks(process: str, interval: float, count: int | None, wait: Wait) -> Iter
 
 
 def _reports(process: str) -> dict[int, Report]:
-    """The reports of the process and of those that it has started, by PID."""
+    """Return the reports of the process and of its descendants, by PID. Raises MonitorError."""
     if not process.isdecimal():
         report = ask(process)
         return {report.pid: report}
@@ -171,7 +178,7 @@ def _sleep(seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Wait]:
-    """Give a wait that ends when the key q is pressed, if standard input is a terminal."""
+    """Provide a wait function that also ends when q is pressed, if standard input is a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield _sleep
         return
@@ -199,14 +206,14 @@ def _quit_key(fd: int, seconds: float) -> bool:
 # --- the screen ----------------------------------------------------------------------------------
 
 
-def _screen(look: Look, width: int) -> Group:
+def _screen(sample: Sample, width: int) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    report = look[0][0]
+    report = sample[0][0]
     loops = [
-        loop if len(look) == 1 else _of_process(loop, each)
-        for each, rates in look
+        loop if len(sample) == 1 else _of_process(loop, each)
+        for each, rates in sample
         for loop in rates
     ]
     title = Text.assemble(
@@ -237,12 +244,12 @@ def _table(*columns: str, left: Iterable[str] = ()) -> Table:
 
 
 def _of_process(loop: LoopRates, report: Report) -> LoopRates:
-    """The same, named by the process as well."""
+    """Return a copy whose name includes the process."""
     return dataclasses.replace(loop, thread=f"{report.pid} {loop.thread or ''}".rstrip())
 
 
 def _loops_tables(loops: list[LoopRates], width: int) -> Iterator[Table]:
-    """Tables of all columns, as many as the width needs."""
+    """Yield tables that together have all columns, as many as the width requires."""
     first = min(max([len(loop.thread or "(not running)") for loop in loops], default=4), width // 3)
     group: dict[str, Callable[[LoopRates], str]] = {}
     used = first + _EDGES
@@ -319,9 +326,9 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.0f} s"
 
 
-#: Characters between two columns, and at both edges of a table together.
+#: Characters between two columns, and total characters at both edges of a table.
 _GAP, _EDGES = 3, 2
-#: The columns of a loop. A call is a callback, or a descriptor that the loop has served without a
+#: The columns of a loop. A call is a callback or an event that the loop has handled without a
 #: callback: a loop that only serves transports runs no callbacks.
 _COLUMNS: dict[str, Callable[[LoopRates], str]] = {
     "turns/s": lambda loop: _number(loop.iterations),
@@ -338,7 +345,7 @@ _COLUMNS: dict[str, Callable[[LoopRates], str]] = {
     "in/s": lambda loop: _number(loop.received) + "B",
     "out/s": lambda loop: _number(loop.sent) + "B",
 }
-#: Columns that begin a table.
+#: Columns that start a new table.
 _BREAKS = {"turns/s", "lag p50"}
 
 

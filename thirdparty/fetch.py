@@ -305,7 +305,7 @@ def locate(library: Library) -> Path:
         folder for folder in folders if all((folder / name).exists() for name in library.files)
     ]
     folder = there[0] if there else fetch(library, folders)
-    verify(library, folder, f"Delete {folder} and build again: it will be fetched anew.")
+    verify(library, folder, f"Delete {folder} and build again: it will be fetched again.")
     return folder
 
 

@@ -68,17 +68,17 @@ def release():
     Raises SkippedError if no tree can be made.
     """
     if os.geteuid() != 0:
-        raise SkippedError("it needs root")
+        raise SkippedError("root is required")
     for program in ("debootstrap", "unshare", "chroot", "apt-get", "git"):
         if shutil.which(program) is None:
-            raise SkippedError(f"there is no {program}")
+            raise SkippedError(f"{program} is not installed")
     if not (ROOT / ".git").exists():
-        raise SkippedError("this is no git checkout")
+        raise SkippedError("this is not a git checkout")
     if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
-        raise SkippedError("this machine lets nobody make mount and process namespaces")
+        raise SkippedError("mount and process namespaces cannot be created here")
     system = Path("/etc/os-release").read_text()
     if not (found := re.search(r'^VERSION_CODENAME="?(\w+)', system, re.M)):
-        raise SkippedError("this is no released Debian")
+        raise SkippedError("this is not a Debian release")
     form = "$(CODENAME) $(RELEASE) $(REPO_URI) $(COMPONENT)"
     targets = output("apt-get", "indextargets", "--format", form, "Created-By: Packages")
     ours = [line.split() for line in targets.splitlines() if found[1] in line.split()[:2]]

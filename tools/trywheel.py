@@ -80,8 +80,8 @@ def make_tree(codename, cpu):
     own, mirror, components = fresh.release()
     if cpu != platform.machine() and not (BINARY_FORMATS / f"qemu-{cpu}").exists():
         raise fresh.SkippedError(
-            f"nothing here runs programs for {cpu} (on Debian, qemu-user-static and "
-            f"binfmt-support do, once {BINARY_FORMATS} is mounted)"
+            f"programs for {cpu} cannot run here (on Debian, install qemu-user-static and "
+            f"binfmt-support, and mount {BINARY_FORMATS})"
         )
     codename = codename or own
     architecture = DEBIAN[cpu]

@@ -181,7 +181,9 @@ def audit(wheel, platform):
     libc, version = re.match(r"([a-z]*?linux)_(\d+_\d+)_|", needed).groups()
     wanted_libc, wanted = re.match(r"([a-z]+)_(\d+_\d+)_", platform.name).groups()
     if libc != wanted_libc or as_numbers(version) > as_numbers(wanted) or told["external_libs"]:
-        sys.exit(f"wheels: {wheel.name} needs more than its name says: {json.dumps(told)}")
+        sys.exit(
+            f"wheels: {wheel.name} needs more than its platform tag allows: {json.dumps(told)}"
+        )
 
 
 def as_numbers(version):

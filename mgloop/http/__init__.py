@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`mgloop serve`: an ASGI server, compiled from the socket to the application.
+"""The ASGI server of `mgloop serve`, which is native code from the socket to the application.
 
     mgloop serve pkg.mod:app --port 8000                 # the command
     mgloop.serve(app, port=8000)                         # the same from a program
-    async with mgloop.http.Server(Config(app=app)):      # within one, and in tests
+    async with mgloop.http.Server(Config(app=app)):      # inside a program or a test
 
-A package of its own, which nothing else of mgloop imports: a loop costs nothing for it.
+No other part of mgloop imports this package, so a program that only uses the loop does not load it.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ cdef int on_chunk_extension(llhttp_t *parser, const char *at, size_t length) exc
     connection.extensions_len += length
     if connection.extension_len > EXTENSIONS \
             or connection.extensions_len > ALL_EXTENSIONS + connection.payload:
-        return connection.fail(400, "a chunk's extensions are too long")
+        return connection.fail(400, "chunk extensions too long")
     return 0
 
 
@@ -392,7 +392,7 @@ cdef class Connection(Channel):
         cdef object failure
         if data[0] == b" " and self.in_head and self.url is None and not self.at_len \
                 and self.carry is None:
-            self.refuse(400, "two spaces behind the method")
+            self.refuse(400, "extra whitespace after method")
             return 0
         self.origin = data
         error = self.parse(data, n, used)
@@ -464,7 +464,7 @@ cdef class Connection(Channel):
         used[0] = length
         self.chunk_line = gather(self.chunk_line, data, length)
         if len(self.chunk_line) > EXTENSIONS:
-            return self.fail(400, "a chunk's extensions are too long")
+            return self.fail(400, "chunk extensions too long")
         if end is NULL:
             return HPE_OK
         line = BLANKS.sub(rb"\1\2\3", gathered(self.chunk_line))
@@ -505,7 +505,7 @@ cdef class Connection(Channel):
         if ends or PyBytes_GET_SIZE(token) > 2 or self.blank == 1 and start < n:
             if not mgl_is_method(PyBytes_AS_STRING(token), PyBytes_GET_SIZE(token)) \
                     or self.blank == 1 or token == b"PRI":
-                self.refuse(400, "no method")
+                self.refuse(400, "invalid method")
                 return 0
         if i == n:
             self.in_head = PyBytes_GET_SIZE(token) > 0      # an empty line does not start a request
@@ -514,14 +514,14 @@ cdef class Connection(Channel):
         used[0] = i + 1
         self.carry = None
         if token == b"CONNECT":
-            self.refuse(501, "this is no proxy")
+            self.refuse(501, "CONNECT is not supported")
             return 0
         method = METHODS.get(token)
         return self.begin_message(token.decode() if method is None else method)
 
     cdef int begin_message(self, str method) except -1:
         if llhttp_execute(&self.parser, b"POST ", 5) != HPE_OK:
-            self.refuse(400, "a request behind the last one")
+            self.refuse(400, "data after the last request")
             return 0
         self.method = method
         self.offset = 0
@@ -535,19 +535,19 @@ cdef class Connection(Channel):
     cdef int take_piece(self, const char *at, size_t length) except -2:
         self.head_len += length
         if self.head_len > self.site.limit_head:
-            return self.fail(431, "the head is too large")
+            return self.fail(431, "request head too large")
         if self.url is None and self.in_head and self.head_len > self.site.limit_line:
-            return self.fail(414, "the request line is too long")
+            return self.fail(414, "request line too long")
         if self.at_len == 0:
             self.at = at
         elif self.at + self.at_len != at:
-            return self.fail(400, "a folded header line")
+            return self.fail(400, "folded header line")
         self.at_len += length
         self.piece_len += length
         if self.url is None:
             self.target_end = self.offset + (at + length - self.origin)
         if self.piece_len > self.site.limit_field and self.url is not None:
-            return self.fail(431, "a header is too large")
+            return self.fail(431, "header too large")
         return 0
 
     cdef int keep_piece(self) except -1:
@@ -596,9 +596,9 @@ cdef class Connection(Channel):
         if n and (PyBytes_AS_STRING(value)[n - 1] == 32 or PyBytes_AS_STRING(value)[n - 1] == 9):
             value = value.rstrip(b" \t")    # llhttp removes leading blanks only
         if PyBytes_GET_SIZE(name) + 4 + n > self.site.limit_field:
-            return self.fail(431, "a header is too large")
+            return self.fail(431, "header too large")
         if not self.in_head:    # a trailer, which is dropped: ASGI cannot express it
-            return self.fail(400, "a trailer of the framing") if name in NO_TRAILERS else 0
+            return self.fail(400, "framing header in trailers") if name in NO_TRAILERS else 0
         self.headers.append((name, value))
         if len(self.headers) > self.site.limit_headers:
             return self.fail(431, "too many headers")
@@ -609,11 +609,11 @@ cdef class Connection(Channel):
             if name == b"host":
                 self.hosts += 1
                 if not mgl_is_host(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
-                    return self.fail(400, "a Host that is none")
+                    return self.fail(400, "invalid Host header")
         elif n == 6:
             if name == b"expect":
                 if value.lower() != b"100-continue":
-                    return self.fail(417, "an expectation that is not 100-continue")
+                    return self.fail(417, "unsupported Expect header")
                 self.expects_continue = True
         elif n == 9:
             if name == b"forwarded":
@@ -642,20 +642,20 @@ cdef class Connection(Channel):
         cdef bint http_10 = self.parser.http_minor == 0
         self.in_head = self.timed = False
         if self.parser.http_major == 0:
-            return self.fail(400, "a version of HTTP that is neither 1.0 nor 1.1")
+            return self.fail(400, "unsupported HTTP version")
         if self.parser.http_major != 1 or self.parser.http_minor > 1:
-            return self.fail(505, "a version of HTTP that is neither 1.0 nor 1.1")
+            return self.fail(505, "unsupported HTTP version")
         if self.hosts != 1 and (self.hosts > 1 or not http_10):
-            return self.fail(400, "not exactly one Host")
+            return self.fail(400, "missing or multiple Host headers")
         if self.types > 1:
-            return self.fail(400, "more than one Content-Type")
+            return self.fail(400, "multiple Content-Type headers")
         if self.parser.flags & F_TRANSFER_ENCODING:
             if http_10:
-                return self.fail(400, "Transfer-Encoding in HTTP/1.0")
+                return self.fail(400, "Transfer-Encoding in an HTTP/1.0 request")
             if self.coding is not None and not self.known_coding():
-                return self.fail(501, "an unknown transfer coding")
+                return self.fail(501, "unsupported transfer coding")
         elif self.parser.content_length > <unsigned long long>site.limit_body:
-            return self.fail(413, "the body is too large")
+            return self.fail(413, "request body too large")
         request = Request.__new__(Request)
         request.channel = self
         request.is_head = self.method is HEAD
@@ -674,7 +674,7 @@ cdef class Connection(Channel):
                 # request is an ordinary one. Without this line llhttp would stop parsing after it.
                 self.parser.upgrade = 0
             elif self.parser.flags & F_TRANSFER_ENCODING or self.parser.content_length > 0:
-                return self.fail(400, "a handshake with a body")
+                return self.fail(400, "WebSocket handshake with a body")
         if self.parser.flags & F_CHUNKED:
             self.at_chunk = True
             return HPE_PAUSED
@@ -695,10 +695,10 @@ cdef class Connection(Channel):
         if request is None:
             self.discarded += length
             if self.discarded > DISCARD:
-                return self.fail(413, "more than anybody reads")
+                return self.fail(413, "unread request body too large")
             return 0
         if request.body_total + <Py_ssize_t>length > self.site.limit_body:
-            return self.fail(413, "the body is too large")
+            return self.fail(413, "request body too large")
         request.add_body(at, length)
         return 0
 
@@ -770,13 +770,13 @@ cdef class Connection(Channel):
                 end = at    # a fragment has a meaning for the client only, so it is dropped
                 break
             if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
-                self.fail(400, "a character that a target cannot have")
+                self.fail(400, "invalid character in request target")
                 return False
             at += 1
         if start == end or start[0] != b"/":
             start = self.path_of_absolute(start, end, &host)
             if start is NULL:
-                self.fail(400, "a target that is neither a path nor a URL")
+                self.fail(400, "invalid request target")
                 return False
             if host is not NULL:
                 self.replace_host(host[:start - host])
@@ -869,7 +869,7 @@ cdef class Connection(Channel):
             request.began = mgl_clock_ns()
         if 0 < site.limit_concurrency <= site.in_flight:
             log.warning("Exceeded concurrency limit.")
-            self.refuse(503, "too many requests at once")
+            self.refuse(503, "too many concurrent requests")
             return 0
         site.in_flight += 1
         site.count_request()
@@ -945,7 +945,7 @@ cdef class Connection(Channel):
         self.request = self.unbegun = None
         problem = _upgrade.check(scope)
         if problem is None and self.site.closing:
-            problem = (503, "the server is about to end")
+            problem = (503, "server is shutting down")
         if problem is not None:
             self.refuse(problem[0], problem[1])
             return 0
@@ -1085,7 +1085,7 @@ cdef class Connection(Channel):
         elif self.request is not None and self.request.in_file:
             self.set_deadline(MGL_BODY)     # sendfile() reads nothing, so the body may have arrived
         else:
-            self.refuse(408, "it took too long to come")
+            self.refuse(408, "request timed out")
         return 0
 
     cdef int idle_for_long(self) except -1:

@@ -253,23 +253,23 @@ cdef class FrameReader:
             self.opcode = first & 0x0F
             self.fin = first & 0x80
             if first & 0x30:
-                return self.fail(1002, "reserved bits are set")
+                return self.fail(1002, "reserved bits must be 0")
             if not allowed(self.opcode, self.kind != WS_CONTINUATION):
                 if self.opcode == WS_CONTINUATION:
-                    return self.fail(1002, "nothing to continue")
+                    return self.fail(1002, "unexpected continuation frame")
                 if self.opcode <= WS_BINARY:
-                    return self.fail(1002, "a message begins within another")
-                return self.fail(1002, "reserved opcode")
+                    return self.fail(1002, "expected a continuation frame")
+                return self.fail(1002, "invalid opcode")
             if first & RSV1 and (
                     not self.window_bits or self.opcode not in (WS_TEXT, WS_BINARY)):
-                return self.fail(1002, "reserved bits are set")
+                return self.fail(1002, "reserved bits must be 0")
             if self.opcode & 8:
                 if not self.fin:
-                    return self.fail(1002, "a fragmented control frame")
+                    return self.fail(1002, "fragmented control frame")
                 if length > 125:
-                    return self.fail(1002, "a control frame is too long")
+                    return self.fail(1002, "control frame too long")
             if not second & 0x80:
-                return self.fail(1002, "a frame is not masked")
+                return self.fail(1002, "frame is not masked")
             self.header_size = 2 + extended + 4
             return 0
 
@@ -278,7 +278,7 @@ cdef class FrameReader:
             for i in range(extended):
                 length = length << 8 | self.header[2 + i]
             if length >> 63:
-                return self.fail(1002, "a length has its highest bit set")
+                return self.fail(1002, "invalid frame length")
         memcpy(self.key, &self.header[2 + extended], 4)
         if self.opcode == WS_TEXT or self.opcode == WS_BINARY:
             self.kind = self.opcode
@@ -465,12 +465,12 @@ cdef class FrameReader:
             self.payload = PyBytes_FromStringAndSize(data, size)
             return self.opcode
         if size == 1:
-            return self.fail(1002, "a close code of one byte")
+            return self.fail(1002, "close frame with one byte of payload")
         self.code = 1005
         if size:
             self.code = self.control[0] << 8 | self.control[1]
             if not may_send(self.code):
-                return self.fail(1002, "an invalid close code")
+                return self.fail(1002, "invalid close code")
             try:
                 self.reason = PyUnicode_DecodeUTF8(data + 2, size - 2, NULL)
             except UnicodeDecodeError:
@@ -499,7 +499,7 @@ cdef class FrameReader:
         return WS_FAILED
 
     cdef int fail_size(self) except? -1:
-        return self.fail(1009, f"a message has more than {self.max_size} bytes")
+        return self.fail(1009, f"message exceeds {self.max_size} bytes")
 
 
 cdef inline int put_header(unsigned char *out, int first, Py_ssize_t size) noexcept:
@@ -605,8 +605,8 @@ cpdef bytes close_frame(int code, str reason):
     if code == 1005 and not reason:
         return control_frame(WS_CLOSE, b"")
     if not may_send(code):
-        raise ValueError(f"{code} cannot be sent as a WebSocket close code")
+        raise ValueError(f"invalid WebSocket close code {code}")
     payload = code.to_bytes(2, "big") + reason.encode()
     if len(payload) > 125:
-        raise ValueError("the reason of a WebSocket's closing has more than 123 bytes")
+        raise ValueError("the reason of a WebSocket close frame is longer than 123 bytes")
     return control_frame(WS_CLOSE, payload)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who is at the ends of a connection, in ASGI's words, how much waits for the other one, and how to
-part from it.
+"""The peer of a connection: its addresses in ASGI's form, pending data, and disconnecting it.
 
-Once or twice per connection, or for who is slow: hence Python.
+The functions run once or twice per connection, or for slow clients, and are therefore Python.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Any
 
 Address = tuple[str, int] | tuple[str, None] | None
 
-#: ASGI's numbers of the versions of TLS are those of the protocol.
+#: ASGI identifies TLS versions by the numbers of the TLS protocol.
 _TLS_VERSIONS = {"TLSv1": 0x0301, "TLSv1.1": 0x0302, "TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
 
-#: Where linux/tcp.h's struct tcp_info has tcpi_bytes_acked, and its size up to there.
+#: Offset of tcpi_bytes_acked in struct tcp_info (linux/tcp.h), and the size up to and including it.
 _BYTES_ACKED, _TCP_INFO_SIZE = 120, 128
 
-#: RFC 4514's names of what OpenSSL calls otherwise.
+#: Short attribute names of RFC 4514, by OpenSSL's long names.
 _SHORT = {
     "commonName": "CN",
     "localityName": "L",
@@ -42,8 +41,8 @@ _SHORT = {
 
 
 def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[str, Any] | None]:
-    """The scope's `client` and `server`, and the extension `tls`, None without TLS."""
-    # Not by the socket's family: a transport makes a Python socket when it is asked for that.
+    """Return the ASGI scope's `client` and `server`, and its `tls` extension (None without TLS)."""
+    # Do not ask the socket for its family: the transport would have to create a Python socket.
     client = _host_and_port(transport.get_extra_info("peername"))
     sockname = transport.get_extra_info("sockname")
     server: Address = _host_and_port(sockname)
@@ -53,13 +52,18 @@ def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[s
 
 
 def waiting(transport: asyncio.WriteTransport) -> int:
-    """Bytes written that the peer's side has not acknowledged: the transport's and the kernel's."""
+    """Return the number of written bytes that the peer has not acknowledged.
+
+    That is the write buffer of the transport plus the send queue of the kernel.
+    """
     return transport.get_write_buffer_size() + _queued(transport, termios.TIOCOUTQ)
 
 
 def unread(transport: asyncio.BaseTransport) -> int:
-    """Bytes that have come and that nobody has read. A close() would be a reset by the kernel,
-    which throws away what it has not sent yet."""
+    """Return the number of received bytes that have not been read.
+
+    If there are any, close() makes the kernel reset the connection and discard unsent data.
+    """
     return _queued(transport, termios.FIONREAD)
 
 
@@ -78,21 +82,21 @@ def _queued(transport: asyncio.BaseTransport, way: int) -> int:
     sock = transport.get_extra_info("socket")
     try:
         queued = fcntl.ioctl(sock.fileno(), way, bytes(4))
-    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+    except (AttributeError, OSError, ValueError):  # no socket, or a closed one
         return 0
     return int.from_bytes(queued, sys.byteorder)
 
 
 def reset(transport: asyncio.WriteTransport) -> None:
-    """Abort so that the peer notices: abort() alone looks like a close(), all having been sent."""
+    """Reset the connection. If all data has been sent, abort() alone looks like a normal close."""
     sock = transport.get_extra_info("socket")
-    with contextlib.suppress(AttributeError, OSError):  # there is none, or it is closed
+    with contextlib.suppress(AttributeError, OSError):  # no socket, or a closed one
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 def end_writing(transport: asyncio.WriteTransport) -> None:
-    """write_eof() to a client that may have reset the connection."""
+    """Call write_eof(), or abort() if the client has already reset the connection."""
     try:
         transport.write_eof()
     except OSError:
@@ -106,7 +110,7 @@ def _host_and_port(address: Any) -> Address:
 
 
 def _tls(tls: ssl.SSLObject | None) -> dict[str, Any] | None:
-    """As the extension's specification has it; what Python's ssl does not tell is None."""
+    """Return the ASGI extension `tls`. Values that the ssl module does not provide are None."""
     if tls is None:
         return None
     certificate = tls.getpeercert(binary_form=True)
@@ -123,8 +127,10 @@ def _tls(tls: ssl.SSLObject | None) -> dict[str, Any] | None:
 
 
 def distinguished_name(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
-    """A name as getpeercert() has it, in the form of RFC 4514: its most special part first, and
-    with what separates parts escaped, for a part may have it in its text."""
+    """Return a distinguished name of getpeercert() as an RFC 4514 string.
+
+    The most specific part comes first, and separators inside a part are escaped.
+    """
     return ",".join(
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(text)}" for kind, text in part)
         for part in reversed(tuple(subject))

@@ -431,7 +431,7 @@ cdef class Request:
             what = MESSAGES.get(<object>fields.type, MGL_UNKNOWN)
         kind = <object>fields.type
         if self.cut_off and self.state != MGL_COMPLETE:
-            raise ClientDisconnected("the server is shutting down")
+            raise ClientDisconnected("server is shutting down")
         if self.disconnected and self.state != MGL_COMPLETE:
             return self.discard()
         self.check_state(what, kind)
@@ -465,7 +465,9 @@ cdef class Request:
         would occupy the loop forever.
         """
         if self.unheard >= UNHEARD:
-            log.debug("send() raises: %d messages have followed the client's disconnect.", UNHEARD)
+            log.debug(
+                "Application sent %d messages after the client disconnected; send() raises now.",
+                UNHEARD)
             raise ClientDisconnected("the client has disconnected")
         self.unheard += 1
         return Turn.__new__(Turn)
@@ -489,7 +491,7 @@ cdef class Request:
         cdef tuple plain
         cdef bytes first
         if status < 200 or status > 599:
-            raise ValueError(f"status {status} is not one of a final response, 200 to 599")
+            raise ValueError(f"Invalid HTTP status code {status} in response: expected 200 to 599.")
         plain = plain_headers(headers)
         measure(plain, False, &lines)
         self.check_state(MGL_START, "http.response.start")
@@ -850,7 +852,7 @@ cdef class Request:
             self.channel.site.access_log(
                 self.scope, self.status, self.sent, (mgl_clock_ns() - self.began) * 1e-9)
         except Exception:
-            log.exception("the access log failed")
+            log.exception("Exception in the access log")
         return 0
 
     cdef int note_cut(self) except -1:
@@ -1036,7 +1038,7 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
     elif kind == MGL_SERVER:
         lines.server = True
     elif trailing:
-        raise RuntimeError("a header of the framing cannot be a trailer")
+        raise RuntimeError("Framing headers are not allowed in trailers.")
     elif kind == MGL_CONNECTION:
         # The server writes the Connection header, because it decides whether the connection stays
         # open. The application may ask for "close", and for "upgrade": a 426 names the protocols
@@ -1049,11 +1051,12 @@ cdef int note_header(int kind, bytes value, bint trailing, Lines *lines) except 
             lines.size += 21
     elif kind == MGL_CONTENT_LENGTH:
         if lines.length >= 0:
-            raise RuntimeError("Content-Length twice")
+            raise RuntimeError("Too many Content-Length headers in response.")
         lines.length = content_length(value)
     else:
         if value.lower() != b"chunked":
-            raise RuntimeError(f"Transfer-Encoding {value!r} is not chunked alone")
+            raise RuntimeError(
+                f"Unsupported Transfer-Encoding {value!r} in response: only chunked is allowed.")
         lines.chunked = True    # end_head() writes it: once, and not to HTTP/1.0
     return 0
 

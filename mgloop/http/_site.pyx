@@ -321,7 +321,7 @@ cdef class Site:
         try:
             member.timed_out(kind)
         except Exception:
-            log.exception("Exception while handling a time-out; closing the connection.")
+            log.exception("Exception while handling a timeout; closing the connection.")
             member.cancel()
         return 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From an HTTP request to a WebSocket. Once per WebSocket, hence Python."""
+"""The upgrade of an HTTP request to a WebSocket. Python, because it runs once per WebSocket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from ._site import Site
 
-# Subprotocols, and extensions, that a client may offer. Applications read the list of the former.
+# Limit for the subprotocols and for the extensions that a client may offer. Applications iterate
+# over the subprotocols.
 _MOST_OFFERS = 100
 
 
@@ -19,25 +20,32 @@ def _values(scope: dict[str, Any], wanted: bytes) -> list[bytes]:
 
 
 def check(scope: dict[str, Any]) -> tuple[int, str] | None:
-    """(status, reason) of the refusal of a handshake that RFC 6455 does not allow, or None."""
+    """Check a handshake against RFC 6455; return None, or (status, reason) of an error response."""
     if _values(scope, b"sec-websocket-version") != [b"13"]:
-        return 426, "not exactly one Sec-WebSocket-Version, which has to be 13"
+        return 426, "expected exactly one Sec-WebSocket-Version header, with the value 13"
     for name in (b"sec-websocket-protocol", b"sec-websocket-extensions"):
         if sum(value.count(b",") + 1 for value in _values(scope, name)) > _MOST_OFFERS:
-            return 400, f"more than {_MOST_OFFERS} offers in {name.decode()}"
+            return 400, f"more than {_MOST_OFFERS} values in {name.decode()}"
     keys = _values(scope, b"sec-websocket-key")
     try:
         valid = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16
     except (binascii.Error, ValueError):
         valid = False
-    return None if valid else (400, "not exactly one Sec-WebSocket-Key of 16 bytes in base64")
+    return (
+        None
+        if valid
+        else (400, "expected exactly one Sec-WebSocket-Key header, with 16 bytes in base64")
+    )
 
 
 def hand_over(
     site: Site, transport: asyncio.Transport, scope: dict[str, Any], data: bytes, paused: bool
 ) -> None:
-    """Have a WebSocket take the connection; `data` has come behind the head of its request. paused:
-    the client has not taken what was sent before."""
+    """Replace the protocol of `transport` with a WebSocket.
+
+    data: bytes that arrived after the head of the request. paused: whether the transport has
+    called pause_writing().
+    """
     from ._websocket import WebSocket
 
     protocols = [

@@ -162,7 +162,8 @@ cdef class WebSocket:
 
     def on_task_done(self, task):
         if task.cancelled():
-            self.over(None if self.cancelled else RuntimeError("the session's task was cancelled"))
+            self.over(None if self.cancelled else RuntimeError(
+                "The task of the WebSocket application was cancelled."))
             return
         exc = task.exception()
         if exc is None and task.result() is not None:
@@ -193,7 +194,7 @@ cdef class WebSocket:
                 self.say_close(1000 if exc is None else 1011, "")
                 self.end_messages(1006, "")
         except Exception:
-            self.fail_hard("A WebSocket failed at its end")
+            self.fail_hard("Exception while closing a WebSocket")
         return self.part()
 
     cdef object take(self):
@@ -323,9 +324,9 @@ cdef class WebSocket:
             if payload is None:
                 return 0
             if not isinstance(payload, str):
-                raise TypeError(f"'text' has to be str, not {type(payload).__name__}")
+                raise TypeError(f"'text' must be str, not {type(payload).__name__}")
         elif isinstance(payload, str):
-            raise TypeError("'bytes' has to be bytes, not str")
+            raise TypeError("'bytes' must be bytes, not str")
         frames = self.writer.message(payload)
         if len(frames) == 1:
             self.transport.write(frames[0])
@@ -345,9 +346,9 @@ cdef class WebSocket:
                 1000 <= code < 5000 and sendable(code))):
             raise RuntimeError(f"Invalid WebSocket close code {code!r}.")
         if len(reason.encode()) > 123:
-            raise RuntimeError("The reason of a 'websocket.close' has more than 123 bytes.")
+            raise RuntimeError("The reason of 'websocket.close' is longer than 123 bytes.")
         if code == 1005 and reason:
-            raise RuntimeError("A 'websocket.close' with the code 1005 has no reason.")
+            raise RuntimeError("'websocket.close' with code 1005 cannot have a reason.")
         self.app_closed = True
         self.say_close(code, reason)
         self.end_messages(code, reason)
@@ -378,7 +379,7 @@ cdef class WebSocket:
             if lower in left_out:
                 continue
             if lower == b"content-length" and lower in values:
-                raise RuntimeError("Content-Length twice")
+                raise RuntimeError("Too many Content-Length headers in response.")
             lines.append(header_line(bytes(name), bytes(value)))
             values[lower] = bytes(value)
         common = without(self.site.default_headers(), b"date" in values, b"server" in values)
@@ -448,7 +449,7 @@ cdef class WebSocket:
                 self.reader.feed(data)
                 self.pump()
             except Exception:
-                self.fail_hard("A WebSocket failed at what its peer has sent")
+                self.fail_hard("Exception while handling WebSocket data")
 
     def eof_received(self):
         """Let the transport close: a peer that ends its side has nothing more to say or to read."""
@@ -530,7 +531,7 @@ cdef class WebSocket:
         try:
             self.pump()
         except Exception:
-            self.fail_hard("A WebSocket failed at what its peer has sent")
+            self.fail_hard("Exception while handling WebSocket data")
         return 0
 
     cdef int deliver(self, object payload) except -1:
@@ -714,12 +715,13 @@ cdef class WebSocket:
             elif self.deadline is not None:
                 self.arm(SHUTDOWN_TIMEOUT)
         except Exception:
-            self.fail_hard("A WebSocket failed when the server stopped")
+            self.fail_hard("Exception while shutting down a WebSocket")
 
     def cancel_late(self):
         """Cancel an application that has not ended during the shutdown."""
         if self.task is not None:
-            logger.warning("Cancelling a WebSocket application that has not ended in time.")
+            logger.warning(
+                "Cancelling a WebSocket application that did not finish during shutdown.")
             self.cancel()
 
     def cancel(self):
@@ -742,7 +744,7 @@ cdef class WebSocket:
             try:
                 log(self.scope, status, size, self.loop.time() - self.began)
             except Exception:
-                logger.exception("The access log failed")
+                logger.exception("Exception in the access log")
         return 0
 
     cdef int part(self) except -1:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command line: `mgloop serve pkg.mod:app ...`, and the reference of its options.
+"""The command line `mgloop serve pkg.mod:app ...`, and the reference of its options.
 
-Both are made from the fields of Config. An option that is not given is not there, so that the
-environment and the file decide; what is given is checked where everything else is.
+Both are generated from the fields of Config. The parser omits options that are not given, so that
+the environment and the TOML file apply, and leaves the validation of values to config.py.
 """
 
 from __future__ import annotations
@@ -21,37 +21,41 @@ from .errors import StartError
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, not the usage of sixty options."""
+        """Exit with a one-line message, without the usage of sixty options."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of `mgloop`."""
+    """Return the argument parser of `mgloop`."""
     from mgloop import __version__
 
     shared: dict[str, Any] = {"allow_abbrev": False}
-    top = _Parser(prog="mgloop", description="An asyncio event loop, and its server.", **shared)
+    top = _Parser(
+        prog="mgloop",
+        description="Run programs on the mgloop event loop, or serve ASGI applications with it.",
+        **shared,
+    )
     top.add_argument("--version", action="version", version=f"mgloop {__version__}")
     commands = top.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    commands.add_parser("run", help="run a program on mgloop, as it is", add_help=False)
+    commands.add_parser("run", help="run an unmodified program on mgloop", add_help=False)
     serve = commands.add_parser(
         "serve",
         help="serve an ASGI application",
-        description="Serve an ASGI application. Options can also be set by MGLOOP_SERVE_ and their"
-        " name in the environment, and in a TOML file; the command line counts most, the file"
-        " least.",
+        description="Serve an ASGI application. Options can also be set by environment variables"
+        " (MGLOOP_SERVE_ and the option's name) and in a TOML file. The command line takes"
+        " precedence over the environment, and the environment over the file.",
         usage="%(prog)s [OPTION ...] APP",
         argument_default=argparse.SUPPRESS,
         **shared,
     )
     serve.add_argument("app", nargs="?", metavar="APP", help=OPTIONS["app"].help)
-    serve.add_argument("--config", metavar="FILE", help="TOML file of options")
+    serve.add_argument("--config", metavar="FILE", help="load options from a TOML file")
     serve.add_argument(
         "--check",
         action="store_true",
-        help="import the application, look at options and certificates, and exit",
+        help="import the application, check options and certificates, and exit",
     )
     serve.add_argument("--version", action="version", version=f"mgloop {__version__}")
     groups = {
@@ -83,7 +87,7 @@ def _add(group: Any, name: str, option: Option) -> None:
 
 
 def _shown(name: str, option: Option) -> str:
-    """The default, as one would type it."""
+    """Return the default of an option as a user would type it."""
     default = DEFAULTS[name]
     if option.shown:
         return option.shown
@@ -97,7 +101,7 @@ def _shown(name: str, option: Option) -> str:
 
 
 def reference() -> str:
-    """The options as Markdown, for docs/serve.md."""
+    """Return the reference of the options as Markdown, for docs/serve.md."""
     lines = []
     titles = dict.fromkeys(option.group for option in OPTIONS.values())
     for title in titles:
@@ -126,18 +130,18 @@ def _code(default: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `mgloop`; returns the exit status."""
+    """Run the command `mgloop` and return the exit status."""
     top = parser()
     known, unknown = top.parse_known_args(arguments)
     given = vars(known)
     if unknown:
-        top.prog += f" {given['command']}"  # whose --help has the options
+        top.prog += f" {given['command']}"  # the message refers to the --help of the subcommand
         top.error(f"unrecognized arguments: {' '.join(unknown)}{_guess(unknown)}")
     del given["command"]
     file, check = given.pop("config", None), given.pop("check", False)
     try:
         config = configuration.load(given, os.environ, file=file, update_environ=os.environ.update)
-        importing.look_in_app_dir(config)  # what the log and the loop are made by is there as well
+        importing.look_in_app_dir(config)  # log handlers and loop factories may be modules there
         logs.configure(config)
         if check:
             return _check(config)
@@ -145,12 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StartError as exc:
         return running.report(exc)
     except KeyboardInterrupt:
-        return 130  # before the handlers were there
+        return 130  # SIGINT before the server has installed its handlers
     return 0
 
 
 def _guess(unknown: Sequence[str]) -> str:
-    """Words about the options that may be misspelt among the unknown arguments."""
+    """Return the end of an error message: options that the unknown arguments may be meant as."""
     import difflib
 
     flags = ["--config", "--check", "--version", "--help"]
@@ -176,7 +180,7 @@ def _check(config: Config) -> int:
 
 
 def _changed(config: Config) -> Iterable[str]:
-    """What differs from the defaults; no secrets."""
+    """Return the options that differ from their defaults; passwords without their values."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return [
         name if name.endswith("password") else f"{name}={value!r}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Every option of the server: its name, type, default and description, in one place.
 
-The fields of Config are the table that the command line, the environment's MGLOOP_SERVE_*
-variables, the TOML file, the keyword arguments of mgloop.serve() and the reference in
-docs/serve.md are made from, so that none of them can differ from another. Read once per process,
-hence Python. Names are uvicorn's wherever uvicorn has the option.
+The fields of Config are the only table of options. The command line, the MGLOOP_SERVE_*
+environment variables, the TOML file, the keyword arguments of mgloop.serve() and the reference in
+docs/serve.md are all generated from it, so they cannot diverge. Options that uvicorn also has use
+uvicorn's names. The module is Python because it runs once per process.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ PREFIX = "MGLOOP_SERVE_"
 
 _LOOPS = ("auto", "mgloop", "asyncio")
 
-# Variables that platforms set for whichever server there is, and what they say.
+# Environment variables that hosting platforms set for any server, and the options they set here.
 _COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Headers that are each response's own: one for all would have clients misread some of them.
+# Headers that delimit one response. The same value on all responses would make clients misread
+# some of them.
 _FRAMING = {"connection", "content-length", "transfer-encoding"}
-#: What --reload watches, and does not, whatever else it is given.
+#: Patterns that --reload always includes and excludes, in addition to the configured ones.
 RELOAD_INCLUDES = ("*.py",)
 RELOAD_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
-# Between double quotes in a file of the environment.
+# Backslash escapes inside double quotes in an environment file.
 _ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
-# One in such a file, or what is none: a comment, an empty line.
+# One assignment in an environment file, or a comment or an empty line.
 _ENV_LINE = re.compile(
     r"""[^\S\n]*(?:\#[^\n]*|(?:export[^\S\n]+)?([A-Za-z_][A-Za-z0-9_.]*)[^\S\n]*=[^\S\n]*+"""
     r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|((?!["'])[^\n]*?))(?:[^\S\n]+\#[^\n]*)?)?"""
@@ -55,7 +56,7 @@ def _whole(value: object) -> int:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise ValueError("is not a whole number")
+    raise ValueError("is not a valid integer")
 
 
 def _number(value: object) -> float:
@@ -66,7 +67,7 @@ def _number(value: object) -> float:
             number = math.nan
         if math.isfinite(number):
             return number
-    raise ValueError("is not a number")
+    raise ValueError("is not a valid number")
 
 
 def _size(value: object) -> int:
@@ -74,19 +75,19 @@ def _size(value: object) -> int:
         match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)(?:i?b)?\s*", value, re.IGNORECASE)
         if match:
             return int(match[1]) * _UNITS[match[2].lower()]
-        raise ValueError("is not a size: bytes, or such as 64K, 16M, 1G")
+        raise ValueError("is not a valid size: expected bytes, or a number such as 64K, 16M or 1G")
     return _whole(value)
 
 
 def _mode(value: object) -> int:
     if isinstance(value, str):
         if not re.fullmatch(r"(0o)?[0-7]{1,4}", value):
-            raise ValueError("is not an octal mode such as 660")
+            raise ValueError("is not a valid octal mode such as 660")
         return int(value, 8)
     mode = _whole(value)
-    # Who writes 660 where 0o660 is meant shall hear of it; it is more than any mode of a socket.
+    # The decimal number 660 is a common mistake for 0o660. It is greater than any valid mode.
     if not 0 <= mode <= 0o777:
-        raise ValueError("is not a file mode such as 0o660")
+        raise ValueError("is not a valid file mode such as 0o660")
     return mode
 
 
@@ -95,7 +96,7 @@ def _flag(value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
-    raise ValueError("is neither true nor false")
+    raise ValueError("is not a valid boolean: expected true or false")
 
 
 def _text(value: object) -> str:
@@ -103,7 +104,7 @@ def _text(value: object) -> str:
         text: object = os.fspath(value)
         if isinstance(text, str) and "\0" not in text:
             return text
-    raise ValueError("is not a text")
+    raise ValueError("is not a valid string")
 
 
 def _header(value: object) -> tuple[str, str]:
@@ -113,22 +114,22 @@ def _header(value: object) -> tuple[str, str]:
             raise ValueError("is not a header of the form Name:Value")
     else:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError("is not a header, a pair of name and value")
+            raise ValueError("is not a header: expected a pair of name and value")
         name, content = (
             part.decode("latin-1") if isinstance(part, bytes) else _text(part) for part in value
         )
     name, content = name.strip(), content.strip(" \t")
     if not _TOKEN.fullmatch(name):
-        raise ValueError("has no name that HTTP allows")
+        raise ValueError("is not a header with a valid name")
     if name.lower() in _FRAMING:
-        raise ValueError("is a header that each response has to say for itself")
+        raise ValueError("is a framing header, which cannot be the same for all responses")
     if any(c in "\r\n\0" for c in content) or any(ord(c) > 255 for c in content):
-        raise ValueError("has a value that HTTP does not allow")
+        raise ValueError("is not a header with a valid value")
     return name, content
 
 
 def _level(value: object) -> str | int:
-    """The name of a level, or its number in the logging module."""
+    """Return the lower-case name of a log level, or its number in the logging module."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return _text(value).lower()
@@ -150,7 +151,11 @@ def _anything(value: object) -> object:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """How a field of Config is read, bounded and described."""
+    """Describe how one field of Config is parsed, bounded and documented.
+
+    read: converts a value or raises ValueError. low, high: inclusive bounds of a number. many: the
+    option may be repeated.
+    """
 
     group: str
     help: str
@@ -160,10 +165,10 @@ class Option:
     low: float | None = None
     high: float | None = None
     metavar: str = ""
-    flag: str = ""  # on the command line, where it is not the field's name
-    separator: str = ","  # of many values in one variable of the environment
-    valued: bool = False  # a flag that takes true or false, as uvicorn's does
-    shown: str = ""  # the default in words
+    flag: str = ""  # name on the command line, if it differs from the name of the field
+    separator: str = ","  # between several values in one environment variable
+    valued: bool = False  # the flag takes true or false as its value, as in uvicorn
+    shown: str = ""  # description of the default, if the value itself is not descriptive
 
     @property
     def is_flag(self) -> bool:
@@ -176,7 +181,7 @@ def _option(default: Any, group: str, help: str, **rest: Any) -> Any:  # noqa: A
 
 _APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
 _DEV, _LOG, _METRICS, _HTTP = "Development", "Logging", "Metrics", "HTTP"
-_LIMIT, _TIME, _WS, _TLS = "Limits", "Time-outs", "WebSocket", "TLS"
+_LIMIT, _TIME, _WS, _TLS = "Limits", "Timeouts", "WebSocket", "TLS"
 
 _COUNT: dict[str, Any] = {"read": _whole, "low": 0, "high": 2**31 - 1, "metavar": "N"}
 _BYTES: dict[str, Any] = {"read": _size, "low": 0, "high": 2**62, "metavar": "BYTES"}
@@ -187,61 +192,84 @@ _FILE: dict[str, Any] = {"metavar": "FILE"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """All options of a server, checked. Sizes are bytes, times seconds; None or 0: no limit.
+    """Hold all options of a server, validated.
 
-    Raises ConfigError for a value, or a combination, that cannot be.
+    Sizes are in bytes and times in seconds. For a limit or a timeout, None and 0 mean no limit.
+
+    Raises ConfigError for an invalid value or an invalid combination of values.
     """
 
-    app: Any = _option(None, _APP, "pkg.mod:attribute, or the application itself", read=_anything)
-    factory: bool = _option(False, _APP, "APP is a function that returns the application", **_FLAG)
-    app_dir: str = _option("", _APP, "folder to import APP from", metavar="DIR", shown="this one")
+    app: Any = _option(None, _APP, "serve this application: pkg.mod:attribute", read=_anything)
+    factory: bool = _option(
+        False, _APP, "treat APP as an application factory: call it without arguments", **_FLAG
+    )
+    app_dir: str = _option(
+        "", _APP, "import APP from this directory", metavar="DIR", shown="current directory"
+    )
     interface: str = _option(
         "auto",
         _APP,
-        "what APP speaks; wsgi needs the package a2wsgi",
+        "select the interface of APP; wsgi requires the package a2wsgi",
         choices=("auto", "asgi3", "asgi2", "wsgi"),
     )
     lifespan: str = _option(
-        "auto", _APP, "events of start-up and shutdown for APP", choices=("auto", "on", "off")
+        "auto", _APP, "send lifespan events to APP", choices=("auto", "on", "off")
     )
-    root_path: str = _option("", _APP, "path under which a proxy serves APP", metavar="PATH")
+    root_path: str = _option(
+        "", _APP, "set the path under which a proxy serves APP", metavar="PATH"
+    )
     env_file: str | None = _option(
-        None, _APP, "file of NAME=value lines for the environment; what is set there stays", **_FILE
+        None,
+        _APP,
+        "load environment variables from a file of NAME=value lines; variables that are already"
+        " set take precedence",
+        **_FILE,
     )
     loop: str = _option(
         "auto",
         _APP,
-        "event loop: auto (mgloop), mgloop, asyncio, or pkg.mod:factory",
+        "select the event loop: auto (mgloop), mgloop, asyncio, or pkg.mod:factory",
         metavar="LOOP",
     )
 
-    host: str = _option("127.0.0.1", _WHERE, "address or name to listen on", metavar="HOST")
+    host: str = _option("127.0.0.1", _WHERE, "bind to this address or host name", metavar="HOST")
     port: int = _option(
-        8000, _WHERE, "port to listen on; 0: any", read=_whole, low=0, high=65535, metavar="PORT"
+        8000,
+        _WHERE,
+        "bind to this port; 0 picks an available one",
+        read=_whole,
+        low=0,
+        high=65535,
+        metavar="PORT",
     )
     bind: tuple[str, ...] = _option(
         (),
         _WHERE,
-        "HOST:PORT or unix:PATH, in place of --host and --port; may be repeated",
+        "bind to HOST:PORT or unix:PATH instead of --host and --port; may be repeated",
         many=True,
         metavar="ADDRESS",
     )
-    uds: str | None = _option(None, _WHERE, "UNIX socket to listen on", metavar="PATH")
+    uds: str | None = _option(None, _WHERE, "bind to a UNIX domain socket", metavar="PATH")
     uds_mode: int | None = _option(
         None,
         _WHERE,
-        "permissions of UNIX sockets, octal",
+        "set the permissions of UNIX domain sockets (octal)",
         read=_mode,
         metavar="MODE",
-        shown="those of the socket file that it replaces, else 666",
+        shown="those of the socket file that is replaced, else 666",
     )
     fd: int | None = _option(
-        None, _WHERE, "descriptor of a socket to listen on", read=_whole, low=0, metavar="FD"
+        None,
+        _WHERE,
+        "listen on the socket with this file descriptor",
+        read=_whole,
+        low=0,
+        metavar="FD",
     )
     backlog: int = _option(
         2048,
         _WHERE,
-        "connections that may wait to be accepted",
+        "limit the number of connections that wait to be accepted",
         read=_whole,
         low=1,
         high=2**31 - 1,
@@ -251,7 +279,7 @@ class Config:
     workers: int = _option(
         1,
         _PROC,
-        "processes; $WEB_CONCURRENCY if that is set",
+        "start this many worker processes; $WEB_CONCURRENCY overrides the default",
         read=_whole,
         low=1,
         high=1024,
@@ -260,39 +288,52 @@ class Config:
     threads: int = _option(
         1,
         _PROC,
-        "threads with a loop each, per process; for a Python without the GIL",
+        "run this many event loops per process, each in a thread; for Python without the GIL",
         read=_whole,
         low=1,
         high=1024,
         metavar="N",
     )
     limit_max_requests: int | None = _option(
-        None, _PROC, "requests after which a process is replaced; a single one ends", **_COUNT
+        None,
+        _PROC,
+        "restart a worker after it has handled this many requests; without --workers, exit instead",
+        **_COUNT,
     )
     limit_max_requests_jitter: int = _option(
-        0, _PROC, "at most so many more requests, at random, for each process", **_COUNT
+        0,
+        _PROC,
+        "add a random number of requests, at most this many, to --limit-max-requests",
+        **_COUNT,
     )
     limit_max_memory: int | None = _option(
-        None, _PROC, "resident memory at which a process is replaced; a single one ends", **_BYTES
+        None,
+        _PROC,
+        "restart a worker when its resident memory reaches this size; without --workers, exit"
+        " instead",
+        **_BYTES,
     )
     timeout_worker_healthcheck: float | None = _option(
-        None, _PROC, "kill and replace a worker whose loop has been stuck for so long", **_SECONDS
+        None,
+        _PROC,
+        "kill and replace a worker whose event loop has been unresponsive for this long",
+        **_SECONDS,
     )
 
-    reload: bool = _option(False, _DEV, "start anew when files change", **_FLAG)
+    reload: bool = _option(False, _DEV, "restart the server when files change", **_FLAG)
     reload_dirs: tuple[str, ...] = _option(
         (),
         _DEV,
-        "folder to watch; may be repeated",
+        "watch this directory; may be repeated",
         many=True,
         metavar="DIR",
         flag="reload-dir",
-        shown="this one",
+        shown="current directory",
     )
     reload_includes: tuple[str, ...] = _option(
         (),
         _DEV,
-        "pattern of files to watch, besides *.py; may be repeated",
+        "watch files that match this pattern, in addition to *.py; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-include",
@@ -300,21 +341,26 @@ class Config:
     reload_excludes: tuple[str, ...] = _option(
         (),
         _DEV,
-        "pattern of files and folders not to watch, besides .*, *.py[cod], .sw.*, ~* and"
-        " __pycache__; may be repeated",
+        "ignore files and directories that match this pattern, in addition to .*, *.py[cod], .sw.*,"
+        " ~* and __pycache__; may be repeated",
         many=True,
         metavar="PATTERN",
         flag="reload-exclude",
     )
     reload_delay: float = _option(
-        0.25, _DEV, "time between two looks at the files", read=_number, low=0.01, metavar="SECONDS"
+        0.25,
+        _DEV,
+        "check files for changes at this interval",
+        read=_number,
+        low=0.01,
+        metavar="SECONDS",
     )
-    debug: bool = _option(False, _DEV, "show tracebacks to clients", **_FLAG)
+    debug: bool = _option(False, _DEV, "show tracebacks to clients in error responses", **_FLAG)
 
     log_level: str | int | None = _option(
         None,
         _LOG,
-        "the least that is logged",
+        "set the minimum severity to log",
         read=_level,
         choices=("critical", "error", "warning", "info", "debug", "trace"),
         shown="info",
@@ -322,43 +368,48 @@ class Config:
     log_config: str | dict[str, Any] | None = _option(
         None,
         _LOG,
-        "logging configuration: .json, .toml, .yaml, or else .ini; uvicorn's are understood",
+        "load the logging configuration from a .json, .toml, .yaml or (by default) .ini file;"
+        " uvicorn's configurations work unchanged",
         read=_log_config,
         **_FILE,
     )
     log_format: str = _option(
-        "text", _LOG, "form of all log lines without --log-config", choices=("text", "json")
+        "text",
+        _LOG,
+        "set the format of log lines; ignored with --log-config",
+        choices=("text", "json"),
     )
     access_log: bool = _option(True, _LOG, "log each request", **_FLAG)
     access_log_format: str | None = _option(
         None,
         _LOG,
-        "form of the access log",
+        "set the format of the access log",
         choices=("text", "json"),
-        shown="that of --log-format",
+        shown="same as --log-format",
     )
     use_colors: bool | None = _option(
-        None, _LOG, "colours in the log", shown="on a terminal", **_FLAG
+        None, _LOG, "colorize the log", shown="on a terminal", **_FLAG
     )
 
     metrics_port: int | None = _option(
         None,
         _METRICS,
-        "port of GET /metrics, for Prometheus, by prometheus_client; 0: any",
+        "serve Prometheus metrics (GET /metrics) on this port; 0 picks an available one; requires"
+        " the package prometheus_client",
         read=_whole,
         low=0,
         high=65535,
         metavar="PORT",
     )
     metrics_address: str = _option(
-        "127.0.0.1", _METRICS, "address or name to answer it on", metavar="HOST"
+        "127.0.0.1", _METRICS, "bind --metrics-port to this address or host name", metavar="HOST"
     )
     server_header: bool = _option(True, _HTTP, "send a Server header", **_FLAG)
     date_header: bool = _option(True, _HTTP, "send a Date header", **_FLAG)
     headers: tuple[tuple[str, str], ...] = _option(
         (),
         _HTTP,
-        "Name:Value to add to every response; may be repeated",
+        "add this Name:Value header to every response; may be repeated",
         read=_header,
         many=True,
         metavar="HEADER",
@@ -366,105 +417,144 @@ class Config:
         separator="\n",
     )
     proxy_headers: bool = _option(
-        True, _HTTP, "believe trusted proxies about client and scheme", **_FLAG
+        True, _HTTP, "take client address and scheme from the headers of trusted proxies", **_FLAG
     )
     proxy_protocol: bool = _option(
-        False, _HTTP, "connections begin with the PROXY protocol, and are trusted proxies'", **_FLAG
+        False,
+        _HTTP,
+        "require a PROXY protocol header on each connection; only accept peers listed in"
+        " --forwarded-allow-ips",
+        **_FLAG,
     )
     forwarded_allow_ips: str = _option(
         "127.0.0.1",
         _HTTP,
-        "proxies to trust: addresses, networks, unix: (UNIX sockets) or *, separated by commas;"
-        " $FORWARDED_ALLOW_IPS if that is set",
+        "trust these proxies: addresses, networks, unix: (UNIX sockets) or *, separated by commas;"
+        " $FORWARDED_ALLOW_IPS overrides the default",
         read=_joined,
         metavar="LIST",
     )
     sendfile: bool = _option(
         False,
         _HTTP,
-        "offer applications http.response.pathsend and zerocopysend; every middleware has to pass"
-        " these messages on",
+        "advertise the ASGI pathsend and zerocopysend extensions; every middleware has to pass"
+        " their messages on",
         **_FLAG,
     )
     health_path: str | None = _option(
         None,
         _HTTP,
-        "path of a health check that the server answers: 200, or 503 during a shutdown",
+        "answer health checks at this path: 200, or 503 during shutdown",
         metavar="PATH",
     )
     body_buffer: int = _option(
-        64 << 10, _HTTP, "body kept while the application does not receive", **_BYTES | {"low": 1}
+        64 << 10,
+        _HTTP,
+        "buffer at most this much of a request body until the application receives it",
+        **_BYTES | {"low": 1},
     )
 
     limit_concurrency: int | None = _option(
-        None, _LIMIT, "requests at a time; more are answered 503", **_COUNT
+        None, _LIMIT, "limit concurrent requests; answer more with 503", **_COUNT
     )
-    limit_connections: int | None = _option(None, _LIMIT, "connections at a time", **_COUNT)
-    limit_request_line: int = _option(8190, _LIMIT, "length of the request line", **_BYTES)
-    limit_request_head: int = _option(64 << 10, _LIMIT, "length of line and headers", **_BYTES)
-    limit_request_field: int = _option(8190, _LIMIT, "length of one header", **_BYTES)
-    limit_request_headers: int = _option(100, _LIMIT, "headers of a request", **_COUNT)
-    limit_request_body: int | None = _option(None, _LIMIT, "length of a request's body", **_BYTES)
+    limit_connections: int | None = _option(None, _LIMIT, "limit concurrent connections", **_COUNT)
+    limit_request_line: int = _option(
+        8190, _LIMIT, "limit the length of the request line", **_BYTES
+    )
+    limit_request_head: int = _option(
+        64 << 10, _LIMIT, "limit the total length of request line and headers", **_BYTES
+    )
+    limit_request_field: int = _option(8190, _LIMIT, "limit the length of one header", **_BYTES)
+    limit_request_headers: int = _option(
+        100, _LIMIT, "limit the number of headers in a request", **_COUNT
+    )
+    limit_request_body: int | None = _option(
+        None, _LIMIT, "limit the length of a request body", **_BYTES
+    )
 
-    timeout_head: float | None = _option(10.0, _TIME, "for a request's head to arrive", **_SECONDS)
+    timeout_head: float | None = _option(
+        10.0, _TIME, "wait this long for the head of a request", **_SECONDS
+    )
     timeout_body: float | None = _option(
-        30.0, _TIME, "between two pieces of a request's body", **_SECONDS
+        30.0, _TIME, "wait this long for more of a request body", **_SECONDS
     )
     timeout_keep_alive: float | None = _option(
-        5.0, _TIME, "for the next request on a connection to begin", **_SECONDS
+        5.0, _TIME, "close a connection that has been idle for this long", **_SECONDS
     )
     timeout_write: float | None = _option(
-        60.0, _TIME, "for a client that reads nothing of its response", **_SECONDS
+        60.0,
+        _TIME,
+        "disconnect a client that has not read any of its response for this long",
+        **_SECONDS,
     )
     timeout_graceful_shutdown: float | None = _option(
-        None, _TIME, "for requests to end when the server stops", **_SECONDS
+        None,
+        _TIME,
+        "cancel requests that have not finished this long after shutdown began",
+        **_SECONDS,
     )
     timeout_stream_shutdown: float | None = _option(
         5.0,
         _TIME,
-        "for responses without Content-Length, and bodies of requests, to end when the server"
-        " stops; then the application sees that the client has gone",
+        "disconnect clients whose response without Content-Length or request body has not ended"
+        " this long after shutdown began",
         **_SECONDS,
     )
     drain_delay: float | None = _option(
         None,
         _TIME,
-        "to go on serving after SIGTERM, with --health-path failing",
+        "keep serving for this long after SIGTERM, while --health-path answers 503",
         shown="0",
         **_SECONDS,
     )
 
-    ws_max_size: int = _option(16 << 20, _WS, "length of a message", **_BYTES)
+    ws_max_size: int = _option(16 << 20, _WS, "limit the size of a message", **_BYTES)
     ws_max_queue: int = _option(
-        32, _WS, "messages kept while the application does not receive", **_COUNT
+        32, _WS, "buffer at most this many messages until the application receives them", **_COUNT
     )
-    ws_ping_interval: float | None = _option(20.0, _WS, "between two pings", **_SECONDS)
-    ws_ping_timeout: float | None = _option(20.0, _WS, "for the answer to a ping", **_SECONDS)
+    ws_ping_interval: float | None = _option(20.0, _WS, "send pings at this interval", **_SECONDS)
+    ws_ping_timeout: float | None = _option(
+        20.0, _WS, "close a connection whose pong has not arrived after this long", **_SECONDS
+    )
     ws_per_message_deflate: bool = _option(
         True, _WS, "compress messages", valued=True, metavar="BOOL", **_FLAG
     )
 
-    ssl_keyfile: str | None = _option(None, _TLS, "private key (PEM)", **_FILE)
-    ssl_certfile: str | None = _option(None, _TLS, "certificate chain (PEM)", **_FILE)
+    ssl_keyfile: str | None = _option(
+        None, _TLS, "load the private key from this file (PEM)", **_FILE
+    )
+    ssl_certfile: str | None = _option(
+        None, _TLS, "load the certificate chain from this file (PEM)", **_FILE
+    )
     ssl_keyfile_password: str | None = _option(
-        None, _TLS, "password of the key", metavar="PASSWORD"
+        None, _TLS, "decrypt the private key with this password", metavar="PASSWORD"
     )
     ssl_version: int | None = _option(
-        None, _TLS, "number of the ssl module's protocol", metavar="N", read=_whole, high=2**31 - 1
+        None,
+        _TLS,
+        "use this protocol number of the ssl module",
+        metavar="N",
+        read=_whole,
+        high=2**31 - 1,
     )
     ssl_cert_reqs: int = _option(
         0,
         _TLS,
-        "client certificates: 0 none, 1 optional, 2 required",
+        "request client certificates: 0 no, 1 optional, 2 required",
         read=_whole,
         low=0,
         high=2,
         metavar="N",
     )
     ssl_ca_certs: str | None = _option(
-        None, _TLS, "authorities for client certificates (PEM)", **_FILE
+        None,
+        _TLS,
+        "verify client certificates against the CA certificates in this file (PEM)",
+        **_FILE,
     )
-    ssl_ciphers: str | None = _option(None, _TLS, "ciphers, in OpenSSL's form", metavar="LIST")
+    ssl_ciphers: str | None = _option(
+        None, _TLS, "allow these ciphers, in OpenSSL's format", metavar="LIST"
+    )
 
     def __post_init__(self) -> None:
         for name in OPTIONS:
@@ -473,46 +563,49 @@ class Config:
 
     def _check_combinations(self) -> None:
         if self.app is None or self.app == "":
-            raise ConfigError("name the application: mgloop serve pkg.mod:app")
+            raise ConfigError("no application given: use mgloop serve pkg.mod:app")
         places = [name for name in ("bind", "uds", "fd") if getattr(self, name) not in ((), None)]
         if len(places) > 1:
             raise ConfigError(
-                f"{' and '.join(places)} exclude each other: use --bind for several addresses"
+                f"{' and '.join(places)} are mutually exclusive: use --bind for several addresses"
             )
         if self.reload and self.workers > 1:
-            raise ConfigError("reload and several workers exclude each other: drop one of them")
+            raise ConfigError("reload and several workers are mutually exclusive: use one of them")
         if (self.reload or self.workers > 1) and not isinstance(self.app, str):
             raise ConfigError(
-                "other processes have to import the application: give it as 'pkg.mod:app'"
+                "you must pass the application as an import string such as 'pkg.mod:app' to enable"
+                " 'reload' or 'workers'"
             )
         if self.loop not in _LOOPS and ":" not in self.loop:
             raise ConfigError(
-                f"loop: {self.loop!r} is none of {', '.join(_LOOPS)}, nor pkg.mod:factory"
+                f"loop: {self.loop!r} is not one of {', '.join(_LOOPS)} or pkg.mod:factory"
             )
         if any("\ud800" <= c <= "\udfff" for c in self.root_path):
-            raise ConfigError(f"root_path: {self.root_path!r} is not UTF-8")
+            raise ConfigError(f"root_path: {self.root_path!r} is not valid UTF-8")
         if self.health_path is not None and not self.health_path.startswith("/"):
-            raise ConfigError(f"health_path: {self.health_path!r} does not begin with a slash")
+            raise ConfigError(f"health_path: {self.health_path!r} does not start with a slash")
         TrustedProxies(self.forwarded_allow_ips)
         for name in ("ssl_keyfile", "ssl_cert_reqs"):
             if getattr(self, name) and not self.ssl_certfile:
-                raise ConfigError(f"{name} needs ssl_certfile: name the certificate as well")
+                raise ConfigError(f"{name} requires ssl_certfile: set the certificate as well")
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
-            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: name the authorities to trust")
+            raise ConfigError(
+                "ssl_cert_reqs requires ssl_ca_certs: set the CA certificates to trust"
+            )
 
     @property
     def access_format(self) -> str:
-        """The form of the access log."""
+        """Return the format of the access log: "text" or "json"."""
         return self.access_log_format or self.log_format
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """Return whether connections are encrypted."""
         return self.ssl_certfile is not None
 
     @property
     def supervised(self) -> bool:
-        """Whether a supervisor starts the processes that serve."""
+        """Return whether a supervisor process starts the worker processes."""
         return self.reload or self.workers > 1
 
 
@@ -523,15 +616,18 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.f
 
 
 def convert(name: str, value: object, where: str) -> object:
-    """`value` as the option `name` has it; `where` says in an error where it was found."""
+    """Return `value` converted to the type of the option `name`.
+
+    where: the source of the value, for the message of the ConfigError that an invalid one raises.
+    """
     option = OPTIONS[name]
     if value is None:
         if DEFAULTS[name] is None:
             return None
-        # Limits may be spelt None in Python where 0 does not come to mind.
+        # In Python, None is a natural way to disable a limit whose default is a number.
         if option.group in (_LIMIT, _WS, _TIME) and not option.is_flag:
             return 0
-        raise ConfigError(f"{where}: a value is needed")
+        raise ConfigError(f"{where}: a value is required")
     if not option.many:
         return _convert_one(option, value, where)
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -545,12 +641,12 @@ def _convert_one(option: Option, value: object, where: str) -> object:
     except ValueError as exc:
         raise ConfigError(f"{where}: {value!r} {exc}") from None
     if option.choices and isinstance(result, str) and result not in option.choices:
-        raise ConfigError(f"{where}: {value!r} is none of {', '.join(option.choices)}")
+        raise ConfigError(f"{where}: {value!r} is not one of {', '.join(option.choices)}")
     if isinstance(result, int | float):
         if option.low is not None and result < option.low:
-            raise ConfigError(f"{where}: {value!r} is less than {option.low}")
+            raise ConfigError(f"{where}: {value!r} is less than the minimum of {option.low}")
         if option.high is not None and result > option.high:
-            raise ConfigError(f"{where}: {value!r} is more than {option.high}")
+            raise ConfigError(f"{where}: {value!r} is greater than the maximum of {option.high}")
     return result
 
 
@@ -561,10 +657,11 @@ def load(
     file: str | None = None,
     update_environ: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Config:
-    """The configuration from a TOML file, then the environment, then what was `given`.
+    """Return the configuration from a TOML file, the environment and the command line.
 
-    given: values by the options' names, from the command line. file: the TOML file; if None, the
-    one that the environment names. update_environ: told what an env_file adds.
+    Later sources in this order override earlier ones. given: values from the command line, by
+    option name. file: the TOML file; None selects the one that MGLOOP_SERVE_CONFIG names.
+    update_environ: called with the variables that an env_file adds. Raises ConfigError.
     """
     environ = dict(environ)
     values: dict[str, object] = {}
@@ -585,22 +682,25 @@ def load(
     platform, chosen = from_platform(environ), from_environ(environ)
     chosen.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
     if (values | chosen).get("reload"):
-        platform.pop("workers", None)  # which is for production
+        platform.pop("workers", None)  # $WEB_CONCURRENCY is meant for production
     return Config(**values | platform | chosen)  # type: ignore[arg-type]
 
 
 def flag_of(name: str) -> str:
-    """The option `name` on the command line."""
+    """Return the option `name` as it is written on the command line."""
     return "APP" if name == "app" else "--" + (OPTIONS[name].flag or name.replace("_", "-"))
 
 
 def from_toml(file: str) -> dict[str, object]:
-    """The options in a TOML file; in a pyproject.toml those of [tool.mgloop.serve]."""
+    """Return the options in a TOML file; in a pyproject.toml, those of [tool.mgloop.serve].
+
+    Raises ConfigError if the file cannot be read or has an unknown or invalid option.
+    """
     path = Path(file)
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise ConfigError(f"cannot read the configuration {file}: {exc.strerror}") from None
+        raise ConfigError(f"cannot read the configuration file {file}: {exc.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{file} is not valid TOML: {exc}") from None
     if path.name == "pyproject.toml":
@@ -612,30 +712,30 @@ def from_toml(file: str) -> dict[str, object]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in OPTIONS:
-            raise ConfigError(f"{file}: there is no option {key!r}{guess(name)}")
+            raise ConfigError(f"{file}: unknown option {key!r}{guess(name)}")
         values[name] = convert(name, value, f"{key} in {file}")
     return values
 
 
 def from_platform(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options in variables that are not this server's alone."""
+    """Return the options in environment variables that other servers use as well."""
     values = {}
     for variable, name in _COMMON_VARIABLES.items():
-        # An empty list of proxies says that there are none.
+        # An empty FORWARDED_ALLOW_IPS is significant: it means that no proxy is trusted.
         if environ.get(variable) or (variable in environ and name == "forwarded_allow_ips"):
             values[name] = convert(name, environ[variable], variable)
     return values
 
 
 def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options in variables such as MGLOOP_SERVE_PORT."""
+    """Return the options in environment variables such as MGLOOP_SERVE_PORT."""
     values = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in OPTIONS:
-            raise ConfigError(f"{variable}: there is no option {name!r}{guess(name)}")
+            raise ConfigError(f"{variable}: unknown option {name!r}{guess(name)}")
         option = OPTIONS[name]
         parts: object = text
         if option.many:
@@ -645,18 +745,19 @@ def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def guess(name: str) -> str:
-    """Words about the option that `name` may be a misspelling of."""
+    """Return the end of an error message that suggests an option similar to `name`, or ""."""
     import difflib
 
     close = difflib.get_close_matches(name, OPTIONS, 1)
-    return f"; is {close[0]!r} meant?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def read_env_file(file: str) -> dict[str, str]:
-    """NAME=value lines: with quotes or without, comments, and an `export` in front if need be.
+    """Read a file of NAME=value lines and return the variables.
 
-    Between quotes a value may have several lines, and backslashes are python-dotenv's. Other
-    variables are not put in.
+    Values may be quoted. Comments, empty lines and a leading `export` are accepted. A quoted value
+    may have several lines, and its backslash escapes are those of python-dotenv. References to
+    other variables are not expanded. Raises ConfigError.
     """
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
@@ -667,9 +768,9 @@ def read_env_file(file: str) -> dict[str, str]:
     place = 0
     while place < len(text):
         match = _ENV_LINE.match(text, place)
-        if not match:  # which may be a secret: it is not shown
+        if not match:  # the message omits the line because it may contain a secret
             number = text.count("\n", 0, place) + 1
-            raise ConfigError(f"{file}, line {number}: this is not NAME=value")
+            raise ConfigError(f"{file}, line {number}: expected NAME=value")
         place = match.end()
         name, double, single, plain = match.groups()
         if double is not None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""permessage-deflate (RFC 7692): what a client offers, and what the server agrees to.
+"""The negotiation of permessage-deflate (RFC 7692), the compression of WebSocket messages.
 
-Python, for it runs once per connection; what was agreed upon is carried out by _frames. Of several
-offers the first that can be met is taken. An offer with a parameter that is unknown, doubled or
-out of range is declined, as the RFC wants it, and so is what cannot be read.
+The server accepts the first offer of the client that it supports. As the RFC requires, it declines
+an offer with a parameter that is unknown, repeated or out of range. It also declines malformed
+offers. The module is Python because it runs once per connection; _frames compresses and
+decompresses.
 
-Memory per connection: zlib's window and hash tables are 256 KiB for sending and 44 KiB for
-receiving if nobody says anything, so the server says 12 bits where it may: 32 KiB and 12 KiB.
+By default, zlib's window and hash tables take 256 KiB of memory per connection for sending and
+44 KiB for receiving. The server therefore requests a window of 12 bits where it may, which takes
+32 KiB and 12 KiB.
 """
 
 import dataclasses
@@ -16,16 +18,16 @@ __all__ = ["Agreement", "negotiate"]
 
 AVAILABLE = importlib.util.find_spec("zlib") is not None
 
-#: The windows that the server asks for.
+#: Window size (base-2 logarithm) that the server requests.
 WINDOW_BITS = 12
 
-#: zlib makes none of 8 for sending; for receiving a larger one does as well.
+#: zlib cannot compress with a window of 8 bits. It can decompress with a larger one.
 LEAST_BITS = 9
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """The values for FrameWriter and FrameReader, and the header's value in the answer."""
+    """The negotiated parameters of FrameWriter and FrameReader, and the response header's value."""
 
     server_bits: int
     server_takeover: bool
@@ -35,7 +37,10 @@ class Agreement:
 
 
 def negotiate(values: list[bytes]) -> Agreement | None:
-    """Agree to an offer in `values`, those of Sec-WebSocket-Extensions; None if to none."""
+    """Return the parameters of the first acceptable offer, or None.
+
+    values: the values of the Sec-WebSocket-Extensions headers.
+    """
     if not AVAILABLE:
         return None
     for value in values:
@@ -47,7 +52,8 @@ def negotiate(values: list[bytes]) -> Agreement | None:
 
 
 def _agree(offer: str) -> Agreement | None:
-    # One more part than the name and the four parameters that there are: it declines the offer.
+    # The limit is one more than the name and the four known parameters. The excess part is then an
+    # unknown parameter, which declines the offer.
     name, *parameters = (part.strip(" \t") for part in offer.split(";", 5))
     if name.lower() != "permessage-deflate":
         return None

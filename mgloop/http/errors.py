@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What stops a server before it serves, as one line that says what to do and an exit status; and
-what send() raises.
+"""The exceptions of the server.
 
-Raised by whatever reads options, imports the application, binds or starts; the command line prints
-the line and exits, an embedding program gets the exception.
+A StartError is raised when options are invalid, the application cannot be imported, an address
+cannot be bound or the application's startup fails. Its text is one line that says what to do, and
+it has an exit status. The command line prints the line and exits; a program that embeds the server
+receives the exception. ClientDisconnected is what send() raises.
 """
 
 from __future__ import annotations
@@ -12,38 +13,42 @@ import sys
 
 
 class StartError(Exception):
-    """The server cannot start; ``str()`` is one line that says what to do about it."""
+    """The server cannot start. ``str()`` is one line that says what to do about it."""
 
-    status = 1  # of the process that the command line ends
+    status = 1  # exit status of the command
 
 
 class ConfigError(StartError, ValueError):
-    """An option has a value, or options have a combination, that cannot be."""
+    """An option has an invalid value, or options have an invalid combination of values."""
 
     status = 2
 
 
 class ApplicationError(StartError):
-    """The application itself raised while it was imported or made: ``__cause__`` is what."""
+    """The application raised while it was imported or created. ``__cause__`` is its exception."""
 
 
 class LifespanError(StartError):
-    """The application's start-up failed; what it had to say has been logged."""
+    """The application's lifespan startup failed. Its message has been logged."""
 
     status = 3  # as uvicorn's
 
 
 class ClientDisconnected(OSError):  # noqa: N818 - as uvicorn calls it
-    """Raised by send() after the client has disconnected; ASGI demands an OSError.
+    """The client has disconnected. Raised by send(), for which ASGI requires an OSError.
 
-    A WebSocket's send() raises it at once, that of a request after it has discarded 100 messages.
+    The send() of a WebSocket raises it immediately. The send() of a request first discards 100
+    messages.
     """
 
 
 def because_client_left(exc: BaseException) -> bool:
-    """Whether the application raised `exc` for no other reason: send()'s exception itself, what was
-    raised from it, a group of these, or what Starlette makes of it."""
-    seen = set()  # whoever sets __cause__ may make a ring of them, and not all can be hashed
+    """Return whether `exc` is only a consequence of the client's disconnect.
+
+    That is the exception of send() itself, an exception raised from it, Starlette's equivalent, or
+    a group of these.
+    """
+    seen = set()  # identities: __cause__ may form a cycle, and not every exception is hashable
     while exc.__cause__ is not None and id(exc) not in seen and not _says_so(exc):
         seen.add(id(exc))
         exc = exc.__cause__

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files as bodies of responses: ASGI's extensions pathsend and zerocopysend.
+"""Files as response bodies: the ASGI extensions pathsend and zerocopysend.
 
-The loop's sendfile() does the work, so the bytes do not pass through the process. It has no
-time-out and says nothing until all is sent, so it is given pieces: each has the time that a client
-may take nothing. A piece is as long as the client is fast, for the least that it must take is one.
+The loop's sendfile() sends the file, so the bytes do not pass through the process. sendfile() has
+no timeout and reports no progress, so the file is sent in chunks, and the write timeout applies to
+each chunk. The size of a chunk adapts to the speed of the client, because the timeout requires a
+client to read at least one whole chunk in that time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, BinaryIO
 
 from . import _peer
 
-_LEAST, _MOST = 64 << 10, 1 << 20
-# A piece that takes longer is followed by a shorter one, and the other way round.
+_LEAST, _MOST = 64 << 10, 1 << 20  # bytes in a chunk
+# Seconds. A chunk that takes longer than _SLOW is followed by a smaller one, and a chunk that takes
+# less than _FAST by a larger one.
 _SLOW, _FAST = 5.0, 0.5
-# During a shutdown: how often the client's progress is checked, in seconds, and how many checks in
-# a row may find none. A piece can take longer.
+# During a shutdown: the interval between checks of the client's progress, in seconds, and how many
+# consecutive checks may find no progress. One chunk can take longer than that.
 _CHECK_INTERVAL, _CHECKS = 1.0, 2
 
 
@@ -41,7 +43,7 @@ def whole(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file. By itself open() waits for the writer of a FIFO, or the holder of a lease."""
+    """Open a file without blocking on the writer of a FIFO or the holder of a lease."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
@@ -63,7 +65,7 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
     """
     file = message["file"]
     if isinstance(file, int):
-        file = open(file, "rb", closefd=False)  # noqa: SIM115 - of whoever has the descriptor
+        file = open(file, "rb", closefd=False)  # noqa: SIM115 - the application owns the descriptor
     size = _size(file, getattr(file, "name", None))
     offset = message.get("offset")
     if offset is None:
@@ -73,14 +75,18 @@ def part(message: dict[str, Any]) -> tuple[BinaryIO, int, int, bool]:
     # Plain ints: the comparison operators of a subclass cannot be trusted.
     offset, count = operator.index(offset), operator.index(count)
     if offset < 0 or count < 0:
-        raise RuntimeError(f"A file's offset {offset} or count {count} is negative.")
+        raise RuntimeError(f"File offset {offset} and count {count} must not be negative.")
     return file, offset, count, bool(message.get("more_body", False))
 
 
 def send(
     request: Any, kind: str, file: BinaryIO, offset: int, count: int, more: bool, close: bool
 ) -> Coroutine[Any, Any, None]:
-    """Send `count` bytes of the file from `offset` as (a piece of) the body; kind: of message."""
+    """Send `count` bytes of the file from `offset` as the response body, or as a part of it.
+
+    kind: type of the ASGI message. more: whether more of the body follows. close: whether to close
+    the file at the end.
+    """
     return _send(request, kind, file, offset, count, more, close)
 
 
@@ -103,8 +109,9 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
     loop, transport, limit = request.loop, request.transport, request.write_timeout
     end, size = offset + count, _LEAST
     began = loop.time()
-    # Not in the data_received() that brought the request: what came with it is still to be
-    # delivered, and what asyncio puts in our place, to send files over TLS, refuses even an end.
+    # Leave the data_received() call that delivered the request. Data that arrived with the request
+    # has not been delivered yet, and the protocol that asyncio installs to send files over TLS
+    # accepts neither data nor EOF.
     await asyncio.sleep(0)
     try:
         async with asyncio.timeout(limit) as patience:
@@ -135,7 +142,7 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
 
 
 def watch(request: Any) -> None:
-    """Have a client that takes nothing of its file cut off sooner than the time-out says."""
+    """Disconnect a client that reads nothing of its file earlier than the timeout would."""
     _check(request, request.patience, None, 0)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A worker class for gunicorn, whose processes then serve as `mgloop serve`'s do:
+"""A worker class for gunicorn whose processes serve requests with mgloop's server:
 
     gunicorn -k mgloop.http.gunicorn.Worker -w 4 pkg.mod:app
 
-Listening, forking, restarting and signals to the whole are gunicorn's business, and its options
-hold as far as there is such an option here; Worker.options has the others.
+gunicorn listens, forks, restarts workers and handles signals to the master process. gunicorn's
+options apply where the server has an equivalent option; Worker.options sets the others.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from .errors import StartError
 from .logs import access_logger, logger
 from .server import Server
 
-# How often gunicorn is told that the loop is alive, in seconds, at the least.
-_BEAT = 1.0
-# gunicorn's --keep-alive 0 is no time; here 0 would be no limit.
-_AT_ONCE = 0.001
+# Longest interval, in seconds, between two heartbeats that report to gunicorn that the loop runs.
+_HEARTBEAT = 1.0
+# Seconds for gunicorn's --keep-alive 0, which closes idle connections. Here, 0 would mean no limit.
+_NO_KEEP_ALIVE = 0.001
 
 
 class Worker(base.Worker):
-    """One process of gunicorn's.
+    """One worker process of gunicorn.
 
-    options: fields of mgloop.http.Config, for a subclass to set, over what gunicorn's options say.
+    options: fields of mgloop.http.Config that a subclass sets. They override gunicorn's options.
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
 
     def init_signals(self) -> None:
-        """All but one are the loop's."""
+        """Reset all signals but SIGUSR1 to their defaults; the loop handles them."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGUSR1, self.handle_usr1)  # new log files
+        signal.signal(signal.SIGUSR1, self.handle_usr1)  # reopens the log files
         signal.siginterrupt(signal.SIGUSR1, False)
 
     def run(self) -> None:
-        """Serve until the end of the process."""
+        """Serve until the process exits."""
         try:
             config = self._config()
             self._use_log(logger, self.log.error_log)
@@ -57,7 +57,7 @@ class Worker(base.Worker):
             running.run_loop(running.loop_factory(config), lambda: self._serve(config))
         except StartError as exc:
             self.log.error("%s", exc)
-            # So that it is not tried for ever.
+            # With this status gunicorn does not restart the worker again and again.
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     def _config(self) -> Config:
@@ -70,7 +70,7 @@ class Worker(base.Worker):
             "limit_request_line": given.limit_request_line,
             "limit_request_headers": given.limit_request_fields,
             "limit_request_field": given.limit_request_field_size,
-            "timeout_keep_alive": given.keepalive or _AT_ONCE,
+            "timeout_keep_alive": given.keepalive or _NO_KEEP_ALIVE,
             "timeout_graceful_shutdown": given.graceful_timeout,
             "proxy_protocol": str(given.proxy_protocol).lower() not in ("off", "false", "none"),
             "forwarded_allow_ips": _addresses(given.forwarded_allow_ips),
@@ -95,22 +95,22 @@ class Worker(base.Worker):
 
     async def _serve(self, config: Config) -> None:
         loop = asyncio.get_running_loop()
-        given: list[Any] = list(self.sockets)  # each has the socket in it
+        given: list[Any] = list(self.sockets)  # gunicorn's wrappers of sockets
         listeners = [each.sock for each in given]
         for sock in listeners:
             sock.setblocking(False)
         server = Server(config, listeners=listeners)
-        at_once = functools.partial(server.stop, now=True)
+        stop_now = functools.partial(server.stop, now=True)
         handlers: signals.Handlers = {
             signal.SIGTERM: server.stop,
-            signal.SIGINT: at_once,
-            signal.SIGQUIT: at_once,
+            signal.SIGINT: stop_now,
+            signal.SIGQUIT: stop_now,
         }
-        self._beat(loop, server)
+        self._send_heartbeat(loop, server)
         with signals.handled(handlers):
             await server.serve(handle_signals=False)
 
-    def _beat(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
+    def _send_heartbeat(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.notify()
         if not self.alive:
             server.stop()  # --reload: a file has changed
@@ -118,10 +118,13 @@ class Worker(base.Worker):
             self.log.info("Parent changed, shutting down: %s", self)
             server.stop()
         else:
-            interval = min(_BEAT, self.timeout or _BEAT)
-            loop.call_later(interval, self._beat, loop, server)
+            interval = min(_HEARTBEAT, self.timeout or _HEARTBEAT)
+            loop.call_later(interval, self._send_heartbeat, loop, server)
 
 
 def _addresses(allowed: Any) -> str:
-    """As Config wants them: gunicorn has had a text, and lists of texts and of networks."""
+    """Return gunicorn's list of addresses as the comma-separated string that Config expects.
+
+    Depending on its version, gunicorn has a string, or a list of strings or networks.
+    """
     return allowed if isinstance(allowed, str) else ",".join(map(str, allowed))

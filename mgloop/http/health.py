@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The answer to a load balancer's health check.
+"""The response to the health check of a load balancer.
 
-It is 503 as soon as a shutdown begins: during --drain-delay the balancer stops using the server
-before the server refuses connections. Requests pass through here only with --health-path.
+Its status becomes 503 as soon as a shutdown begins, so that the balancer stops using the server
+during --drain-delay, before the server refuses connections. Requests pass through this module only
+with --health-path.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from .importing import App
 
 
 class Health:
-    """An ASGI application that answers `path` itself; everything else is `app`'s."""
+    """Answer requests for `path`, and pass all others to the ASGI application `app`.
+
+    draining: returns whether a shutdown has begun.
+    """
 
     def __init__(self, app: App, path: str, draining: Callable[[], bool]) -> None:
         self._app = app

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From "pkg.mod:app" to an ASGI 3 callable.
+"""The import of "pkg.mod:app" as an ASGI 3 callable.
 
-What the user mistyped is one line; what the application raises while it is imported is the
-application's, and keeps its traceback (ApplicationError.__cause__). Runs once per process.
+A mistake in the import string is reported in one line (StartError). An exception that the
+application raises while it is imported keeps its traceback (ApplicationError.__cause__). Runs once
+per process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ logger = logging.getLogger("mgloop.http")
 
 
 def load(config: Config) -> App:
-    """The application of `config`: imported, made, and wrapped so that it speaks ASGI 3."""
+    """Import or create the application of `config` and return it as an ASGI 3 callable.
+
+    Raises StartError.
+    """
     app = config.app
     name = repr(app)
     look_in_app_dir(config)
@@ -33,7 +37,7 @@ def load(config: Config) -> App:
     if config.factory or _is_factory(app):
         app = _make(app, name, announced=config.factory)
     if not callable(app):
-        raise StartError(f"{name} is not callable: name an ASGI application")
+        raise StartError(f"{name} is not callable: expected an ASGI application")
     interface = interface_of(app) if config.interface == "auto" else config.interface
     if interface == "asgi2":
         return _from_asgi2(app)
@@ -43,42 +47,50 @@ def load(config: Config) -> App:
 
 
 def look_in_app_dir(config: Config) -> None:
-    """Have modules be found in app_dir first, if the application is one; raises StartError."""
+    """Put app_dir first in sys.path if the application is an import string.
+
+    Raises StartError if there is no such directory.
+    """
     if not isinstance(config.app, str):
         return
     folder = os.path.abspath(config.app_dir or ".")
     if not os.path.isdir(folder):
-        raise StartError(f"cannot import from {config.app_dir!r}: there is no such folder")
+        raise StartError(f"cannot import from {config.app_dir!r}: no such directory")
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
 
 
 def import_from_string(name: str) -> Any:
-    """What "pkg.mod:attribute" names; the attribute may have dots."""
+    """Return the object that "pkg.mod:attribute" names. The attribute may have dots.
+
+    Raises StartError, or ApplicationError if the import itself raises.
+    """
     module_name, colon, path = name.partition(":")
     if not module_name or not colon or not path:
-        raise StartError(f"{name!r} is not of the form module:attribute, such as main:app")
+        raise StartError(
+            f'import string {name!r} must be in format "<module>:<attribute>", such as "main:app"'
+        )
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
-        # One that the application imports is its own affair.
+        # A missing module that the application imports is an error of the application.
         if exc.name and (module_name == exc.name or module_name.startswith(f"{exc.name}.")):
             raise StartError(
-                f"there is no module {exc.name!r} (wanted: {name!r}); is --app-dir needed?"
+                f"could not import module {exc.name!r} (from {name!r}); is --app-dir set correctly?"
             ) from None
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     except (TypeError, ValueError) as exc:
         if module_name.startswith("."):
-            raise StartError(f"{name!r}: a module's name does not start with a dot") from None
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+            raise StartError(f"import string {name!r} must not start with a dot") from None
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     except Exception as exc:
-        raise ApplicationError(f"cannot import {module_name!r}: {_brief(exc)}") from exc
+        raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     for part in path.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             where = getattr(found, "__file__", None) or module_name
-            raise StartError(f"{where} has no attribute {part!r} (wanted: {name!r})") from None
+            raise StartError(f"attribute {part!r} not found in {where} (from {name!r})") from None
     return found
 
 
@@ -87,7 +99,10 @@ def _brief(exc: BaseException) -> str:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether `function` can be called with `count` positional arguments; yes if unknown."""
+    """Return whether `function` accepts `count` positional arguments.
+
+    A function without a signature is assumed to be an ASGI 3 application, with 3 arguments.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -100,32 +115,39 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def _is_factory(app: Any) -> bool:
-    """A function that can be called with nothing, and with nothing that an interface passes."""
+    """Return whether `app` accepts no arguments, and not the arguments of any interface either."""
     return inspect.isroutine(app) and _takes(app, 0) and not any(_takes(app, n) for n in (1, 2, 3))
 
 
 def _make(factory: Any, name: str, *, announced: bool) -> Any:
     if not callable(factory):
-        raise StartError(f"{name} is not callable: --factory wants a function")
+        raise StartError(f"{name} is not callable: --factory expects a function")
     if not _takes(factory, 0):
-        raise StartError(f"{name} needs arguments: --factory wants a function without any")
+        raise StartError(f"{name} requires arguments: --factory expects a function that takes none")
     if not announced:
-        logger.warning("%s looks like a factory and is called; --factory would say so", name)
+        logger.warning(
+            "ASGI app factory detected: %s. Using it, but please consider setting the --factory"
+            " flag explicitly.",
+            name,
+        )
     try:
         return factory()
     except Exception as exc:
-        raise ApplicationError(f"cannot make the application {name}: {_brief(exc)}") from exc
+        raise ApplicationError(f"error loading ASGI app factory {name}: {_brief(exc)}") from exc
 
 
 def interface_of(app: Any) -> str:
-    """asgi3, wsgi or asgi2: by the number of arguments that `app` takes.
+    """Return "asgi3", "wsgi" or "asgi2", depending on the number of arguments that `app` accepts.
 
-    scope, receive and send; or environ and start_response; or scope alone, which gives a callable.
+    ASGI 3 passes scope, receive and send, WSGI passes environ and start_response, and ASGI 2
+    passes scope alone. Raises StartError.
     """
     for count, interface in ((3, "asgi3"), (2, "wsgi"), (1, "asgi2")):
         if _takes(app, count):
             return interface
-    raise StartError(f"{app!r} takes the arguments of neither ASGI nor WSGI: is it a factory?")
+    raise StartError(
+        f"{app!r} is neither an ASGI nor a WSGI application: if it is a factory, use --factory"
+    )
 
 
 def _from_asgi2(app: Any) -> App:
@@ -139,5 +161,7 @@ def _from_wsgi(app: Any, name: str) -> App:
     try:
         from .wsgi import from_wsgi
     except ImportError:
-        raise StartError(f"{name} is a WSGI application: pip install a2wsgi") from None
+        raise StartError(
+            f"{name} is a WSGI application, which requires a2wsgi: pip install a2wsgi"
+        ) from None
     return from_wsgi(app)

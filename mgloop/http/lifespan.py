@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""ASGI's lifespan protocol: the application's start-up before the first connection is accepted,
-its shutdown after the last.
+"""The ASGI lifespan protocol: startup and shutdown of the application.
 
-One task per server runs the application with the lifespan scope for as long as the server lives;
-Lifespan talks to it. Where mode is "auto", an application that raises before it has answered
-simply does not speak the protocol, as with uvicorn.
+Startup precedes the first connection, and shutdown follows the last. One task per server runs the
+application with the lifespan scope until the server stops, and Lifespan exchanges messages with it.
+As in uvicorn, in the mode "auto" an application that raises before its first message does not
+support the protocol, which is not an error.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Message = MutableMapping[str, Any]
 
 
 class Lifespan:
-    """startup() and shutdown() of one application on the running loop.
+    """Run the lifespan startup and shutdown of one application on the running loop.
 
-    state: what requests get a copy of; None if the application has no lifespan.
+    state: the dictionary that each request receives a copy of; None without lifespan support.
     """
 
     def __init__(self, app: App, mode: str) -> None:
         self.state: dict[str, Any] | None = None
         self._app = app
         self._mode = mode
-        self._abandoned = False  # the start-up has been cancelled
+        self._abandoned = False  # startup() has been cancelled
         self._task: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._started: asyncio.Future[bool]
         self._stopped: asyncio.Future[bool]
 
     async def startup(self) -> None:
-        """Run the application's start-up; raises LifespanError if that fails."""
+        """Run the application's startup. Raises LifespanError if it fails."""
         if self._mode == "off":
             return
         loop = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ class Lifespan:
             logger.info("Application startup complete.")
 
     async def shutdown(self) -> None:
-        """Run the application's shutdown, if its start-up had succeeded; failure is logged."""
+        """Run the application's shutdown if its startup succeeded. A failure is logged."""
         if self._task is None or self._task.done():
             return
         logger.info("Waiting for application shutdown.")
@@ -77,7 +77,7 @@ class Lifespan:
             logger.error("Application shutdown failed.")
 
     async def _cancel(self) -> None:
-        # What comes after its last message is the application's clean-up: not to be cut short.
+        # After its last message the application cleans up, and has time to finish that.
         assert self._task is not None
         if self._stopped.done():
             await asyncio.wait([self._task], timeout=5.0)
@@ -96,8 +96,8 @@ class Lifespan:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as exc:
-            # As with uvicorn, sys.exit() ends no server; nor does a task of the application's that
-            # has been cancelled. Whoever waits for an answer must not wait for ever.
+            # As in uvicorn, sys.exit() does not stop the server, and neither does a cancelled task
+            # of the application. startup() or shutdown() must not wait forever for a message.
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and task and task.cancelling():
                 self._ended(None)
@@ -107,22 +107,27 @@ class Lifespan:
             self._ended(None)
 
     def _ended(self, exc: BaseException | None) -> None:
-        """The application returned or raised."""
+        """Complete startup() and shutdown() when the application has returned (None) or raised."""
         if not self._started.done():
             if self._abandoned:
                 if exc is not None:
-                    logger.error("Exception in the application's start-up", exc_info=exc)
+                    logger.error("Exception in 'lifespan' protocol", exc_info=exc)
                 self._started.set_result(False)
             elif self._mode == "on":
-                logger.error("The application ended in its start-up.", exc_info=exc)
+                if exc is None:
+                    logger.error("Application returned before its startup was complete.")
+                else:
+                    logger.error("Exception in 'lifespan' protocol", exc_info=exc)
                 self._started.set_result(False)
             else:
                 logger.info("ASGI 'lifespan' protocol appears unsupported.")
-                logger.debug("The application raised for it.", exc_info=exc)
+                logger.debug(
+                    "Exception that the application raised for the 'lifespan' scope:", exc_info=exc
+                )
                 self.state = None
                 self._started.set_result(True)
         elif exc is not None and self._started.result():
-            logger.error("Exception in the application's lifespan", exc_info=exc)
+            logger.error("Exception in 'lifespan' protocol", exc_info=exc)
         if not self._stopped.done():
             self._stopped.set_result(exc is None)
 
@@ -131,7 +136,7 @@ class Lifespan:
         starting = kind.startswith("lifespan.startup.")
         answer = self._started if starting else self._stopped
         if kind not in _SUCCEEDED or answer.done() or not (starting or self._started.done()):
-            raise RuntimeError(f"unexpected ASGI message {kind!r} in the lifespan")
+            raise RuntimeError(f"Unexpected ASGI message {kind!r} in the lifespan protocol.")
         if not _SUCCEEDED[kind] and message.get("message"):
             logger.error("%s", message["message"])
         answer.set_result(_SUCCEEDED[kind])

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The server's log: uvicorn-like lines on standard error, the access log on standard output.
+"""The server's log on standard error, in uvicorn's format, and the access log on standard output.
 
-Two loggers of the logging module, "mgloop.http" and "mgloop.http.access", so that --log-config
-and an embedding program can do with them what they like. configure() is for the command line only:
-a Server in somebody's program leaves logging alone.
+They are two loggers of the logging module, "mgloop.http" and "mgloop.http.access", which
+--log-config and a program that embeds the server can configure. Only the command line calls
+configure(); a Server inside a program does not change the configuration of logging.
 
-The access log is the one part that runs per request. Where nobody has configured it otherwise, its
-lines go past logging (5 us for a record), and those of one turn of the loop are one write.
+Only the access log runs per request. Unless it has been configured otherwise, its lines bypass the
+logging module (5 us per record), and the lines of one loop iteration are written together.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 def paint(text: str, color: str) -> str:
-    """`text` in a terminal's colour."""
+    """Return `text` with the escape sequences of a terminal colour, such as "31"."""
     return f"\x1b[{color}m{text}\x1b[0m"
 
 
 class Formatter(logging.Formatter):
-    """`INFO:     message`, the level in colour if so wanted; for --log-config as well."""
+    """Format a record as `INFO:     message`, optionally in colour. Usable in --log-config."""
 
     def __init__(self, fmt: str | None = None, *, use_colors: bool = False) -> None:
         super().__init__(fmt)
@@ -87,18 +87,18 @@ def prefix(level: int, use_colors: bool) -> str:
 
 
 def paint_level(name: str, level: int) -> str:
-    """The name of the level in its colour."""
+    """Return the name of a level in the colour of that level."""
     return paint(name, _COLORS.get(level, "0"))
 
 
 def paint_status(status: int, use_colors: bool) -> str:
-    """The status with its phrase, in colour if so wanted."""
+    """Return a status code with its phrase, optionally in colour."""
     text = f"{status} {_PHRASES.get(status, '')}".rstrip()
     return paint(text, _STATUS_COLORS.get(status // 100, "0")) if use_colors else text
 
 
 class AccessFormatter(Formatter):
-    """The same for the access log: the status with its name; for --log-config as well."""
+    """Format a record of the access log, with the phrase of the status. Usable in --log-config."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         args = record.args
@@ -108,7 +108,7 @@ class AccessFormatter(Formatter):
 
 
 class _DirectHandler(logging.StreamHandler[TextIO]):
-    """configure()'s own handler of the access log."""
+    """The handler that configure() installs for the access log."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__(stream)
@@ -116,7 +116,10 @@ class _DirectHandler(logging.StreamHandler[TextIO]):
         self._own = formatter
 
     def alone(self) -> bool:
-        """Whether the access log is as configure() has left it: no filter, form, or other place."""
+        """Return whether the access log still has the configuration that configure() gave it.
+
+        Then there is no other handler, no filter and no other formatter.
+        """
         return (
             access_logger.handlers == [self]
             and not access_logger.propagate
@@ -128,7 +131,7 @@ class _DirectHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(config: Config) -> None:
-    """Set logging up as `config` says; raises ConfigError."""
+    """Configure logging. Raises ConfigError."""
     logging.addLevelName(TRACE, "TRACE")
     level = _level(config.log_level)
     if config.log_config is not None:
@@ -141,7 +144,7 @@ def configure(config: Config) -> None:
                 each.setLevel(wanted)
         return
     if config.log_format == "json":
-        # What no logger has a handler for, such as "asyncio", would be a line of text otherwise.
+        # Records of loggers without a handler, such as "asyncio", must be JSON as well.
         logging.lastResort = _handler(config)
         logging.lastResort.setLevel(logging.WARNING)
     for target, own in ((logger, _handler(config)), (access_logger, _access_handler(config))):
@@ -151,7 +154,7 @@ def configure(config: Config) -> None:
 
 
 def _handler(config: Config) -> logging.Handler:
-    if sys.stderr is None:  # the process was started with its descriptor closed
+    if sys.stderr is None:  # the process was started with a closed standard error
         return logging.NullHandler()
     handler = logging.StreamHandler(sys.stderr)
     if config.log_format == "json":
@@ -162,12 +165,12 @@ def _handler(config: Config) -> logging.Handler:
 
 
 def writes_json() -> bool:
-    """Whether the server's records are lines of JSON."""
+    """Return whether the server's records are written as JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logger.handlers)
 
 
 def _level(level: str | int | None) -> int:
-    """The number of a level that the configuration names."""
+    """Return the number of the configured level."""
     if isinstance(level, int):
         return level
     number: int = getattr(logging, (level or "info").upper(), TRACE)
@@ -189,10 +192,10 @@ def _wants_colors(config: Config, stream: TextIO) -> bool:
 
 
 def _from_configuration(given: str | dict[str, Any]) -> None:
-    """Apply --log-config: a table for dictConfig(), or the name of a file."""
+    """Apply --log-config: a dictionary for dictConfig(), or the name of a file."""
     from . import uvicorn_logging
 
-    file = given if isinstance(given, str) else "that was given"
+    what = f"logging configuration {given}" if isinstance(given, str) else "logging configuration"
     try:
         if not isinstance(given, str):
             logging.config.dictConfig(uvicorn_logging.with_our_formatters(given))
@@ -206,15 +209,14 @@ def _from_configuration(given: str | dict[str, Any]) -> None:
             logging.config.fileConfig(parser, disable_existing_loggers=False)
     except ImportError as exc:
         if exc.name != "yaml":
-            raise ConfigError(f"the logging configuration {file} is not valid: {exc}") from None
-        reason = "needs PyYAML: pip install PyYAML"
-        raise ConfigError(f"the logging configuration {file} {reason}") from None
+            raise ConfigError(f"the {what} is not valid: {exc}") from None
+        raise ConfigError(f"the {what} requires PyYAML: pip install PyYAML") from None
     except OSError as exc:
-        raise ConfigError(f"cannot read the logging configuration {file}: {exc.strerror}") from None
-    except Exception as exc:  # whatever the handlers' and formatters' classes raise, too
+        raise ConfigError(f"cannot read the {what}: {exc.strerror}") from None
+    except Exception as exc:  # classes of handlers and formatters can raise anything
         reason = f"{exc}: {exc.__cause__}" if exc.__cause__ else str(exc)
         brief = " ".join(reason.split())
-        raise ConfigError(f"the logging configuration {file} is not valid: {brief}") from None
+        raise ConfigError(f"the {what} is not valid: {brief}") from None
 
 
 def _table_in(file: str) -> Any:
@@ -232,7 +234,7 @@ def _table_in(file: str) -> Any:
 
 
 def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | None:
-    """What is called for each request of a server on `loop`; None if nothing is logged."""
+    """Return the function that logs a request of a server on `loop`; None if disabled."""
     if not config.access_log or not access_logger.isEnabledFor(logging.INFO):
         return None
     if not _take_uvicorns_settings():
@@ -250,7 +252,7 @@ def access_log(config: Config, loop: asyncio.AbstractEventLoop) -> AccessLog | N
         )
 
     def log(scope: Mapping[str, Any], status: int, nbytes: int, seconds: float) -> None:
-        # uvicorn's arguments in uvicorn's order, for formatters written for it.
+        # uvicorn's arguments in uvicorn's order, for formatters that are written for uvicorn.
         access_logger.info('%s - "%s %s HTTP/%s" %d', *_words(scope), status)
 
     return log
@@ -266,12 +268,12 @@ def _take_uvicorns_settings() -> bool:
     if uvicorns.level > logging.INFO:
         return False
     for each in uvicorns.filters:
-        access_logger.addFilter(each)  # which does nothing the second time
+        access_logger.addFilter(each)  # has no effect if the filter has been added before
     return True
 
 
 class _Direct:
-    """Collects the lines of a turn of the loop and writes them at its end."""
+    """Write the lines of one loop iteration together, at its end."""
 
     def __init__(
         self,
@@ -297,8 +299,8 @@ class _Direct:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError) as exc:  # a closed pipe or stream ends no server
-            logger.debug("The access log cannot be written: %s", exc)
+        except (OSError, ValueError) as exc:  # a closed pipe or stream must not stop the server
+            logger.debug("Cannot write the access log: %s", exc)
 
 
 def _text_line(
@@ -308,7 +310,7 @@ def _text_line(
 
 
 def _words(scope: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Of a line of the access log, in uvicorn's order."""
+    """Return client, method, path and HTTP version, in the order of uvicorn's access log."""
     return _client(scope), _method(scope), _path(scope), _version(scope)
 
 
@@ -347,7 +349,7 @@ def _client(scope: Mapping[str, Any]) -> str:
         return "-"
     host, port = client
     if not host.isprintable() or '"' in host:
-        host = quote(host)  # what a proxy has passed on
+        host = quote(host)  # a proxy passed on an arbitrary string
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -360,7 +362,7 @@ def _version(scope: Mapping[str, Any]) -> str:
 
 
 def _path(scope: Mapping[str, Any]) -> str:
-    """Path and query, with nothing in it that could make a line or a terminal's command."""
+    """Return path and query, without characters that could forge a line or control a terminal."""
     path = quote(scope["path"])
     query = scope.get("query_string")
     if not query:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a server has done: counted per response, added up over threads and processes.
+"""The counters of a server: per response, and summed over threads and processes.
 
-Nothing is counted unless metrics_port is set: prometheus.py answers there.
+Nothing is counted unless metrics_port is set. prometheus.py serves the counters there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ BOUNDS = (
 
 @dataclass(frozen=True)
 class ServerStats:
-    """Since the start, and now.
+    """Counters since the start of the server, and current values.
 
-    responses: how many there were, by status; 101 is a WebSocket's. sent: bytes of their bodies.
-    durations: how many took how long, from the request's head to the response's end: by bucket, see
-    BOUNDS. seconds: all together. in_flight: requests now. connections: now.
+    responses: number of responses by status; 101 stands for a WebSocket. sent: bytes of response
+    bodies. durations: number of responses in each bucket of BOUNDS, by the time from the head of
+    the request to the end of the response. seconds: sum of these times. in_flight: requests in
+    progress. connections: open connections.
     """
 
     responses: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -50,27 +51,30 @@ class ServerStats:
         )
 
     def ended(self) -> ServerStats:
-        """The same of a server that is no more."""
+        """Return a copy for a server that has stopped: without requests and connections."""
         return dataclasses.replace(self, in_flight=0, connections=0)
 
     def packed(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary that can be serialized as JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def unpacked(cls, values: Mapping[str, Any]) -> ServerStats:
-        """What packed() has made of it, after JSON."""
+        """Return the ServerStats from which packed() made `values`, after a JSON round trip."""
         responses = {int(status): count for status, count in values["responses"].items()}
         return cls(**{**values, "responses": responses, "durations": tuple(values["durations"])})
 
 
 def total(accounts: Iterable[ServerStats]) -> ServerStats:
-    """Added up."""
+    """Return the sum."""
     return sum(accounts, start=ServerStats())
 
 
 class Meter:
-    """Counts the responses of a site, as its access log; `log` is told of each, if there is one."""
+    """Count the responses of a site, in the role of its access log.
+
+    log: the real access log, which is called for each response, or None.
+    """
 
     def __init__(self, log: AccessLog | None) -> None:
         self._log = log
@@ -88,7 +92,7 @@ class Meter:
             self._log(scope, status, nbytes, seconds)
 
     def stats(self, *, in_flight: int, connections: int) -> ServerStats:
-        """The counts; from any thread."""
+        """Return the counters. Thread-safe."""
         return ServerStats(
             dict(self._responses),
             self._sent,

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The bytes of a response that the transport has not been given yet.
+ * The bytes of a response that have not been passed to the transport yet.
  *
- * Each response in progress has a buffer of its own, which no other response can reach: it is taken
- * from the pool of the Site when the response writes its first byte, and goes back when the transport
- * has been given a copy. Between the two, Python code can run at many points (the garbage collector,
- * finalizers, the application's own objects, logging), and that code may send on other connections.
- * A buffer shared by connections would mix the bytes of their clients.
+ * Each response in progress has its own buffer, which no other response can access. The buffer is
+ * taken from the pool of the Site when the response writes its first byte, and is returned after the
+ * transport has received a copy. In between, Python code can run at many points (the garbage
+ * collector, finalizers, objects of the application, logging), and that code may send on other
+ * connections. A shared buffer would mix the bytes of different clients.
  *
- * A message of the application is written in two steps. The first step checks it, computes the number
- * of bytes and reserves them; it may run Python code and may fail. The second step copies with
- * mgl_put*(), which cannot fail and runs no Python code: so a message is in the buffer as a whole, or
- * not at all. */
+ * A message of the application is written in two steps. The first step checks it, computes its number
+ * of bytes and reserves them. This step may run Python code and may fail. The second step copies with
+ * mgl_put*(), which cannot fail and runs no Python code. A message is therefore either completely in
+ * the buffer or not at all. */
 #ifndef MGLOOP_OUTGOING_H
 #define MGLOOP_OUTGOING_H
 
@@ -37,7 +37,7 @@ typedef struct mgl_outgoing_pool {
 enum {
     MGL_POOL_COUNT = 8,              /* buffers that a pool keeps */
     MGL_POOL_CAPACITY = 256 << 10,   /* bytes; a larger buffer is freed instead of kept */
-    MGL_DECIMAL_DIGITS = 20,         /* of an unsigned 64-bit number */
+    MGL_DECIMAL_DIGITS = 20,         /* of the largest unsigned 64-bit number */
     MGL_CHUNK_LINE = 18,             /* "ffffffffffffffff\r\n" */
 };
 
@@ -47,7 +47,7 @@ static inline void mgl_out_free(mgl_outgoing *out) {
     PyMem_Free(out);
 }
 
-/* An empty buffer; NULL with MemoryError. */
+/* Returns an empty buffer, or NULL with MemoryError. */
 static inline mgl_outgoing *mgl_pool_take(mgl_outgoing_pool *pool) {
     mgl_outgoing *out = pool->first;
     if (out != NULL) {
@@ -82,7 +82,7 @@ static inline void mgl_pool_clear(mgl_outgoing_pool *pool) {
     pool->count = 0;
 }
 
-/* Makes room for `more` bytes, which the mgl_put*() that follow may write; -1 with MemoryError. */
+/* Reserves `more` bytes for the following mgl_put*() calls; -1 with MemoryError. */
 static inline int mgl_out_reserve(mgl_outgoing *out, size_t more) {
     size_t capacity = out->capacity ? out->capacity : 4096;
     char *data;
@@ -116,7 +116,7 @@ static inline void mgl_put_decimal(mgl_outgoing *out, unsigned long long number)
     mgl_put(out, digits + i, sizeof(digits) - i);
 }
 
-/* The line before a chunk. */
+/* Writes the line before a chunk. */
 static inline void mgl_put_chunk_line(mgl_outgoing *out, size_t size) {
     char digits[MGL_CHUNK_LINE];
     size_t i = sizeof(digits);
@@ -127,7 +127,7 @@ static inline void mgl_put_chunk_line(mgl_outgoing *out, size_t size) {
     mgl_put(out, digits + i, sizeof(digits) - i);
 }
 
-/* A header's line: name_len + len + 4 bytes. */
+/* Writes a header line of name_len + len + 4 bytes. */
 static inline void mgl_put_field(mgl_outgoing *out, const char *name, size_t name_len, const char *value,
                                  size_t len) {
     mgl_put(out, name, name_len);
@@ -148,7 +148,7 @@ static inline long long mgl_decimal(const char *text, size_t len) {
     return number;
 }
 
-/* What RFC 9110 calls a token: the name of a header, of a method. */
+/* Returns whether the text is a token of RFC 9110, such as the name of a header or a method. */
 static inline bool mgl_is_token(const char *text, size_t len) {
     /* !#$%&'*+-.^_`|~ and letters and digits */
     static const unsigned int allowed[8] = {
@@ -162,8 +162,8 @@ static inline bool mgl_is_token(const char *text, size_t len) {
     return len > 0;
 }
 
-/* A method that somebody may mean: a token of 3 to 20 characters, with no small letter, for those
- * come from whoever wonders whether "get" is treated as "GET" on the way. */
+/* Accepts tokens of 3 to 20 characters without lower-case letters. Lower-case methods are rejected
+ * because they are a probe for request smuggling: proxies may treat "get" as "GET" or not. */
 static inline bool mgl_is_method(const char *text, size_t len) {
     size_t i;
     for (i = 0; i < len; i++)
@@ -171,7 +171,7 @@ static inline bool mgl_is_method(const char *text, size_t len) {
     return len >= 3 && len <= 20 && mgl_is_token(text, len);
 }
 
-/* No line ends in it, no NUL. */
+/* Returns whether the text is a valid header value, in particular without line ends and NUL. */
 static inline bool mgl_is_field_value(const char *text, size_t len) {
     size_t i;
     for (i = 0; i < len; i++) {
@@ -188,7 +188,7 @@ static inline bool mgl_is_digits(const char *text, size_t len) {
     return true;
 }
 
-/* uri-host [":" port] of RFC 9110, 7.2: a name or address, and nothing of a URL's that is about it. */
+/* Returns whether the text is uri-host [":" port] (RFC 9110, 7.2), without other parts of a URL. */
 static inline bool mgl_is_host(const char *text, size_t len) {
     static const char others[] = "-._~%!$&'()*+,;=";
     size_t i = 0;
@@ -209,7 +209,7 @@ static inline bool mgl_is_host(const char *text, size_t len) {
     return i > 0 && text[i] == ':' && mgl_is_digits(text + i + 1, len - i - 1);
 }
 
-/* Headers of a response that say something of its framing. */
+/* Response headers that the server handles itself. */
 enum { MGL_OTHER_HEADER, MGL_CONTENT_LENGTH, MGL_TRANSFER_ENCODING, MGL_CONNECTION, MGL_DATE, MGL_SERVER };
 
 static inline int mgl_header_kind(const char *name, size_t len) {
@@ -237,7 +237,7 @@ static inline int mgl_hex(unsigned char c) {
     return (unsigned) (c - 'a') < 6 ? c - 'a' + 10 : -1;
 }
 
-/* Undoes percent-encoding; what is no such sequence stays. Returns the length of the result. */
+/* Decodes percent-encoding and keeps invalid sequences. Returns the length of the result. */
 static inline size_t mgl_unquote(char *to, const char *from, size_t len) {
     size_t i, n = 0;
     for (i = 0; i < len; i++) {

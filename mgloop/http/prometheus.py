@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""GET /metrics on an address of its own, for Prometheus, by prometheus_client.
+"""The Prometheus endpoint GET /metrics on a separate address, using prometheus_client.
 
-Of a process that serves by itself, of all its threads, or of a supervisor's workers: who opens the
-sockets that are served has this one as well. It is served by mgloop's own server.
+It covers a single process, all threads of a process, or all workers of a supervisor. The process
+that opens the listening sockets also runs this endpoint, with mgloop's own server.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .metrics import BOUNDS, ServerStats
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-#: What the servers have done, by the label `worker`.
+#: Returns the counters of the servers by the value of the label `worker`.
 Accounts = Callable[[], Awaitable[Mapping[str, ServerStats]]]
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
 
 
 def endpoint(config: Config, accounts: Accounts) -> contextlib.AbstractAsyncContextManager[Any]:
-    """Answers while the block lasts, if the configuration says so. Raises StartError."""
+    """Return a context manager that runs the endpoint if metrics_port is set; raises StartError."""
     if config.metrics_port is None:
         return contextlib.nullcontext()
     return _endpoint(config, accounts)
 
 
 def check(config: Config) -> None:
-    """Raise StartError if the configuration says so and it cannot answer."""
+    """Raise StartError if metrics_port is set and prometheus_client is missing."""
     if config.metrics_port is not None:
         _library()
 
@@ -44,7 +44,7 @@ def _library() -> Any:
         import prometheus_client
     except ImportError as exc:
         raise StartError(
-            "metrics_port needs prometheus_client: pip install 'mgloop[prometheus]'"
+            "metrics_port requires prometheus_client: pip install 'mgloop[prometheus]'"
         ) from exc
     return prometheus_client
 
@@ -62,7 +62,12 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != "/metrics":
             await send({"type": "http.response.start", "status": 404})
-            await send({"type": "http.response.body", "body": b"it is at /metrics"})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": b"404 Not Found: metrics are served at /metrics\n",
+                }
+            )
             return
         now.update(await accounts())
         await answer(scope, receive, send)
@@ -73,12 +78,12 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
         access_log=False, proxy_headers=False, timeout_graceful_shutdown=1.0,
     )  # fmt: skip
     async with Server(own, quiet=True) as server:
-        logger.info("Metrics on %s/metrics", server.url)
+        logger.info("Serving metrics on %s/metrics", server.url)
         yield
 
 
 class _Collector:
-    """What prometheus_client asks; its own class of that name may not be there."""
+    """A collector for prometheus_client, which may lack its own base class of collectors."""
 
     def __init__(self, now: Mapping[str, ServerStats]) -> None:
         self._now = now
@@ -96,18 +101,20 @@ def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
 
     labels = ["worker"]
     responses = CounterMetricFamily(
-        "mgloop_http_responses", "Responses, by status", labels=["worker", "status"]
+        "mgloop_http_responses", "Number of responses, by status code", labels=["worker", "status"]
     )
     sent = CounterMetricFamily(
-        "mgloop_http_sent_bytes", "Bytes of responses' bodies", labels=labels
+        "mgloop_http_sent_bytes", "Bytes sent in response bodies", labels=labels
     )
     durations = HistogramMetricFamily(
         "mgloop_http_request_duration_seconds",
-        "From a request's head to its response's end",
+        "Time from the head of a request to the end of its response",
         labels=labels,
     )
-    in_flight = GaugeMetricFamily("mgloop_http_requests_in_flight", "Requests now", labels=labels)
-    connections = GaugeMetricFamily("mgloop_http_connections", "Connections now", labels=labels)
+    in_flight = GaugeMetricFamily(
+        "mgloop_http_requests_in_flight", "Requests in progress", labels=labels
+    )
+    connections = GaugeMetricFamily("mgloop_http_connections", "Open connections", labels=labels)
     for worker, stats in now.items():
         for status, count in sorted(stats.responses.items()):
             responses.add_metric([worker, str(status)], count)

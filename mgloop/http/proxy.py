@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a proxy in front says of the client: X-Forwarded-For and -Proto, and Forwarded (RFC 7239).
+"""The client according to a proxy: X-Forwarded-For, X-Forwarded-Proto and Forwarded (RFC 7239).
 
-Anybody may send these headers, so they are believed of a trusted peer only, and of the chain of
-addresses only as much as trusted proxies have written: from the right, the first that is not one
-of them is the client. So it is with the scheme: what a client has sent stands left of that.
+Any client can send these headers. They are therefore used only if the peer is a trusted proxy, and
+only the part that trusted proxies have written is used: the client is the rightmost address that is
+not a trusted proxy. The same applies to the scheme. Values that a client has sent are further left.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from .errors import ConfigError
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# How much of the headers is read: hops, parameters of a hop, characters of Forwarded. A client can
-# write thousands of hops in front of those that proxies add, and each of them costs time.
+# Limits for the hops, the parameters of a hop, and the characters of Forwarded that are read. A
+# client can send thousands of hops before those that proxies add, and each of them costs time.
 _MOST_HOPS = 100
 _MOST_PARAMETERS = 16
 _MOST_TEXT = 8192
-# An IPv6 address with the name of an interface.
+# Characters of an IPv6 address with the name of an interface.
 _LONGEST_ADDRESS = 64
 
-# Whoever connects to the proxy may have written these texts, so no expression reads a place again
-# for each place before it: where nothing fits, what has been read is part of a match, too.
-#: A parameter of Forwarded: name=token or name="quoted", and what has to follow it.
+# Clients can choose these strings, so the regular expressions run in linear time: text that does
+# not fit is still consumed by a match, and is not scanned again from each of its characters.
+#: A parameter of Forwarded, name=token or name="quoted", and the delimiter that must follow it.
 _PARAMETER = re.compile(
     r'(?<!\w)(\w++)=(?:"((?:[^"\\]|\\.)*)"(?=\s*(?:;|$))|([^;,\s]*+))\s*+(;|$)?'
 )
-#: What may end an element of Forwarded, and what is escaped within quotes.
+#: Characters that may end an element of Forwarded, and escaped characters within quotes.
 _MARK = re.compile(r'[",]|\\["\\]')
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
 class TrustedProxies:
-    """The peers that forwarded_allow_ips names.
+    """The trusted proxies of forwarded_allow_ips.
 
-    Called with the scope of a request that one of them has sent, puts in what it says.
+    Calling the object with the scope of a request from a trusted proxy updates `client` and
+    `scheme` in it.
 
-    trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (everybody), separated by
-    commas. Raises ConfigError. An IPv4 address is the same as its IPv4-mapped IPv6 address.
+    trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (all peers), separated by
+    commas. Raises ConfigError. An IPv4 address matches its IPv4-mapped IPv6 address.
     """
 
     def __init__(self, trusted: str) -> None:
@@ -65,16 +66,16 @@ class TrustedProxies:
             self.networks.append(
                 ipaddress.IPv6Network((_mapped(network.network_address), 128 - bits))
             )
-        # Asked of each hop of each request, mostly about the same few; it takes 4 us to find out.
+        # Each hop of each request is looked up, mostly the same few, and a look-up takes 4 us.
         self._known = functools.lru_cache(maxsize=1024)(self._trusts)
 
     def trusts_peer(self, client: tuple[str, int] | None) -> bool:
-        """Whether it is one of theirs who has connected. None: over a UNIX socket."""
+        """Return whether a peer is a trusted proxy. client: its address; None for a UNIX socket."""
         return self.unix if client is None else self.trusts(client[0])
 
     def trusts(self, host: str) -> bool:
-        """Whether the address is one of theirs."""
-        # A header can give any text as an address. The cache must not hold long ones.
+        """Return whether an address is that of a trusted proxy."""
+        # A header can contain any string as an address. The cache must not hold long strings.
         return self.everybody or (len(host) <= _LONGEST_ADDRESS and self._known(host))
 
     def _trusts(self, host: str) -> bool:
@@ -99,9 +100,9 @@ class TrustedProxies:
 
 
 def _mapped(address: _Address) -> ipaddress.IPv6Address:
-    """Return an IPv6 address as it is, an IPv4 address in its IPv4-mapped form.
+    """Return an IPv6 address unchanged, and an IPv4 address in its IPv4-mapped form.
 
-    A socket of both families reports an IPv4 peer in that form, other sockets do not.
+    A dual-stack socket reports an IPv4 peer in that form; other sockets do not.
     """
     if isinstance(address, ipaddress.IPv6Address):
         return address
@@ -109,7 +110,7 @@ def _mapped(address: _Address) -> ipaddress.IPv6Address:
 
 
 def _nearest_first(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
-    """Yield (address, scheme) of each hop; "" stands for what a proxy has not written."""
+    """Yield (address, scheme) of each hop, the nearest first; "" stands for a missing value."""
     chains: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"x-forwarded-proto": []}
     forwarded: list[str] = []
     for name, value in headers:
@@ -124,33 +125,35 @@ def _nearest_first(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, st
             yield each.get("for", "").strip(), each.get("proto", "")
         return
     if len(protos) != len(hops):
-        # Not a list beside the other: what counts is what the nearest proxy has written.
+        # The two lists do not correspond. Only the scheme from the nearest proxy is reliable.
         hops = hops or [""]
         protos = protos[:1]
     yield from itertools.zip_longest(hops, protos, fillvalue="")
 
 
 def _last_parts(text: str) -> list[str]:
-    """Return the parts between commas, the last one first, without blank ones."""
+    """Return the parts between commas, the last one first, without empty parts."""
     parts = text.rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]
     return [stripped for part in reversed(parts) if (stripped := part.strip())]
 
 
 def _elements(values: list[str]) -> Iterator[str]:
     """Yield the elements of Forwarded, the nearest proxy's first."""
-    room = _MOST_TEXT
+    remaining = _MOST_TEXT
     for text in reversed(values):
-        if room <= 0:
+        if remaining <= 0:
             return
-        # No more than can be used: each comma takes time.
-        last = ",".join(text[-room:].rsplit(",", _MOST_HOPS)[-_MOST_HOPS:])
+        # Split only as much as can be used, because each comma takes time.
+        last = ",".join(text[-remaining:].rsplit(",", _MOST_HOPS)[-_MOST_HOPS:])
         yield from _split(last)
-        room -= len(text)
+        remaining -= len(text)
 
 
 def _split(text: str) -> Iterator[str]:
-    """Split at the commas that are not quoted, from the right: the nearest proxy's element is well
-    formed, and may stand behind a quote that its client has left open."""
+    """Split at unquoted commas and yield the elements from right to left.
+
+    The nearest proxy's element is well formed, but may follow an unclosed quote of the client.
+    """
     end, quoted = len(text), False
     for mark in reversed(list(_MARK.finditer(text))):
         if mark[0] == '"':
@@ -169,7 +172,10 @@ def _parameters(element: str) -> Iterator[tuple[str, str]]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """(host, port) of 1.2.3.4, 1.2.3.4:5, ::1, [::1], [::1]:5, unknown or _name; port 0 = none."""
+    """Return (host, port) of a hop; port 0 if it has none.
+
+    Accepts 1.2.3.4, 1.2.3.4:5, ::1, [::1], [::1]:5, unknown and _name.
+    """
     host, port = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

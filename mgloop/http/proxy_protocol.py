@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The PROXY protocol, versions 1 and 2: a load balancer's word on who has connected.
+"""The PROXY protocol, versions 1 and 2: the client's address, sent by a load balancer.
 
-A header stands before the first byte of the connection, of TLS as well. Who is not a trusted proxy
-is not let in at all: what it writes there would be believed. The specification is HAProxy's
-(doc/proxy-protocol.txt). Once per connection, hence Python.
+The header precedes all other bytes of a connection, including TLS. Connections from other peers
+than trusted proxies are rejected, because the header would be trusted. HAProxy's
+doc/proxy-protocol.txt is the specification. The module is Python because it runs once per
+connection.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .proxy import TrustedProxies
 
 logger = logging.getLogger("mgloop.http")
 
-#: (client, server) of ASGI's scope. None: the header names no client (LOCAL, UNKNOWN or AF_UNSPEC),
-#: so the scope has the ends of the connection itself. The client may be anyone, hence its forwarded
-#: headers are not believed, although the connection comes from a trusted proxy.
+#: (client, server) of the ASGI scope. None: the header names no client (LOCAL, UNKNOWN or
+#: AF_UNSPEC), and the scope has the addresses of the connection itself. Because the client is
+#: unknown, its forwarded headers are ignored although a trusted proxy opened the connection.
 Ends = tuple[Address, Address] | None
 
 _LONGEST_LINE = 107
@@ -32,18 +33,18 @@ _SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 _TCP = re.compile(
     rb"PROXY TCP([46]) ([0-9A-Fa-f.:]+) ([0-9A-Fa-f.:]+) (0|[1-9][0-9]{0,4}) (0|[1-9][0-9]{0,4})"
 )
-#: By the byte of family and transport: how the addresses are packed.
+#: struct format of the addresses, by the byte of address family and transport.
 _ADDRESSES = {0x11: "!4s4sHH", 0x21: "!16s16sHH", 0x31: "!108s108s"}
 
 
 class MalformedError(ValueError):
-    """It is not a header of the PROXY protocol."""
+    """The data is not a valid PROXY protocol header."""
 
 
 def parse(data: bytes | bytearray) -> tuple[Ends, int] | None:
-    """What the header at the beginning of `data` says, and its length; None if it goes on.
+    """Parse the header at the beginning of `data`; return its contents and its length in bytes.
 
-    Raises MalformedError.
+    Returns None if the header is incomplete. Raises MalformedError.
     """
     if data[:1] == _SIGNATURE[:1]:
         return _parse_binary(data)
@@ -53,22 +54,22 @@ def parse(data: bytes | bytearray) -> tuple[Ends, int] | None:
 def _parse_line(data: bytes | bytearray) -> tuple[Ends, int] | None:
     line, end, _ = data[:_LONGEST_LINE].partition(b"\r\n")
     if not b"PROXY ".startswith(line[:6]):
-        raise MalformedError("it does not begin with PROXY")
+        raise MalformedError("does not begin with PROXY")
     if not end:
         if len(data) >= _LONGEST_LINE:
-            raise MalformedError("the line is too long")
+            raise MalformedError("line too long")
         return None
     used = len(line) + 2
     if re.match(rb"PROXY UNKNOWN(\s|$)", line):
         return None, used
     match = _TCP.fullmatch(line)
     if match is None:
-        raise MalformedError("the line is not understood")
+        raise MalformedError("malformed line")
     version = int(match[1])
     hosts = [_host(match[i].decode(), version) for i in (2, 3)]
     ports = [int(match[i]) for i in (4, 5)]
     if max(ports) > 0xFFFF:
-        raise MalformedError("a port that cannot be")
+        raise MalformedError("port out of range")
     return ((hosts[0], ports[0]), (hosts[1], ports[1])), used
 
 
@@ -78,25 +79,24 @@ def _host(text: str, version: int) -> str:
     except ValueError:
         address = None
     if address is None or address.version != version:
-        raise MalformedError(f"an address that is not of IPv{version}")
+        raise MalformedError(f"not an IPv{version} address")
     return str(address)
 
 
 def _parse_binary(data: bytes | bytearray) -> tuple[Ends, int] | None:
     if not _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
-        raise MalformedError("the signature is another one")
+        raise MalformedError("invalid signature")
     if len(data) < 16:
         return None
     command, kind, length = struct.unpack_from("!BBH", data, 12)
     if command not in (0x20, 0x21):
-        raise MalformedError("an unknown version or command")
+        raise MalformedError("unknown version or command")
     packed = _ADDRESSES.get(kind)
     if command == 0x21 and kind != 0 and (packed is None or struct.calcsize(packed) > length):
-        raise MalformedError("an unknown family, or too few bytes of addresses")
+        raise MalformedError("unknown address family, or truncated addresses")
     if len(data) < 16 + length:
         return None
-    # LOCAL: the balancer itself, to see whether anybody is there. What follows the addresses is
-    # of no concern here.
+    # LOCAL: a health check by the load balancer itself. The fields after the addresses are ignored.
     if command == 0x20 or packed is None:
         return None, 16 + length
     fields = struct.unpack_from(packed, data, 16)
@@ -108,10 +108,11 @@ def _parse_binary(data: bytes | bytearray) -> tuple[Ends, int] | None:
 
 
 class Front(asyncio.Protocol):
-    """Has a connection's first bytes, until it is known whose it is; then `site` has it.
+    """Receive the PROXY header of a connection, and then pass the connection on to `site`.
 
-    trusted: who may connect. context: of TLS that begins behind the header, or None. timeout:
-    seconds for the header, and for TLS's handshake; 0 or None: no limit.
+    trusted: the peers that may connect. context: the SSL context of a TLS connection, which starts
+    after the header, or None. timeout: seconds for the header, and for the TLS handshake; 0 or
+    None: no limit.
     """
 
     def __init__(
@@ -132,29 +133,29 @@ class Front(asyncio.Protocol):
         self.handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """The transport is ready."""
+        """Reject the peer if it is not trusted; otherwise wait for the header."""
         self.transport = transport
         self.site.attach(self)
         peer = transport.get_extra_info("peername")
         limit = self.site.config.limit_connections or math.inf
         if not self.trusted.trusts_peer(peer if isinstance(peer, tuple) else None):
-            logger.warning("A connection of %s, who is no trusted proxy, was refused.", peer)
+            logger.warning("Rejected connection from %s: not a trusted proxy.", peer)
             transport.abort()
         elif len(self.site.members) > limit + 1:
-            # One more than the limit is let in, to be answered with a 503.
+            # One connection above the limit is accepted, to be answered with 503.
             transport.abort()
         elif self.timeout:
             self.timer = self.site.loop.call_later(self.timeout, self.cancel)
 
     def data_received(self, data: bytes) -> None:
-        """The header, or, while TLS is being set up, what came behind its handshake."""
+        """Collect the header or, during the switch to TLS, bytes that follow the header."""
         self.received += data
         if self.known:
             return
         try:
             found = parse(self.received)
         except MalformedError as exc:
-            logger.warning("Invalid header of the PROXY protocol received: %s", exc)
+            logger.warning("Invalid PROXY protocol header received: %s", exc)
             self.transport.abort()
             return
         if found is None:
@@ -163,10 +164,10 @@ class Front(asyncio.Protocol):
         self.ends, used = found
         del self.received[:used]
         if self.context is None:
-            self._give_way(self.transport)
+            self._become_connection(self.transport)
         else:
-            # Never eager: _hand_on() has its turn when start_tls() has put TLS in its place, and
-            # before that reads anything.
+            # The task must not start eagerly. _hand_on() has to run after start_tls() has replaced
+            # the protocol, and before the transport reads again.
             self.handshake = asyncio.Task(self._start_tls(), loop=self.site.loop)
             self.site.loop.call_soon(self.site.loop.call_soon, self._hand_on)
 
@@ -177,26 +178,26 @@ class Front(asyncio.Protocol):
             transport = await loop.start_tls(
                 self.transport, self, self.context, server_side=True, **options
             )
-        except OSError as exc:  # so are SSLError and TimeoutError
-            logger.debug("The handshake has failed: %s", exc)
+        except OSError as exc:  # includes SSLError and TimeoutError
+            logger.debug("SSL handshake failed: %s", exc)
             self.transport.abort()
             self._forget()
         else:
-            self._give_way(transport)
+            self._become_connection(transport)
 
     def _hand_on(self) -> None:
-        """What came behind the header is TLS's, which has taken this protocol's place by now."""
+        """Pass the bytes after the header to the TLS protocol, which has replaced this one."""
         data, self.received = memoryview(self.received), bytearray()
-        layer = self.transport.get_protocol()
-        while data and layer is not self:
-            room = layer.get_buffer(len(data))
-            count = min(len(room), len(data))
-            room[:count] = data[:count]
-            layer.buffer_updated(count)
+        protocol = self.transport.get_protocol()
+        while data and protocol is not self:
+            buffer = protocol.get_buffer(len(data))
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            protocol.buffer_updated(count)
             data = data[count:]
 
-    def _give_way(self, transport: Any) -> None:
-        """To the connection of the site."""
+    def _become_connection(self, transport: Any) -> None:
+        """Replace this protocol with an HTTP connection of the site."""
         self._forget()
         if transport.is_closing():
             transport.close()
@@ -215,13 +216,13 @@ class Front(asyncio.Protocol):
         self.site.detach(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Before it was known whose it is."""
+        """Release the connection, which was lost before the end of the header."""
         self._forget()
 
     def begin_shutdown(self) -> None:
-        """No request has come yet."""
+        """Close the connection, which has no request yet."""
         self.cancel()
 
     def cancel(self) -> None:
-        """Close at once."""
+        """Close the connection immediately."""
         self.transport.abort()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which files have changed, for --reload: told by watchfiles if that is installed, else by looking.
+"""The detection of changed files for --reload, with watchfiles if installed, otherwise by polling.
 
-Patterns are matched against a file and each folder on the way to it, so that an excluded folder is
-not looked into. One without a slash is matched against the name; one with slashes against the end
-of the path, or all of it. As with uvicorn, what is given is added to the defaults, of which those
-fall away that are given for the contrary.
+Patterns are matched against a file and each of its parent directories, so an excluded directory is
+not scanned. A pattern without a slash is matched against the name. A relative pattern with slashes
+is matched against the end of the path, and an absolute one against the whole path. As in uvicorn,
+the configured patterns are added to the defaults, and a default that is configured for the opposite
+purpose is dropped.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from .errors import StartError
 
 
 def roots_of(config: Config) -> list[str]:
-    """The folders to watch; raises StartError if there is none of that name."""
+    """Return the directories to watch. Raises StartError if one does not exist."""
     roots = [os.path.abspath(folder) for folder in config.reload_dirs or (os.getcwd(),)]
     for root in roots:
         if not os.path.isdir(root):
-            raise StartError(f"cannot watch {root}: there is no such folder")
+            raise StartError(f"cannot watch {root}: no such directory")
     return roots
 
 
 async def changes(config: Config) -> AsyncGenerator[str, None]:
-    """The path of a changed, new or deleted file, relative if it can be, each time there is one."""
+    """Yield the relative path of a file each time that files were changed, created or deleted."""
     roots = roots_of(config)
     patterns = _Patterns(config)
     try:
         from watchfiles import awatch  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        async for path in _by_looking(config, patterns, roots):
+        async for path in _poll_changes(config, patterns, roots):
             yield os.path.relpath(path)
         return
     delay = int(config.reload_delay * 1000)
@@ -46,19 +47,19 @@ async def changes(config: Config) -> AsyncGenerator[str, None]:
 
 
 class _Patterns:
-    """Which files are watched."""
+    """The patterns that select the watched files."""
 
     def __init__(self, config: Config) -> None:
         given = config.reload_includes, config.reload_excludes
         includes, excludes = (list(map(_normal, filter(None, patterns))) for patterns in given)
         self.includes = [each for each in RELOAD_INCLUDES if each not in excludes] + includes
         self.excludes = [each for each in RELOAD_EXCLUDES if each not in includes] + excludes
-        # Names without a wildcard, which the default exclusions do not apply to, as with uvicorn.
+        # As in uvicorn, the default exclusions do not apply to names without a wildcard.
         self.named = [each for each in includes if not any(c in each for c in "*?[")]
         self.given_excludes = excludes
 
     def want(self, roots: list[str], path: str) -> bool:
-        """Whether the file `path`, somewhere below one of `roots`, is one of them."""
+        """Return whether the file `path`, which is below one of `roots`, is watched."""
         for root in roots:
             if os.path.commonpath([root, path]) == root:
                 if any(self.exclude(each) for each in _parents(path) if len(each) > len(root)):
@@ -70,12 +71,12 @@ class _Patterns:
         return False
 
     def exclude(self, path: str) -> bool:
-        """Whether the file or folder is not looked at, wherever it is."""
+        """Return whether an exclusion pattern matches the file or directory."""
         return any(_matches(path, pattern) for pattern in self.excludes)
 
 
 def _normal(pattern: str) -> str:
-    """Of a path that says that it begins here, from the root on."""
+    """Make a pattern absolute if it starts with . or .. as a path component."""
     here = pattern in (".", "..") or pattern.startswith(("./", "../"))
     return os.path.abspath(pattern) if here else os.path.normpath(pattern)
 
@@ -83,7 +84,7 @@ def _normal(pattern: str) -> str:
 def _matches(path: str, pattern: str) -> bool:
     if os.sep in pattern:
         return PurePath(path).match(pattern)
-    return fnmatch(os.path.basename(path), pattern)  # 0.6 us in place of 4
+    return fnmatch(os.path.basename(path), pattern)  # 0.6 us; PurePath.match() takes 4 us
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -92,14 +93,14 @@ def _parents(path: str) -> Iterator[str]:
         path = folder
 
 
-async def _by_looking(
+async def _poll_changes(
     config: Config, patterns: _Patterns, roots: list[str]
 ) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
     before = dict(_files(patterns, roots))
     while True:
         await asyncio.sleep(config.reload_delay)
-        # Not in the loop: a large tree takes a while, and signals should not wait.
+        # Scan in a thread: a large tree takes a while, and must not delay signals.
         now = dict(await loop.run_in_executor(None, lambda: list(_files(patterns, roots))))
         different = [path for path, seen in now.items() if before.get(path) != seen]
         different += [path for path in before if path not in now]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From a configuration to a process that serves: in this one, in threads, or under a supervisor.
+"""Run a server in this process, in threads, or under a supervisor, depending on the configuration.
 
-What the command line and mgloop.serve() have in common. Returns when the server has ended in good
-order, raises StartError when it could not start.
+The command line and mgloop.serve() share this code. It returns after a graceful shutdown, and
+raises StartError if the server could not start.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .errors import ApplicationError, ConfigError, StartError
 from .importing import import_from_string, look_in_app_dir
 from .logs import logger, writes_json
 
-# Seconds that the process of the command has for its exit when the server has ended.
-_EXIT = 10.0
+# Seconds that the process of the command has to exit after the server has stopped.
+_EXIT_TIMEOUT = 10.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory(config: Config) -> LoopFactory:
-    """What makes the loops of `config`."""
+    """Return the function that creates the event loops of `config`. Raises StartError."""
     if config.loop in ("auto", "mgloop"):
         import mgloop
 
@@ -39,12 +39,12 @@ def loop_factory(config: Config) -> LoopFactory:
         return asyncio.SelectorEventLoop
     factory = import_from_string(config.loop)
     if not callable(factory):
-        raise StartError(f"loop: {config.loop!r} is not callable: name a function or class")
+        raise StartError(f"loop: {config.loop!r} is not callable: expected a function or class")
     return factory  # type: ignore[no-any-return]
 
 
 def announce(config: Config, urls: list[str]) -> None:
-    """Log the banner: where, and on what."""
+    """Log the banner: versions, event loop, processes and addresses."""
     from mgloop import __version__
 
     name = "mgloop" if config.loop == "auto" else config.loop
@@ -63,7 +63,10 @@ def announce(config: Config, urls: list[str]) -> None:
 
 
 def run(config: Config, *, on_end: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal ends it. on_end: called when a server without a supervisor has ended."""
+    """Serve until a signal stops the server. Raises StartError.
+
+    on_end: called when a server without a supervisor has stopped.
+    """
     if config.supervised:
         from .supervisor import supervise
 
@@ -79,24 +82,27 @@ async def _serve(config: Config, on_end: Callable[[], None]) -> None:
 
 
 def exit_in_time() -> None:
-    """End the process by force if it does not exit: Python waits for threads and child processes
-    of the application that are not daemonic, and for what runs in executors. uvicorn's process ends
-    there by the signal that it raises again, a supervisor kills its workers."""
+    """Force the process to exit if it does not do so within 10 seconds.
+
+    At exit Python waits for non-daemon threads and child processes of the application, and for jobs
+    in executors. uvicorn raises the signal again, which ends its process in that case; a supervisor
+    kills its workers.
+    """
     threading.Thread(target=_exit_late, name="mgloop-exit", daemon=True).start()
 
 
 def _exit_late() -> None:
-    time.sleep(_EXIT)
+    time.sleep(_EXIT_TIMEOUT)
     logger.warning(
-        "The process has not exited %g seconds after the end of the server: a thread or a child"
-        " process of the application still runs. It is ended by force.",
-        _EXIT,
+        "The process did not exit within %g seconds after the server stopped, because a thread or a"
+        " child process of the application is still running. Forcing exit.",
+        _EXIT_TIMEOUT,
     )
     os._exit(0)
 
 
 def make_server(config: Config, **options: Any) -> Any:
-    """A Server, or a ThreadedServer if there are to be several threads."""
+    """Return a Server, or a ThreadedServer if several threads are configured."""
     from .server import Server
     from .threads import ThreadedServer
 
@@ -104,13 +110,16 @@ def make_server(config: Config, **options: Any) -> Any:
 
 
 def run_loop(factory: LoopFactory, main: Callable[[], Any]) -> Any:
-    """asyncio.run() with a loop of `factory`."""
+    """Run main() as asyncio.run() does, on a loop that `factory` creates."""
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())
 
 
 def report(exc: StartError) -> int:
-    """Say why there is no server: one line, and an application's own traceback; exit status."""
+    """Log why the server could not start and return the exit status.
+
+    The log has one line, preceded by the traceback of an exception of the application.
+    """
     cause = exc.__cause__
     if isinstance(exc, ApplicationError) and cause is not None:
         frames = cause.__traceback__
@@ -128,7 +137,7 @@ def report(exc: StartError) -> int:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a traceback's frame is between the command and the application."""
+    """Return whether a traceback frame belongs to the server or importlib, not the application."""
     return os.path.dirname(filename) in (
         os.path.dirname(__file__),
         os.path.dirname(importlib.__file__),
@@ -138,19 +147,20 @@ def _is_ours(filename: str) -> bool:
 def serve(app: Any, **options: Any) -> None:
     """Serve an ASGI application until SIGINT or SIGTERM.
 
-    app: the application, or "pkg.mod:app", which several workers need. options: see Config.
-    Logging is set up as by the command line. Raises StartError (ConfigError for an option).
+    app: the application, or an import string such as "pkg.mod:app", which several workers require.
+    options: see Config. Logging is configured as by the command line. Raises StartError, and
+    ConfigError for an invalid option.
     """
     from . import logs
 
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
-            "serve() runs a loop of its own: in a running one, use Server; in the module that is"
-            " served, call it under if __name__ == '__main__'"
+            "serve() cannot be called from a running event loop: use mgloop.http.Server there; in"
+            " the module that is served, call serve() under if __name__ == '__main__'"
         )
     for name in options:
         if name not in OPTIONS:
-            raise ConfigError(f"there is no option {name!r}{guess(name)}")
+            raise ConfigError(f"unknown option {name!r}{guess(name)}")
     config = Config(app=app, **options)
     look_in_app_dir(config)
     logs.configure(config)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One server on one loop: start-up, listening, signals, and the end in good order.
+"""One server on one event loop: startup, listening, signals and graceful shutdown.
 
-Server is what `mgloop serve` runs in a process or thread, and what a program or a test embeds:
+`mgloop serve` runs a Server in each process or thread. Programs and tests embed it:
 
     async with Server(Config(app=app, port=0)) as server:
         print(server.url)
 
-The order. Start: bind, import, the application's start-up, listen; so a port in use is known at
-once, and no connection waits for an application that cannot start. End: stop listening, give
-requests that are on their way a moment, let go of idle connections, wait for requests (no longer
-than timeout_graceful_shutdown), cancel what is left, the application's shutdown. Nothing here runs
-per request. docs/serve-deploying.md has the time-line of the end.
+Startup binds the addresses, imports the application, runs its lifespan startup and then listens.
+A port in use is therefore reported early, and no connection waits for an application that cannot
+start. Shutdown stops listening, waits a moment for requests that are already being transmitted,
+closes idle connections, waits for running requests (at most timeout_graceful_shutdown), cancels
+the remaining ones and runs the application's lifespan shutdown. Nothing in this module runs per
+request. docs/serve-deploying.md shows the timeline of a shutdown.
 """
 
 from __future__ import annotations
@@ -40,35 +41,37 @@ from .proxy import TrustedProxies
 
 logger = logging.getLogger("mgloop.http")
 
-# Seconds that cancelled requests get for their clean-up.
+# Seconds that cancelled requests have for their cleanup.
 _CLEAN_UP = 5.0
-# Seconds for the request of a connection that was accepted, or kept alive, just before the end.
+# Seconds to wait, during shutdown, for a request on a connection that was accepted or became idle
+# just before.
 _ON_ITS_WAY = 0.25
-# Seconds after the end of idle connections, when a server that waits for others says so.
+# Seconds after idle connections have been closed until the server logs that it waits for others.
 _TELL_AFTER = 0.1
-# Seconds that the application of a stream has for its end when the stream has been cut off.
+# Seconds that the application of a stream has to return after its client was disconnected.
 _AFTER_CUT_OFF = 2.0
-# How often a server that ends looks whether the handshakes that go on have ended, in seconds.
+# Interval, in seconds, at which a server that shuts down checks for unfinished TLS handshakes.
 _HANDSHAKE_INTERVAL = 0.02
-# How often a process looks at its memory, in seconds.
+# Interval, in seconds, at which a process checks its memory usage.
 _MEMORY_INTERVAL = 1.0
-# What the kernel takes of a response, and has not sent yet. Without a bound it takes megabytes, in
-# buffers as small as the window of a client that reads slowly on purpose: 5 ms of the loop's time,
-# and of the kernel's memory several times as much, for each MiB.
+# Limit for the unsent bytes of a response in the kernel's send queue. Without it the kernel accepts
+# megabytes, in buffers as small as the window of a client that deliberately reads slowly. Each MiB
+# then costs 5 ms of the loop's time and several MiB of kernel memory.
 _UNSENT = 128 << 10
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
 class Server:
-    """Serves config.app on the running loop.
+    """Serve config.app on the running loop.
 
-    listeners: sockets to listen on in place of the configuration's addresses, which the server
-    then owns. app: the application, if it has been imported already. on_limit: told why when the
-    process is to be replaced; by default serve() ends. quiet: its end is not logged.
+    listeners: sockets to listen on instead of the configured addresses; the server owns them. app:
+    the application, if it has already been imported. on_limit: called with the reason when the
+    process has reached a limit and should be replaced; by default serve() returns. quiet: do not
+    log the shutdown.
 
-    url, urls: where it can be reached; sockets: the bound sockets; site: the connections. Valid
-    from start() on.
+    The attributes url and urls (addresses of the server), sockets (bound sockets) and site (state
+    shared by the connections) are valid after start().
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class Server:
         self._reloads: set[asyncio.Task[None]] = set()
         self._memory_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
-        self._told = asyncio.Event()  # stop() has been called, perhaps during the start
+        self._stop_called = asyncio.Event()  # possibly during startup, before start() returns
         self._now = asyncio.Event()
         self._interrupts = 0
         self._retired = False
@@ -112,14 +115,14 @@ class Server:
         self._around = contextlib.AsyncExitStack()
 
     def stats(self) -> ServerStats:
-        """What it has done, if metrics_port is set; from any thread."""
+        """Return what the server has counted; all zero without metrics_port. Thread-safe."""
         if self._meter is None or self.site is None:
             return ServerStats()
         return self._meter.stats(in_flight=self.site.in_flight, connections=self.site.connections)
 
     @property
     def url(self) -> str:
-        """The first address, such as http://127.0.0.1:8000."""
+        """Return the URL of the first address, such as http://127.0.0.1:8000."""
         return self.urls[0]
 
     # --- embedding ---------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class Server:
         await self.close()
 
     async def start(self) -> None:
-        """Serve from now on. Raises StartError, with nothing left behind."""
+        """Start serving. Raises StartError, after releasing all resources."""
         try:
             await self._start()
         except BaseException:
@@ -193,7 +196,7 @@ class Server:
         return {"0": self.stats()}
 
     async def _server(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
-        """Make the server of a socket, which does not listen yet."""
+        """Create the asyncio server of a bound socket, without listening yet."""
         options: dict[str, Any] = {"backlog": self.config.backlog, "start_serving": False}
         factory: Callable[[], Any] = self.site.connection
         if self.config.proxy_protocol:
@@ -207,11 +210,12 @@ class Server:
             if self.config.timeout_head:
                 options["ssl_handshake_timeout"] = self.config.timeout_head
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            # Connections inherit it. An inherited socket may be of a protocol that has it not.
+            # Accepted connections inherit the option. Not every protocol of a socket that was
+            # passed in supports it.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         if sock.family == socket.AF_UNIX:
-            # The file is for sockets.py to remove: another process may be listening still.
+            # sockets.py removes the socket file, because another process may still be listening.
             if "cleanup_socket" in inspect.signature(loop.create_unix_server).parameters:
                 options["cleanup_socket"] = False
             return await loop.create_unix_server(factory, sock=sock, **options)
@@ -221,14 +225,15 @@ class Server:
         try:
             await server.start_serving()
         except OSError as exc:
-            # Two may bind a port of which neither listens yet: only now one is refused.
+            # Two sockets can be bound to a port as long as neither listens; listen() reports it.
             raise sockets.refusal(sockets.Listener([sock]).url(tls=False), exc) from exc
 
     async def close(self) -> None:
-        """Stop in good order: see the module. Returns when the application has shut down.
+        """Shut down gracefully, as the module describes, and return after the lifespan shutdown.
 
-        If its task is cancelled, requests are cancelled and the application has only a moment for
-        its shutdown, before CancelledError is raised.
+        If the task is cancelled, requests are cancelled and the application has only
+        timeout_graceful_shutdown (by default 5 seconds) for its shutdown, before CancelledError is
+        raised.
         """
         self._stopping.set()
         await self._close()
@@ -245,7 +250,7 @@ class Server:
         if self._listeners is not None:
             self._listeners.close()
         if was_started and not self._quiet:
-            logger.info("Shutting down.")  # nobody is accepted any more
+            logger.info("Shutting down")  # connections are no longer accepted
         try:
             await self._end()
         except asyncio.CancelledError:
@@ -255,7 +260,10 @@ class Server:
             raise
 
     async def _end(self, *, for_application: float | None = None) -> None:
-        """Do all of close() that takes time. for_application: seconds for its shutdown."""
+        """Wait for requests and for the lifespan shutdown.
+
+        for_application: seconds that the lifespan shutdown may take; None for no limit.
+        """
         if self.site is not None:
             await self._drain()
             self.site.end()
@@ -272,7 +280,7 @@ class Server:
     async def _drain(self) -> None:
         self.site.begin_draining()
         drained = asyncio.ensure_future(self._drained())
-        telling = asyncio.ensure_future(self._tell_what_is_waited_for())
+        logging_task = asyncio.ensure_future(self._log_pending_work())
         now = asyncio.ensure_future(self._now.wait())
         begun = asyncio.get_running_loop().time()
         try:
@@ -290,12 +298,12 @@ class Server:
                 await self._cut(drained)
             self.site.begin_shutdown()
         finally:
-            for task in (drained, now, telling):
+            for task in (drained, now, logging_task):
                 task.cancel()
-            await asyncio.gather(drained, now, telling, return_exceptions=True)
+            await asyncio.gather(drained, now, logging_task, return_exceptions=True)
 
-    async def _tell_what_is_waited_for(self) -> None:
-        """Log why the server does not end yet, in uvicorn's words."""
+    async def _log_pending_work(self) -> None:
+        """Log why the shutdown takes time, with uvicorn's messages."""
         if self._quiet:
             return
         await asyncio.sleep(self._idle_time + _TELL_AFTER)
@@ -307,7 +315,10 @@ class Server:
             logger.info("Waiting for background tasks to complete. (CTRL+C to force quit)")
 
     def _time_line(self) -> list[tuple[float, Callable[[], None]]]:
-        """List the steps, with their times in seconds, that are taken while requests last."""
+        """Return the steps of a shutdown as (seconds since its begin, function), in order.
+
+        They are taken for as long as requests are running.
+        """
         idle, limit = self._idle_time, self.config.timeout_graceful_shutdown
         line: list[tuple[float, Callable[[], None]]] = [(idle, self.site.begin_shutdown)]
         if self.config.timeout_stream_shutdown and not self._retired:
@@ -324,28 +335,31 @@ class Server:
 
     def _end_streams(self) -> None:
         if count := self.site.end_streams():
-            logger.warning("Closing %d streams that have not ended in time.", count)
+            logger.warning("Closing %d stream(s), timeout stream shutdown exceeded.", count)
 
     def _cancel_streams(self) -> None:
         if count := self.site.cancel_streams():
-            logger.warning("Cancelling %d streams whose clients have been disconnected.", count)
+            logger.warning(
+                "Cancelling %d stream(s) that kept running after their clients were disconnected.",
+                count,
+            )
 
     async def _cut(self, drained: asyncio.Future[None]) -> None:
-        """Wait no longer for requests and connections."""
+        """Cancel the remaining requests and close the remaining connections."""
         self.site.begin_shutdown()
         if self.site.in_flight or self.site.connections:
             logger.warning(
-                "Cancelling %d requests and cutting %d connections that have not ended%s.",
+                "Cancelling %d request(s) and closing %d connection(s)%s.",
                 self.site.in_flight,
                 self.site.connections,
-                "" if self._now.is_set() else " in time",
+                "" if self._now.is_set() else ", timeout graceful shutdown exceeded",
             )
         self.site.cancel_all()
         await asyncio.wait([drained], timeout=_CLEAN_UP)
 
     async def _drained(self) -> None:
-        """Wait until nobody is connected."""
-        # What was accepted in this turn of the loop is not a connection of the site yet.
+        """Wait until all connections are closed."""
+        # A connection that was accepted in this iteration is not registered with the site yet.
         for _ in range(3):
             await asyncio.sleep(0)
         await self.site.wait_drained()
@@ -358,10 +372,11 @@ class Server:
     async def serve(
         self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
     ) -> None:
-        """Serve until stop(), or SIGINT or SIGTERM; a second SIGINT cancels requests.
+        """Serve until stop() is called, or SIGINT or SIGTERM arrives.
 
-        on_start: called once connections are accepted. Raises StartError. If its task is
-        cancelled, the server has ended at once when CancelledError is raised.
+        A second SIGINT cancels requests. on_start: called when the server accepts connections.
+        Raises StartError. If the task is cancelled, requests are cancelled, and the server has
+        stopped before CancelledError is raised.
         """
         around = (
             signals.handled(signals.handlers_of(self))
@@ -370,16 +385,16 @@ class Server:
         )
         with around:
             starting = asyncio.ensure_future(self.start())
-            told = asyncio.ensure_future(self._told.wait())
+            stop_called = asyncio.ensure_future(self._stop_called.wait())
             try:
-                await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([starting, stop_called], return_when=asyncio.FIRST_COMPLETED)
                 if not starting.done():
                     await self._give_up(starting)
                     return
                 try:
                     starting.result()
                 except signals.StoppedError:
-                    logger.warning("Stopped while the application was imported.")
+                    logger.warning("Received a signal while importing the application. Exiting.")
                     return
                 if on_start is not None and not self._stopping.is_set():
                     on_start()
@@ -392,51 +407,55 @@ class Server:
                 await self.close()
                 raise
             finally:
-                told.cancel()
-                await asyncio.wait([told])
+                stop_called.cancel()
+                await asyncio.wait([stop_called])
 
     async def _give_up(self, starting: asyncio.Future[None]) -> None:
-        """Cancel a start-up, which may wait for something that never comes."""
-        logger.warning("Stopped before the application had started: its start-up is cancelled.")
+        """Cancel the application's startup, which may be waiting for something indefinitely."""
+        logger.warning("Shutdown requested during application startup. Cancelling startup.")
         starting.cancel()
         limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
         await asyncio.wait([starting], timeout=limit)
         if not starting.done():
-            logger.error("The application's start-up goes on though it has been cancelled.")
+            logger.error(
+                "Application startup did not stop within %g seconds of being cancelled.", limit
+            )
         elif not starting.cancelled():
-            starting.exception()  # it failed at the same time; asyncio must not report that
+            starting.exception()  # mark as retrieved: asyncio must not report this failure
 
     @property
     def should_exit(self) -> bool:
-        """Whether a shutdown has begun; uvicorn's name for it."""
+        """Return whether a shutdown has begun. The name is uvicorn's."""
         return self._stopping.is_set() or self._delay is not None
 
     def stop(self, *, now: bool = False) -> None:
-        """Make serve() end; now: cancel requests. In the loop's thread."""
+        """Make serve() return. now: cancel requests. Must be called in the loop's thread."""
         if self._retired:
             self._end_soon()
         self._stopping.set()
-        self._told.set()
+        self._stop_called.set()
         if now:
             self._now.set()
 
     def drain(self) -> None:
-        """Make serve() end, after drain_delay if that is set; until then it serves on, with each
-        response the last of its connection."""
+        """Make serve() return, after drain_delay if that is set.
+
+        Until then the server keeps serving, and closes each connection after its next response.
+        """
         delay = self.config.drain_delay
         if not delay or not self.started or self._stopping.is_set():
             self.stop()
         elif self._delay is None:
-            logger.info("Serving on for %g seconds before the end.", delay)
+            logger.info("Continuing to serve for %g seconds before shutting down.", delay)
             self.site.begin_draining()
             self._delay = asyncio.get_running_loop().call_later(delay, self.stop)
 
     def retire(self) -> None:
-        """Make serve() end, without haste: another process has taken over.
+        """Make serve() return after another process has taken over, without a deadline for streams.
 
-        Idle connections stay until their keep-alive time is over, as their next request may be on
-        its way; its response is their last. Streams stay until they end, because nobody waits for
-        this process.
+        Idle connections stay open until their keep-alive timeout, because a next request may
+        already be in transit; they are closed after its response. Streams continue until they end,
+        because nothing waits for this process to exit.
         """
         self._idle_time = (self.config.timeout_keep_alive or 0.0) + _ON_ITS_WAY
         signals.leaving(asyncio.get_running_loop())
@@ -444,7 +463,7 @@ class Server:
         self._retired = True
 
     def _end_soon(self) -> None:
-        """Give streams of a retired process the time from now on that a shutdown gives them."""
+        """Apply the deadlines of a normal shutdown to the streams of a retired process."""
         self._retired = False
         self.site.begin_shutdown()
         if limit := self.config.timeout_stream_shutdown:
@@ -455,8 +474,9 @@ class Server:
     def interrupted(self, number: int) -> None:
         """Act on SIGINT or SIGTERM.
 
-        A second SIGINT, a user's at a terminal, cancels requests. A repeated SIGTERM does not:
-        process managers send it twice, and to processes that the terminal has sent SIGINT.
+        A second SIGINT, which a user sends from a terminal, cancels requests. A repeated SIGTERM
+        does not, because process managers send SIGTERM twice, and also send it to processes that
+        have received SIGINT from the terminal.
         """
         if number == signal.SIGTERM:
             self.drain()
@@ -466,26 +486,27 @@ class Server:
         self.stop(now=self._interrupts > 1)
 
     def reload_certificates(self) -> None:
-        """Load the files of the ssl_* options again, for connections that are accepted later.
+        """Reload the files of the ssl_* options, for connections that are accepted from now on.
 
-        If they cannot be loaded, the server logs an error and keeps what it has.
+        If they cannot be loaded, the server logs an error and keeps the current certificates.
         """
         if self._context is None or self._stopping.is_set():
             return
         try:
             context = tls.make_context(self.config)
         except StartError as exc:
-            logger.error("The certificates stay as they were: %s", exc)
+            logger.error("Failed to reload certificates, keeping the current ones: %s", exc)
         else:
             task = asyncio.ensure_future(self._use_context(context))
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
     async def _use_context(self, context: ssl.SSLContext | None) -> None:
-        """Listen with `context` from now on.
+        """Use `context` for connections that are accepted from now on.
 
-        A server cannot exchange its context. Another server listens on a duplicate of its socket
-        before it is closed: the kernel's queue is the socket's, so no connection is lost.
+        An asyncio server cannot replace its context. A second server therefore listens on a
+        duplicate of the socket before the first one is closed. Both descriptors share the kernel's
+        accept queue, so no connection is lost.
         """
         async with self._reloading:
             if self._stopping.is_set():
@@ -493,48 +514,49 @@ class Server:
             try:
                 duplicates = [sock.dup() for sock in self.sockets]
             except OSError as exc:
-                logger.error("The certificates stay as they were: %s", exc)
+                logger.error("Failed to reload certificates, keeping the current ones: %s", exc)
                 return
             self._context = context
             loop = asyncio.get_running_loop()
             servers = [await self._server(loop, sock) for sock in duplicates]
             before = zip(self._servers, self.sockets, strict=True)
-            self._servers, self.sockets = servers, duplicates  # close() closes these from now on
+            self._servers, self.sockets = servers, duplicates  # close() must close these
             try:
                 for server in servers:
                     await server.start_serving()
             finally:
                 for old, sock in before:
                     _stop_accepting(loop, old, sock)
-            logger.info("Certificates loaded again.")
+            logger.info("Reloaded certificates.")
 
     # --- limits of a process -----------------------------------------------------------------
 
     def _request_limit_reached(self) -> None:
-        self._on_limit(f"it has begun {self.config.limit_max_requests} requests")
+        self._on_limit(f"limit_max_requests ({self.config.limit_max_requests})")
 
     def _watch_memory(self) -> None:
         limit = self.config.limit_max_memory
         assert limit is not None
         used = resident_memory()
         if used >= limit:
-            self._on_limit(f"it uses {used >> 20} MiB of memory")
+            self._on_limit(f"limit_max_memory ({used >> 20} MiB in use)")
             return
         loop = asyncio.get_running_loop()
         self._memory_timer = loop.call_later(_MEMORY_INTERVAL, self._watch_memory)
 
     def _stop_at_limit(self, reason: str) -> None:
-        logger.warning("The process ends: %s.", reason)
+        logger.warning("Reached %s; shutting down.", reason)
         self.stop()
 
 
 def _stop_accepting(
     loop: asyncio.AbstractEventLoop, server: asyncio.Server, sock: socket.socket
 ) -> None:
-    """Close the listening socket of `server`, and lose no connection that it has accepted.
+    """Close the listening socket of `server` without losing connections that it has accepted.
 
-    asyncio makes the transport of a connection one iteration after accept(), which fails if the
-    server is closed by then. So close the socket alone, with the hook that Server.close() calls.
+    asyncio creates the transport of a connection one iteration after accept(), which fails if the
+    server has been closed by then. This function therefore closes only the socket, with the hook
+    that Server.close() calls.
     """
     stop_serving = getattr(loop, "_stop_serving", None)
     if stop_serving is None:
@@ -546,11 +568,11 @@ def _stop_accepting(
 
 
 async def _first_of(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until one of them is done."""
+    """Wait until one of the futures is done, or for `timeout` seconds."""
     await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 def resident_memory() -> int:
-    """This process's resident memory in bytes."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as stream:
         return int(stream.read().split()[1]) * _PAGE

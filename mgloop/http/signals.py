@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The signals of a process that serves.
+"""The signal handlers of a server process.
 
-A loop runs the handlers, but signal.getsignal(SIGTERM) returns a bound method of ExitSignals, as
-it returns one of uvicorn's Server there. sse-starlette, and with it the MCP SDK, reads the
-attribute `should_exit` of its object and ends its streams when that becomes true. A program's
-replacement of uvicorn.Server.handle_exit is called as well.
+The event loop runs the handlers. signal.getsignal(SIGTERM) nevertheless returns a bound method of
+ExitSignals, because under uvicorn it returns a bound method of uvicorn's Server. sse-starlette, and
+with it the MCP SDK, reads the attribute `should_exit` of that object and ends its streams when it
+becomes true. If a program has patched uvicorn.Server.handle_exit, the patch is called as well.
 
 Several servers can run on a loop; each of them gets every signal.
 """
@@ -34,7 +34,7 @@ Handlers = Mapping[int, Callable[[], None]]
 
 
 class Interruptible(Protocol):
-    """A server, as far as signals are concerned."""
+    """The part of a server's interface that signal handlers use."""
 
     config: Config
 
@@ -44,7 +44,7 @@ class Interruptible(Protocol):
 
 
 class StoppedError(BaseException):
-    """A signal has come while the application was imported."""
+    """A signal arrived while the application was being imported."""
 
 
 class ExitSignals:
@@ -57,15 +57,18 @@ class ExitSignals:
         self._captured_signals: list[int] = []
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal; the wake-up descriptor has the loop do the rest. An import, which the
-        loop waits for, is broken off."""
+        """Record the signal, and interrupt the import of the application.
+
+        The loop, which the wake-up descriptor wakes, runs the handlers. During the import the loop
+        is blocked, so StoppedError is raised instead.
+        """
         self.should_exit = True
         if self.importing:
             self.importing = False
             raise StoppedError
 
-    def tell_patches(self, number: int) -> None:
-        """Call a program's replacement of uvicorn.Server.handle_exit."""
+    def call_patch(self, number: int) -> None:
+        """Call uvicorn.Server.handle_exit if a program has patched it."""
         server = getattr(sys.modules.get("uvicorn.server"), "Server", None)
         handle: Any = getattr(server, "handle_exit", None)
         if handle is None or handle.__module__ == "uvicorn.server":
@@ -73,11 +76,11 @@ class ExitSignals:
         try:
             handle(self, number, None)
         except Exception:
-            logger.exception("A replacement of uvicorn.Server.handle_exit failed.")
+            logger.exception("Exception in a patched uvicorn.Server.handle_exit")
 
 
 class _LoopSignals:
-    """The handlers that a loop runs for each signal, and Python's handlers from before."""
+    """The handlers that a loop runs for each signal, and Python's previous handlers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -116,7 +119,7 @@ class _LoopSignals:
 
     def _call(self, number: int) -> None:
         if number in EXITS:
-            self.exits.tell_patches(number)
+            self.exits.call_patch(number)
         for handler in list(self.handlers.get(number, ())):
             handler()
 
@@ -126,9 +129,9 @@ _loops: dict[asyncio.AbstractEventLoop, _LoopSignals] = {}
 
 @contextlib.contextmanager
 def handled(handlers: Handlers) -> Iterator[None]:
-    """Have the running loop call the handlers, by signal, while the block lasts.
+    """Install handlers, by signal number, in the running loop while the block lasts.
 
-    Outside of the main thread, where Python handles no signals, the block changes nothing.
+    Outside the main thread, where Python handles no signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -148,7 +151,7 @@ def handled(handlers: Handlers) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupted_import(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Raise StoppedError in the block at SIGINT or SIGTERM, if `loop` handles them."""
+    """Raise StoppedError in the block on SIGINT or SIGTERM, if `loop` handles them."""
     exits = _loops[loop].exits if loop in _loops else ExitSignals()
     exits.importing = True
     try:
@@ -158,15 +161,15 @@ def interrupted_import(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 def log_interrupt(count: int, *, stopping: bool) -> None:
-    """Log what a SIGINT does, which is the one of that number."""
+    """Log the effect of a SIGINT. count: how many have arrived, including this one."""
     if count > 1:
-        logger.warning("Stopping at once: requests are cancelled.")
+        logger.warning("Forcing shutdown, cancelling requests.")
     elif stopping:
-        logger.info("Waiting for requests to end; press CTRL+C again to cancel them.")
+        logger.info("Waiting for requests to finish. (CTRL+C to force quit)")
 
 
 def leaving(loop: asyncio.AbstractEventLoop) -> None:
-    """Set should_exit: the servers of `loop` end without a signal."""
+    """Set should_exit for the servers of `loop`, which stop without a signal."""
     if loop in _loops:
         _loops[loop].exits.should_exit = True
 
@@ -185,7 +188,7 @@ def handlers_of(server: Interruptible) -> dict[int, Callable[[], None]]:
 
 
 class _Hangup:
-    """Handles SIGHUP without certificates: the terminal was closed, or a reload is meant."""
+    """Handle SIGHUP of a server without TLS: stop if it runs in a terminal, otherwise warn."""
 
     def __init__(self, server: Interruptible) -> None:
         self._server = server
@@ -196,6 +199,6 @@ class _Hangup:
             self._server.stop()
         else:
             logger.warning(
-                "SIGHUP: nothing is reloaded, because a single process cannot be replaced without"
-                " losing requests; use --workers 2 or more."
+                "Ignoring SIGHUP: a single process cannot be replaced without losing requests; use"
+                " --workers 2 or more."
             )

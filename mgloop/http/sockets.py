@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The sockets that a server listens on: made, inherited, shared out, and removed again.
+"""The listening sockets of a server: created or inherited, distributed to workers, and removed.
 
-How workers share an address. Each has a TCP socket of its own with SO_REUSEPORT, but it is the
-supervisor that makes all of them, and keeps them open; a worker inherits the one of its slot, and
-so does the worker that replaces it. Compared with the two usual ways:
+Workers share a TCP address as follows. Each has its own socket with SO_REUSEPORT, but the
+supervisor creates all of these sockets and keeps them open. A worker inherits the socket of its
+slot, and so does the worker that replaces it. Two other ways are common:
 
-- one socket that all inherit: whoever wakes first accepts the whole queue, so that a burst of
-  connections lands in one process and stays there; and all of them wake.
-- each worker binds with SO_REUSEPORT: the kernel spreads connections evenly, but the queue of a
-  worker that stops or dies is reset with its socket: requests are lost at each restart.
+- All workers inherit one socket. A connection wakes all of them, and the first one accepts the
+  whole queue, so a burst of connections ends up in one process and stays there.
+- Each worker binds its own socket with SO_REUSEPORT. The kernel distributes connections evenly, but
+  when a worker exits, the connections in its accept queue are reset: each restart loses requests.
 
-This way connections are spread evenly and outlive the worker they were meant for. UNIX sockets
-and inherited descriptors cannot be multiplied: there workers do share one.
+With sockets of the supervisor, connections are distributed evenly and are not lost with a worker.
+UNIX sockets and inherited descriptors cannot be multiplied, so workers share one socket there.
 
-SO_REUSEPORT would also let a second server bind the same port unnoticed. Therefore the first
-socket is bound before it gets the option: its bind() fails if anybody else has the port.
+SO_REUSEPORT would also allow a second server to bind the same port without an error. The first
+socket is therefore bound before the option is set, and its bind() fails if the port is in use.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from .config import Config
 from .errors import ConfigError, StartError
 
 _FIRST_SYSTEMD_FD = 3
-# So often the kernel is asked for a port that is free on every address of a name.
+# How often to ask the kernel for a port that is free on every address of a host name.
 _ATTEMPTS = 10
 
-# The mode of a UNIX socket if neither --uds-mode nor a file that was there before says it.
+# Mode of a UNIX socket if neither --uds-mode nor an existing socket file determines it.
 _UNIX_MODE = 0o666
 
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 _ADVICE = {
-    errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
-    errno.EACCES: "may not be bound: ports below 1024 and foreign folders need permission",
-    errno.EPERM: "may not be bound: ports below 1024 and foreign folders need permission",
-    errno.EADDRNOTAVAIL: "is no address of this machine: choose another host",
+    errno.EADDRINUSE: "address already in use; stop the other process or choose another port",
+    errno.EACCES: "permission denied; ports below 1024 and foreign directories need privileges",
+    errno.EPERM: "permission denied; ports below 1024 and foreign directories need privileges",
+    errno.EADDRNOTAVAIL: "cannot assign requested address; choose an address of this machine",
 }
 
 
 @dataclass
 class Listener:
-    """An address: one socket for every slot, or one that all slots share."""
+    """One address: one socket for every slot, or one socket that all slots share."""
 
     sockets: list[socket.socket]
-    # Of a UNIX socket that was made here: path, device and inode.
+    # Path, device and inode of a UNIX socket that this process has created.
     made: tuple[str, int, int] | None = None
 
     def url(self, *, tls: bool) -> str:
@@ -67,7 +67,7 @@ class Listener:
 
 @dataclass
 class Listeners:
-    """All addresses of a server. Owns the sockets until close()."""
+    """All addresses of a server. The object owns the sockets until close()."""
 
     tls: bool
     addresses: list[Listener] = field(default_factory=list)
@@ -77,11 +77,11 @@ class Listeners:
         return [address.url(tls=self.tls) for address in self.addresses]
 
     def of_slot(self, slot: int) -> list[socket.socket]:
-        """The sockets that the process or thread number `slot` listens on: duplicates, its own."""
+        """Return duplicates of the sockets of a worker or thread, which the caller owns."""
         return [a.sockets[slot % len(a.sockets)].dup() for a in self.addresses]
 
     def close(self) -> None:
-        """Close the sockets; remove the UNIX sockets that were made, if they still are ours."""
+        """Close the sockets. Remove UNIX socket files that open_all() created and still owns."""
         for address in self.addresses:
             if address.made is not None:
                 path, *identity = address.made
@@ -95,9 +95,10 @@ class Listeners:
 
 
 def open_all(config: Config, environ: MutableMapping[str, str] | None = None) -> Listeners:
-    """Bind (and do not yet listen on) every address that `config` names.
+    """Bind every configured address, without listening yet.
 
-    Raises StartError, with nothing left open.
+    environ: variables of systemd's socket activation; os.environ by default. Raises StartError,
+    after closing all sockets.
     """
     slots = config.workers * config.threads
     environ = os.environ if environ is None else environ
@@ -121,7 +122,7 @@ def open_all(config: Config, environ: MutableMapping[str, str] | None = None) ->
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError for an address that cannot be one, without opening any."""
+    """Raise ConfigError for an invalid address, without opening sockets."""
     if config.uds == "":
         _no_path()
     for text in config.bind:
@@ -132,7 +133,7 @@ def check(config: Config) -> None:
 
 
 def _no_path() -> NoReturn:
-    raise ConfigError("a UNIX socket needs a path, such as /run/app.sock")
+    raise ConfigError("a UNIX socket requires a path, such as /run/app.sock")
 
 
 def _open_one(text: str, config: Config, slots: int) -> list[Listener]:
@@ -143,13 +144,13 @@ def _open_one(text: str, config: Config, slots: int) -> list[Listener]:
 
 
 def _parse(text: str, port: int) -> tuple[str, int]:
-    """HOST:PORT, [IPv6]:PORT, :PORT or HOST."""
+    """Parse HOST:PORT, [IPv6]:PORT, :PORT or HOST; `port` is the default."""
     host, colon, digits = text.rpartition(":")
     if not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         host = text
     else:
         if not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
-            raise ConfigError(f"--bind: {text!r} is neither HOST:PORT nor unix:PATH")
+            raise ConfigError(f"--bind: {text!r} is not HOST:PORT or unix:PATH")
         port = int(digits)
     return host.removeprefix("[").removesuffix("]"), port
 
@@ -170,7 +171,7 @@ def _tcp(host: str, port: int, slots: int) -> list[Listener]:
         try:
             return _tcp_addresses(addresses, slots)
         except StartError as exc:
-            # The port that the first address was given may be another's on the second.
+            # The port that the kernel chose for the first address may be in use on the second.
             if port != 0 or _errno(exc) != errno.EADDRINUSE:
                 raise
     return _tcp_addresses(addresses, slots)
@@ -181,7 +182,7 @@ def _tcp_addresses(addresses: Sequence[_Address], slots: int) -> list[Listener]:
     refused: StartError | None = None
     for family, (host, port, *more) in addresses:
         if port == 0 and listeners:
-            # A name with several addresses: the same port on all of them.
+            # A host name with several addresses uses the same port on all of them.
             port = listeners[0].sockets[0].getsockname()[1]
         try:
             listeners.append(_tcp_address(family, (host, port, *more), slots))
@@ -191,7 +192,7 @@ def _tcp_addresses(addresses: Sequence[_Address], slots: int) -> list[Listener]:
                     for sock in listener.sockets:
                         sock.close()
                 raise
-            # localhost has an IPv6 address on machines that have no IPv6, too.
+            # localhost has an IPv6 address even on machines without IPv6.
             refused = exc
     if not listeners:
         assert refused is not None
@@ -228,10 +229,9 @@ def _tcp_address(family: int, address: tuple[object, ...], slots: int) -> Listen
 
 
 def refusal(what: str, exc: OSError) -> StartError:
-    """The error for an address that could not be bound or listened on."""
+    """Return the error for an address that could not be bound or listened on."""
     assert exc.errno is not None
-    advice = _ADVICE.get(exc.errno, f"cannot be listened on: {os.strerror(exc.errno)}")
-    return StartError(f"{what} {advice}")
+    return StartError(f"cannot listen on {what}: {_ADVICE.get(exc.errno, os.strerror(exc.errno))}")
 
 
 # --- UNIX sockets --------------------------------------------------------------------------------
@@ -250,8 +250,9 @@ def _unix(path: str, mode: int | None) -> Listener:
         found = _remove_stale(path)
         if mode is None:
             mode = _UNIX_MODE if found is None else found
-        # bind() makes the file with the socket's own mode, less the umask. A chmod() afterwards
-        # would leave a moment with another mode, and could meet another file at the path.
+        # bind() creates the file with the mode of the socket, restricted by the umask. With a
+        # chmod() after that, the file would have another mode for a moment, and chmod() could hit
+        # another file at the same path.
         os.fchmod(sock.fileno(), mode)
         before = os.umask(0o777 & ~mode)
         try:
@@ -271,18 +272,18 @@ def _unix(path: str, mode: int | None) -> Listener:
 
 
 def _remove_stale(path: str) -> int | None:
-    """Remove a socket file that is not in use, and return its mode. Return None without a file.
+    """Remove a socket file that is not in use and return its mode, or None if there is no file.
 
-    Raise StartError for a socket in use and for any other file.
+    Raises StartError for a socket in use and for any other file.
     """
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return None
     if not stat.S_ISSOCK(status.st_mode):
-        raise StartError(f"{path} exists and is no socket: remove it, or choose another path")
-    # A probe of another type troubles nobody, and is refused in another way if somebody has bound
-    # the path and does not listen yet.
+        raise StartError(f"{path} exists and is not a socket: remove it, or choose another path")
+    # A datagram socket does not disturb a server on the path. It fails with EPROTOTYPE if a stream
+    # socket is bound there, even one that does not listen yet.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(path)
@@ -292,7 +293,10 @@ def _remove_stale(path: str) -> int | None:
         except OSError as exc:
             if exc.errno != errno.EPROTOTYPE:
                 raise
-    raise StartError(f"{path} is in use: stop what listens there, or choose another path")
+    raise StartError(
+        f"cannot listen on {path}: address already in use; stop the other process or choose another"
+        " path"
+    )
 
 
 def _path_of(sock: socket.socket) -> str:
@@ -310,14 +314,14 @@ def _inherited(fd: int, what: str) -> Listener:
         sock = socket.socket(fileno=fd)
     except OSError as exc:
         reason = os.strerror(exc.errno or 0)
-        raise StartError(f"{what} is no socket ({reason}): pass a bound stream socket") from None
+        raise StartError(f"{what} is not a socket ({reason}): pass a bound stream socket") from None
     if sock.type != socket.SOCK_STREAM or sock.family not in (
         socket.AF_INET,
         socket.AF_INET6,
         socket.AF_UNIX,
     ):
         sock.detach()
-        raise StartError(f"{what} is not a stream socket of TCP or UNIX: pass one that is")
+        raise StartError(f"{what} is not a TCP or UNIX stream socket: pass a bound stream socket")
     name = sock.getsockname()
     if not (name if sock.family == socket.AF_UNIX else name[1]):
         sock.detach()
@@ -328,7 +332,7 @@ def _inherited(fd: int, what: str) -> Listener:
 
 
 def _systemd_fds(environ: MutableMapping[str, str]) -> list[int]:
-    """What systemd passes by sd_listen_fds(3); the variables are not for our children."""
+    """Return the descriptors of sd_listen_fds(3), and unset the variables for child processes."""
     pid, count = environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")
     if pid is None or count is None or pid != str(os.getpid()):
         return []

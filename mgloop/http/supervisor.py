@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The process that starts workers, keeps their number, and replaces them.
+"""The supervisor process, which starts workers, keeps their number constant and replaces them.
 
-It owns the listening sockets (sockets.py says how they are shared), and serves nobody itself: what
-happens to a worker does not touch it. Each slot, which is a number and a set of sockets, has one
-task that keeps a worker in it.
+It owns the listening sockets (sockets.py describes how they are shared) and serves no requests, so
+a failure of a worker does not affect it. A slot is a number with a set of sockets. Each slot has
+one task that keeps a worker running in it.
 
-- A worker that dies is replaced: the first time at once, then later and later. If none has ever
-  been ready, the reason is not one that waiting mends: the supervisor ends with its exit status.
-- SIGHUP, and a worker that has reached a limit: first a new worker, then the old one drains. If
-  the new one cannot start, the old one stays.
-- SIGTERM and SIGINT: all drain, then exit 0. A second SIGINT: all cancel their requests. A third:
-  SIGKILL.
-- --reload: one worker, which ends before the next starts; if it cannot start, files are waited for.
+- A worker that dies is replaced, the first time immediately and then after increasing delays. If
+  the first worker never becomes ready, waiting would not help, and the supervisor exits with the
+  status of that worker.
+- On SIGHUP, and when a worker has reached a limit, a new worker starts first, and then the old one
+  drains. If the new one cannot start, the old one keeps running.
+- On SIGTERM and SIGINT all workers drain, and the supervisor exits with status 0. On a second
+  SIGINT all workers cancel their requests. A third SIGINT kills them.
+- With --reload there is one worker, which exits before the next one starts. If a worker cannot
+  start, the supervisor waits for the next change of a file.
 """
 
 from __future__ import annotations
@@ -38,37 +40,39 @@ from .worker import COUNT, RETIRE, STOP, Task
 
 logger = logging.getLogger("mgloop.http")
 
-# A worker that lives shorter is a failure, and the next one waits: 0, 0.5, 1, 2 ... seconds.
+# Seconds. A worker that exits earlier counts as a failure, and its replacement is delayed: by 0,
+# 0.5, 1, 2 ... seconds.
 _SHORT_LIFE = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# What a worker gets beyond the deadlines for requests and for the application's shutdown, until
-# SIGKILL; and when it has served to its end, for the exit of its process.
+# Seconds until SIGKILL that a worker has in addition to the deadlines for requests and for the
+# lifespan shutdown. Also the seconds that its process has to exit when its server has stopped.
 _GRACE = 10.0
-# How long a worker may take to say what it has done, until the last that it has said counts.
-_TO_COUNT = 1.0
-# The deadline for requests when files have changed, and the developer waits.
+# Seconds that a worker has to report its counters. After that, its last report is used.
+_STATS_TIMEOUT = 1.0
+# Deadline in seconds for requests when files have changed, because the developer is waiting.
 _RELOAD_DEADLINE = 2.0
 
 
 class WorkerError(StartError):
-    """No worker could start: it has said why, and this is its exit status."""
+    """The first worker could not start. It has logged the reason; `status` is its exit status."""
 
     def __init__(self, status: int) -> None:
-        super().__init__("No worker could start.")
+        super().__init__("Worker failed to boot.")
         self.status = status
 
 
 def supervise(config: Config) -> None:
-    """Run config.workers workers until a signal; raises StartError."""
+    """Run config.workers workers until a signal arrives. Raises StartError."""
     import mgloop
 
     running.run_loop(mgloop.new_event_loop, Supervisor(config).run)
 
 
 class Worker:
-    """A process, from its start to its end.
+    """A worker process.
 
-    ready: a future, whether it came to serve. ended: a task, its return code as subprocess has it.
+    ready: future that becomes True when the worker serves, or False if it exits before that.
+    ended: task whose result is the return code of the process, as in subprocess.
     """
 
     def __init__(self, slot: int, process: asyncio.subprocess.Process) -> None:
@@ -86,17 +90,17 @@ class Worker:
         self._counted: asyncio.Future[None] | None = None
 
     async def count(self) -> None:
-        """Have `stats` be those of now, if it answers in time."""
+        """Update `stats`, unless the worker does not report in time."""
         if self.writer is None:
             return
         if self._counted is None or self._counted.done():
             self._counted = asyncio.get_running_loop().create_future()
         self.writer.write(COUNT)
         events: list[asyncio.Future[Any]] = [self._counted, self.ended]
-        await asyncio.wait(events, timeout=_TO_COUNT, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(events, timeout=_STATS_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
 
     def counted(self, values: dict[str, Any]) -> None:
-        """It has said what it has done."""
+        """Store the counters that the worker has reported."""
         self.stats = ServerStats.unpacked(values)
         if self._counted is not None and not self._counted.done():
             self._counted.set_result(None)
@@ -114,29 +118,29 @@ class Worker:
             self.process.send_signal(number)
 
     def stop(self, deadline: float | None) -> None:
-        """Let it finish; SIGKILL after `deadline` seconds, if that is not None."""
+        """Send SIGTERM, and SIGKILL after `deadline` seconds unless that is None."""
         self.signal(signal.SIGTERM)
         self.kill_after(deadline)
 
     def hurry(self) -> None:
-        """Stop it without --drain-delay."""
+        """Stop the worker without --drain-delay."""
         if self.writer is not None:
             self.writer.write(STOP)
 
     def retire(self, deadline: float | None) -> None:
-        """The same without haste: another one serves in its place."""
+        """Let the worker finish after its replacement has become ready; see Server.retire()."""
         if self.writer is not None:
             self.writer.write(RETIRE)
         self.kill_after(deadline)
 
     def kill_after(self, deadline: float | None) -> None:
-        """SIGKILL after `deadline` seconds, unless it has ended by then, or there is none."""
+        """Send SIGKILL after `deadline` seconds if the worker is still running; None: never."""
         if deadline is not None:
             timer = asyncio.get_running_loop().call_later(deadline, self.signal, signal.SIGKILL)
             self.ended.add_done_callback(lambda _: timer.cancel())
 
     def why(self) -> str:
-        """How it ended, in words."""
+        """Describe how the process ended."""
         status = self.ended.result()
         if status >= 0:
             return f"exited with status {status}"
@@ -144,49 +148,54 @@ class Worker:
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        return f"was ended by {name}"
+        return f"was terminated by {name}"
 
 
 class _Slot:
-    """A place for a worker, and the wish for another one in it."""
+    """A slot for a worker, and the request to replace that worker."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.worker: Worker | None = None
-        self.starting = False  # a successor
-        self.wish = _Wish()
+        self.starting = False  # a replacement is starting
+        self.restart = _Restart()
 
     def replace(self) -> asyncio.Future[bool]:
-        """Ask for a worker that starts from now on; the future says whether it came."""
-        if not self.wish.made.done():
-            self.wish.made.set_result(None)
-        return self.wish.granted
+        """Request a worker that starts from now on; the future says whether it became ready."""
+        if not self.restart.requested.done():
+            self.restart.requested.set_result(None)
+        return self.restart.succeeded
 
-    def take_wish(self) -> asyncio.Future[bool]:
-        """Before a start; later wishes are for another one, as this one may have read old code."""
-        wish, self.wish = self.wish, _Wish()
-        return wish.granted
+    def take_restart(self) -> asyncio.Future[bool]:
+        """Begin to fulfil the request with a worker that is about to start; return its future.
+
+        Later requests need another worker, because this one may already have read old code.
+        """
+        restart, self.restart = self.restart, _Restart()
+        return restart.succeeded
 
 
-class _Wish:
+class _Restart:
+    """A request for a new worker in a slot, and whether that worker became ready."""
+
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.made: asyncio.Future[None] = loop.create_future()
-        self.granted: asyncio.Future[bool] = loop.create_future()
+        self.requested: asyncio.Future[None] = loop.create_future()
+        self.succeeded: asyncio.Future[bool] = loop.create_future()
 
 
 class Supervisor:
-    """run() is all there is to do with it."""
+    """Supervise the workers of a configuration: see run()."""
 
     def __init__(self, config: Config) -> None:
         if config.reload:
             config = dataclasses.replace(
                 config,
                 timeout_graceful_shutdown=config.timeout_graceful_shutdown or _RELOAD_DEADLINE,
-                # Files that change replace the worker, and nothing else does.
+                # Only changed files replace the worker.
                 limit_max_requests=None,
                 limit_max_memory=None,
-                drain_delay=None,  # the developer waits
+                drain_delay=None,  # the developer is waiting
             )
         self.config = config
         self._workers: set[Worker] = set()
@@ -199,12 +208,12 @@ class Supervisor:
         self._hangups = 0
         self._rolling: asyncio.Task[None] | None = None
         self._announced = False
-        self._counting: set[Worker] = set()  # those that may have more to say
-        self._past: dict[int, ServerStats] = {}  # of the others, by slot
+        self._counting: set[Worker] = set()  # workers that may still report counters
+        self._past: dict[int, ServerStats] = {}  # sums of all earlier workers, by slot
         self._listeners: sockets.Listeners
 
     async def run(self) -> None:
-        """Supervise until a signal; all workers have ended when it returns."""
+        """Supervise until a signal arrives, and return after all workers have exited."""
         async with contextlib.AsyncExitStack() as around:
             self._listeners = sockets.open_all(self.config)
             around.callback(self._listeners.close)
@@ -222,17 +231,18 @@ class Supervisor:
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         logger.info("Started supervisor [%d]", os.getpid())
-        keepers = asyncio.ensure_future(self._run())
+        running_workers = asyncio.ensure_future(self._run())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([keepers, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if not self._stopping.is_set():  # else the same signal may have ended the first worker
-                keepers.result()
+            await asyncio.wait([running_workers, stopping], return_when=asyncio.FIRST_COMPLETED)
+            # With a signal, the first worker may have exited because of the same signal.
+            if not self._stopping.is_set():
+                running_workers.result()
         finally:
             self._stopping.set()
             if not self._delaying():
                 self._listeners.close()
-            tasks: list[asyncio.Future[Any]] = [keepers, stopping]
+            tasks: list[asyncio.Future[Any]] = [running_workers, stopping]
             if self._rolling is not None:
                 tasks.append(self._rolling)
             for task in tasks:
@@ -246,12 +256,12 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _run(self) -> None:
-        """Keep every slot filled; raises WorkerError if the first one cannot be."""
+        """Keep a worker running in every slot. Raises WorkerError if the first one cannot start."""
         self._slots = [_Slot(number) for number in range(self.config.workers)]
         if self.config.reload:
             await self._keep_reloading(self._slots[0])
             return
-        # The first alone: what is wrong with the application is said once.
+        # Start the first worker alone, so that an error in the application is logged only once.
         first = await self._start(0)
         if not await first.ready:
             raise WorkerError(abs(await first.ended) or 1)
@@ -260,7 +270,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for slot in self._slots:
                 group.create_task(self._keep(slot))
-            self._begin_to_roll()  # the first may have started with old code
+            self._begin_to_roll()  # SIGHUP may have arrived after the first worker read its code
 
     # --- one slot ----------------------------------------------------------------------------
 
@@ -272,47 +282,47 @@ class Supervisor:
             if worker is None:
                 if failures > 1:
                     delay = _pause(failures)
-                    logger.info("The next worker starts in %g seconds.", delay)
+                    logger.info("Starting the next worker in %g seconds.", delay)
                     await asyncio.sleep(delay)
-                granted = slot.take_wish()
+                succeeded = slot.take_restart()
                 slot.worker = await self._start_ready(slot.number)
                 if slot.worker is None:
                     failures += 1
-                granted.set_result(slot.worker is not None)
+                succeeded.set_result(slot.worker is not None)
                 continue
             if worker.wants_successor and failures == 0:
-                slot.replace()  # it has reached its limit before it was known to be ready
-            events: list[asyncio.Future[Any]] = [worker.ended, slot.wish.made]
+                slot.replace()  # the worker reached its limit before it was reported ready
+            events: list[asyncio.Future[Any]] = [worker.ended, slot.restart.requested]
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             if worker.ended.done():
                 lived = time.monotonic() - worker.born
                 failures = failures + 1 if lived < _SHORT_LIFE else 1
-                logger.error("Worker [%d] %s; another one is started.", worker.pid, worker.why())
+                logger.error("Worker [%d] %s; starting a replacement.", worker.pid, worker.why())
                 slot.worker = None
                 continue
-            granted = slot.take_wish()
+            succeeded = slot.take_restart()
             slot.starting = True
             successor = await self._start_ready(slot.number)
             slot.starting = False
             if successor is None:
-                logger.error("Worker [%d] stays.", worker.pid)
+                logger.error("Replacement failed to start; keeping worker [%d].", worker.pid)
             else:
                 slot.worker = successor
                 worker.retire(self._kill_after())
                 failures = 0
-            granted.set_result(successor is not None)
+            succeeded.set_result(successor is not None)
             if successor is None and worker.wants_successor:
                 failures += 1
                 loop.call_later(_pause(failures + 1), self._replace, worker)
 
     def _replace(self, worker: Worker) -> None:
-        """Unless it has a successor, or one that is starting."""
+        """Request a replacement for a worker, unless it has one or one is starting."""
         slot = self._slots[worker.slot]
         if slot.worker is worker and not slot.starting:
             slot.replace()
 
     async def _start_ready(self, number: int) -> Worker | None:
-        """A worker that serves, or None if it could not; that is logged."""
+        """Start a worker and return it when it is ready; log a failure and return None."""
         try:
             worker = await self._start(number)
         except StartError as exc:
@@ -326,12 +336,12 @@ class Supervisor:
 
     async def _keep_reloading(self, slot: _Slot) -> None:
         changes = reloading.changes(self.config)
-        # Before the first start: what changes while a worker reads it counts.
+        # Begin before the first start, so that changes while a worker reads the files are noticed.
         changed = asyncio.ensure_future(anext(changes))
         try:
             while True:
                 worker = slot.worker = await self._start(slot.number)
-                # A start that does not come to an end is mended by a change, too.
+                # A changed file also ends a startup that hangs.
                 starting: list[asyncio.Future[Any]] = [changed, worker.ready]
                 await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
                 if worker.ready.done():
@@ -342,12 +352,12 @@ class Supervisor:
                     logger.error(
                         "Worker [%d] %s; waiting for a file to change.", worker.pid, worker.why()
                     )
-                logger.warning("%s changed: reloading.", await changed)
+                logger.warning("Detected changes in '%s'. Reloading...", await changed)
                 changed = asyncio.ensure_future(anext(changes))
                 if worker.ready.done():
                     worker.stop(self._kill_after())
                 else:
-                    worker.signal(signal.SIGQUIT)  # nobody is served yet
+                    worker.signal(signal.SIGQUIT)  # there are no requests yet
                     worker.kill_after(self._kill_after())
                 await asyncio.wait([worker.ended])
         finally:
@@ -356,25 +366,25 @@ class Supervisor:
             await changes.aclose()
 
     async def _start(self, number: int) -> Worker:
-        """Another process for the slot; raises StartError if there can be none."""
+        """Start a process for the slot. Raises StartError if no process can be created."""
         try:
             return await self._spawn(number)
         except OSError as exc:
-            raise StartError(f"No worker can be started: {exc.strerror or exc}.") from None
+            raise StartError(f"cannot start a worker: {exc.strerror or exc}") from None
 
     async def _spawn(self, number: int) -> Worker:
         threads = self.config.threads
         bound = [self._listeners.of_slot(number * threads + n) for n in range(threads)]
         ours, theirs = socket.socketpair()
         fds = [[sock.fileno() for sock in of_thread] for of_thread in bound]
-        # Until its handlers are there, a terminal's signals to all are not for it.
-        kept_back = {signal.SIGINT, signal.SIGHUP}
-        signal.pthread_sigmask(signal.SIG_BLOCK, kept_back)
+        # A terminal sends these to all processes. The worker blocks them until it has handlers.
+        blocked = {signal.SIGINT, signal.SIGHUP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *_interpreter.options(),
-                "-P",  # The folder it is started in is no package.
+                "-P",  # do not import modules from the current directory
                 "-c",
                 f"from mgloop.http.worker import main; main({theirs.fileno()})",
                 pass_fds=[theirs.fileno(), *(fd for of_thread in fds for fd in of_thread)],
@@ -383,7 +393,7 @@ class Supervisor:
             ours.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, kept_back)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
             theirs.close()
             for of_thread in bound:
                 for sock in of_thread:
@@ -399,26 +409,29 @@ class Supervisor:
         return worker
 
     async def _listen_to(self, worker: Worker, ours: socket.socket, task: Task) -> None:
-        """The worker's messages, until it ends. The socket stays open that long: see worker.py."""
+        """Send the task to a worker and receive its messages until it exits.
+
+        The socket must stay open until then: see worker.py.
+        """
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         worker.writer = writer
-        hearing = asyncio.ensure_future(self._hear(worker, reader))
+        receiving = asyncio.ensure_future(self._receive_messages(worker, reader))
         try:
             writer.write(task.packed())
             await asyncio.wait([worker.ended])
-            # Its last words are here, but there need be no end behind them: a process that the
-            # worker has forked has its end of the socket, too.
-            await asyncio.wait([hearing], timeout=_TO_COUNT)
+            # Receive the last messages. The stream may have no EOF, because a process that the
+            # worker has forked also holds its end of the socket.
+            await asyncio.wait([receiving], timeout=_STATS_TIMEOUT)
         finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
             self._remember(worker)
             worker.writer = None
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _hear(self, worker: Worker, reader: asyncio.StreamReader) -> None:
+    async def _receive_messages(self, worker: Worker, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 self._on_message(worker, json.loads(line))
@@ -431,7 +444,7 @@ class Supervisor:
             if not worker.ready.done():
                 worker.ready.set_result(True)
         elif event == "replace":
-            logger.info("Worker [%d] is replaced: %s.", worker.pid, message["reason"])
+            logger.info("Replacing worker [%d]: reached %s.", worker.pid, message["reason"])
             worker.wants_successor = True
             if not self._stopping.is_set():
                 self._replace(worker)
@@ -440,17 +453,17 @@ class Supervisor:
         elif event == "alive":
             self._expect_life(worker)
         elif event == "ended":
-            # A thread of the application may keep the process.
+            # A thread of the application may keep the process alive.
             worker.kill_after(max(_GRACE, self.config.timeout_graceful_shutdown or 0.0))
 
     def _remember(self, worker: Worker) -> None:
-        """What it has done stays done: counts that fall are taken for a restart of the server."""
+        """Keep the counters of a worker that has exited, so that the sums do not decrease."""
         before = self._past.get(worker.slot, ServerStats())
         self._past[worker.slot] = before + worker.stats.ended()
         self._counting.discard(worker)
 
     async def _accounts(self) -> dict[str, ServerStats]:
-        """Of each slot: the workers that it has and those that it had."""
+        """Return the counters of each slot: the sum over its current and earlier workers."""
         workers = list(self._counting)
         await asyncio.gather(*(worker.count() for worker in workers))
         return {
@@ -470,7 +483,11 @@ class Supervisor:
         worker.stuck = loop.call_later(limit, self._kill_stuck, worker, limit)
 
     def _kill_stuck(self, worker: Worker, limit: float) -> None:
-        logger.error("Worker [%d]: its loop has been stuck for %g seconds.", worker.pid, limit)
+        logger.error(
+            "Killing worker [%d]: its event loop has been unresponsive for %g seconds.",
+            worker.pid,
+            limit,
+        )
         worker.signal(signal.SIGKILL)
 
     def _announce(self, urls: list[str]) -> None:
@@ -491,28 +508,28 @@ class Supervisor:
             self._rolling = asyncio.ensure_future(self._roll())
 
     async def _roll(self) -> None:
-        """Another worker in every slot, one after the other; ends at the first that fails."""
+        """Replace the workers of all slots, one after the other, until one fails to start."""
         try:
             while self._hangups:
                 self._hangups = 0
-                logger.info("SIGHUP: workers are replaced.")
+                logger.info("Received SIGHUP, restarting workers.")
                 for slot in self._slots:
                     if not await asyncio.shield(slot.replace()):
-                        logger.error("SIGHUP: the remaining workers stay.")
+                        logger.error("Restart failed, keeping the remaining workers.")
                         break
                 else:
-                    logger.info("SIGHUP: all workers have been replaced.")
+                    logger.info("All workers have been restarted.")
         finally:
             self._rolling = None
 
     def _on_sigterm(self) -> None:
         if not self._stopping.is_set():
             self._terminated = True
-            logger.info("Shutting down.")
+            logger.info("Shutting down")
             self._stopping.set()
 
     def _on_sigint(self) -> None:
-        """Cancel requests at the second SIGINT; Server.interrupted() says why not at SIGTERM."""
+        """Stop, or at the second SIGINT cancel requests; see Server.interrupted() for SIGTERM."""
         self._interrupts += 1
         self._hurrying.set()
         for worker in self._workers:
@@ -524,15 +541,15 @@ class Supervisor:
                 worker.signal(number)
                 worker.kill_after(self._kill_after())
         elif not self._stopping.is_set():
-            logger.info("Shutting down.")
+            logger.info("Shutting down")
         self._stopping.set()
 
     def _delaying(self) -> bool:
-        """Whether the workers serve on for a while, for which their sockets must be there."""
+        """Return whether the workers keep serving for --drain-delay, which needs the sockets."""
         return bool(self.config.drain_delay and self._terminated)
 
     async def _serve_on(self) -> None:
-        """Wait for --drain-delay, or until SIGINT comes or all workers have ended."""
+        """Wait for --drain-delay, until SIGINT arrives, or until all workers have exited."""
         hurrying = asyncio.ensure_future(self._hurrying.wait())
         events: list[asyncio.Future[Any]] = [
             hurrying,
@@ -562,5 +579,5 @@ class Supervisor:
 
 
 def _pause(failures: int) -> float:
-    """Seconds before the next start, after so many failures, more than one, in a row."""
+    """Return the seconds until the next start, after `failures` (at least 2) failures in a row."""
     return min(_FIRST_WAIT * 2.0 ** min(failures - 2, 10), _LONGEST_WAIT)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Several loops in one process, each in a thread with a Server and sockets of its own.
+"""Several event loops in one process, each in a thread with its own Server and sockets.
 
-For a Python without the GIL, where threads take the place of worker processes and share what the
-application keeps in memory. The application is imported once; its lifespan runs once per loop,
-because what it makes there (pools, clients) belongs to a loop. The process's main thread runs a
-loop that only waits for signals.
+This is for Python without the GIL, where threads can replace worker processes and share the memory
+of the application. The application is imported once. Its lifespan runs once per loop, because the
+objects that it creates there (pools, clients) belong to a loop. The main thread runs a loop that
+only waits for signals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("mgloop.http")
 
 
 class _Member:
-    """A thread with its loop and its server."""
+    """A thread with its event loop and its server."""
 
     def __init__(self, server: Server, main: asyncio.AbstractEventLoop, number: int) -> None:
         self.server = server
@@ -37,7 +37,7 @@ class _Member:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.started: asyncio.Future[None] = main.create_future()
         self.ended: asyncio.Future[None] = main.create_future()
-        self.stopped = False  # perhaps before there was a loop to tell
+        self.stopped = False  # stop() was called, possibly before the loop exists
         self.thread = threading.Thread(target=self._body, name=f"mgloop-serve-{number}")
 
     def _body(self) -> None:
@@ -64,24 +64,24 @@ class _Member:
                     future.set_result(None)
                 else:
                     future.set_exception(failure)
-                    future.exception()  # has been looked at: one of the two is
+                    future.exception()  # mark as retrieved, because only one of the two is awaited
 
     def stop(self, *, now: bool) -> None:
-        """Make the server's serve() end."""
+        """Make the serve() of the thread's server return. now: cancel requests."""
         self.stopped = True
         self.post(lambda: self.server.stop(now=now))
 
     def post(self, function: Callable[[], None]) -> None:
-        """Call `function` in the thread's loop, if that still runs."""
+        """Call `function` in the thread's loop if it is still running."""
         if self.loop is not None:
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(function)
 
 
 class ThreadedServer:
-    """As Server, in config.threads threads; serve() runs on the process's main loop.
+    """Run a Server in each of config.threads threads. serve() runs in the main thread's loop.
 
-    listeners: a list of sockets for each thread.
+    listeners: a list of listening sockets for each thread.
     """
 
     def __init__(
@@ -104,9 +104,12 @@ class ThreadedServer:
     async def serve(
         self, *, handle_signals: bool = True, on_start: Callable[[], None] | None = None
     ) -> None:
-        """Serve until stop() or a signal; a second SIGINT cancels requests. Raises StartError."""
+        """Serve until stop() is called or a signal arrives; a second SIGINT cancels requests.
+
+        Raises StartError.
+        """
         if has_gil():
-            logger.warning("Threads share the GIL of this Python: --workers would be faster.")
+            logger.warning("Threads share the GIL on this Python; --workers would be faster.")
         async with contextlib.AsyncExitStack() as around:
             if handle_signals:
                 around.enter_context(signals.handled(signals.handlers_of(self)))
@@ -122,7 +125,7 @@ class ThreadedServer:
                     self.urls = self._members[0].server.urls
                     if on_start is not None and not self._stopping:
                         on_start()
-                # One that ends takes the others along.
+                # When one server has stopped, stop the others.
                 ended = [member.ended for member in self._members]
                 await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
                 self.stop()
@@ -137,7 +140,7 @@ class ThreadedServer:
                         member.thread.join()
 
     def stats(self) -> ServerStats:
-        """What all threads have done, if metrics_port is set."""
+        """Return the sum of the counters of all threads; all zero without metrics_port."""
         return total(member.server.stats() for member in self._members)
 
     async def _accounts(self) -> dict[str, ServerStats]:
@@ -171,11 +174,11 @@ class ThreadedServer:
         if self._limit is not None:
             self._limit(reason)
         elif not self._stopping:
-            logger.warning("The process ends: %s.", reason)
+            logger.warning("Reached %s; shutting down.", reason)
             self.stop()
 
     def stop(self, *, now: bool = False) -> None:
-        """Make serve() end; now: without waiting for anybody."""
+        """Make serve() return. now: cancel requests."""
         self._stopping = True
         if self._listeners is not None:
             self._listeners.close()
@@ -184,11 +187,11 @@ class ThreadedServer:
 
     @property
     def should_exit(self) -> bool:
-        """Whether a shutdown has begun; uvicorn's name for it."""
+        """Return whether a shutdown has begun. The name is uvicorn's."""
         return self._stopping or self._draining
 
     def drain(self) -> None:
-        """As stop(), after drain_delay if that is set: see Server."""
+        """Stop after drain_delay if that is set; as Server.drain()."""
         if not self.config.drain_delay or self._stopping:
             self.stop()
             return
@@ -197,7 +200,7 @@ class ThreadedServer:
             member.post(member.server.drain)
 
     def retire(self) -> None:
-        """As stop(), without haste: another process has taken over."""
+        """Stop after another process has taken over; as Server.retire()."""
         self._stopping = True
         signals.leaving(asyncio.get_running_loop())
         for member in self._members:
@@ -213,6 +216,6 @@ class ThreadedServer:
         self.stop(now=self._interrupts > 1)
 
     def reload_certificates(self) -> None:
-        """Load certificate and key again in every thread."""
+        """Reload certificate and key in every thread."""
         for member in self._members:
             member.post(member.server.reload_certificates)

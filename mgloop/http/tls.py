@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The server's ssl.SSLContext, made from the ssl_* options.
 
-A running server that loads its certificates again makes another context and never changes the one
-in use: a load that fails half-way would leave a context without a key, and a context keeps an old
-certificate beside a new one with another type of key.
+A server that reloads its certificates creates a new context and never changes the one in use. A
+failed load could leave the context without a key, and a context keeps the old certificate if the
+new one has another type of key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import StartError
 
 
 def make_context(config: Config) -> ssl.SSLContext | None:
-    """The context for `config`, or None without TLS; raises StartError."""
+    """Return the context for `config`, or None without TLS. Raises StartError."""
     if not config.tls:
         return None
     try:
@@ -25,7 +25,7 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         context = ssl.SSLContext(version)
     except ValueError:
         raise StartError(
-            f"ssl_version: {config.ssl_version} is no protocol for servers here: leave it out"
+            f"ssl_version: {config.ssl_version} is not a server protocol of the ssl module: omit it"
         ) from None
     _load_certificate(context, config)
     context.set_alpn_protocols(["http/1.1"])
@@ -36,25 +36,26 @@ def make_context(config: Config) -> ssl.SSLContext | None:
             context.load_verify_locations(config.ssl_ca_certs)
         except OSError as exc:
             raise StartError(
-                f"cannot load the authorities {config.ssl_ca_certs}: {_why(exc)}"
+                f"cannot load the CA certificates {config.ssl_ca_certs}: {_why(exc)}"
             ) from None
     if config.ssl_ciphers:
         try:
             context.set_ciphers(config.ssl_ciphers)
         except ssl.SSLError:
             raise StartError(
-                f"ssl_ciphers: OpenSSL knows none of {config.ssl_ciphers!r}: see `openssl ciphers`"
+                f"ssl_ciphers: no cipher can be selected from {config.ssl_ciphers!r}: see `openssl"
+                " ciphers`"
             ) from None
     return context
 
 
 def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Load certificate and key, each read once; raise StartError if they are not a pair."""
+    """Load certificate and key, reading each file once. Raises StartError if they do not match."""
     assert config.ssl_certfile is not None
     asked = False
 
     def password() -> str:
-        """Called for an encrypted key; without it OpenSSL would ask the terminal."""
+        """Return the password of an encrypted key; without a callback OpenSSL would prompt."""
         nonlocal asked
         asked = True
         return config.ssl_keyfile_password or ""
@@ -65,10 +66,10 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
     except OSError as exc:
         if asked and not config.ssl_keyfile_password:
             key = config.ssl_keyfile or config.ssl_certfile
-            raise StartError(f"the key in {key} is encrypted: give ssl_keyfile_password") from None
+            raise StartError(f"the key in {key} is encrypted: set ssl_keyfile_password") from None
         if config.ssl_keyfile is None and _is_certificate_alone(config.ssl_certfile):
             raise StartError(
-                f"there is no private key in {config.ssl_certfile}: name its file by --ssl-keyfile"
+                f"no private key found in {config.ssl_certfile}: set --ssl-keyfile"
             ) from None
         files = " and ".join(file for file in arguments[:2] if file)
         raise StartError(f"cannot load the certificate from {files}: {_why(exc)}") from None
@@ -77,7 +78,7 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _is_certificate_alone(file: str) -> bool:
-    """Whether the file has a certificate in PEM and no private key."""
+    """Return whether the file contains a PEM certificate and no private key."""
     try:
         with open(file, "rb") as stream:
             text = stream.read()
@@ -89,5 +90,7 @@ def _is_certificate_alone(file: str) -> bool:
 def _why(exc: OSError) -> str:
     if isinstance(exc, ssl.SSLError):
         reason = (exc.reason or "").replace("_", " ").lower()
-        return f"not valid PEM, not a pair, or the wrong password ({reason or 'OpenSSL says no'})"
+        return (
+            f"invalid PEM, mismatched key or wrong password ({reason or 'unknown OpenSSL error'})"
+        )
     return exc.strerror or str(exc)

@@ -2,10 +2,10 @@
 """uvicorn's logging configurations, for --log-config.
 
 Such a configuration names the loggers "uvicorn", "uvicorn.error" and "uvicorn.access" and the
-formatters of uvicorn.logging. The formatters here have the same fields, so that uvicorn need not
-be installed. The server's records are passed on to uvicorn's loggers, whose levels, filters and
-handlers then apply, also those that an application adds later. Runs only where a configuration
-names uvicorn's loggers.
+formatters of uvicorn.logging. The formatters in this module have the same fields, so uvicorn does
+not have to be installed. The server's records are forwarded to uvicorn's loggers, whose levels,
+filters and handlers then apply, including those that an application adds later. The module is used
+only if a configuration names uvicorn's loggers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 from .logs import access_logger, logger, paint, paint_level, paint_status
 
-#: The server's loggers, and uvicorn's that take their records.
+#: The server's loggers, and the uvicorn loggers that receive their records.
 _LOGGERS = {logger: "uvicorn.error", access_logger: "uvicorn.access"}
 
 
 class DefaultFormatter(logging.Formatter):
     """Format records with %(levelprefix)s, as uvicorn.logging.DefaultFormatter.
 
-    use_colors: None means only if standard output is a terminal. A record may have a
-    `color_message`, which replaces its message in a coloured line.
+    use_colors: None enables colours if standard output is a terminal. If a record has a
+    `color_message`, that replaces the message in a coloured line.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DefaultFormatter(logging.Formatter):
 class AccessFormatter(DefaultFormatter):
     """Format records with %(client_addr)s, %(request_line)s and %(status_code)s as well.
 
-    A record that is not of the access log is formatted as "levelprefix message".
+    A record that does not come from the access log is formatted as "levelprefix message".
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
@@ -90,7 +90,7 @@ _FORMATTERS = {
 
 
 def with_our_formatters(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the table for dictConfig() without uvicorn's classes."""
+    """Return a copy of a dictConfig() configuration with uvicorn's formatters replaced."""
     table = copy.deepcopy(table)
     formatters = table.get("formatters")
     for formatter in formatters.values() if isinstance(formatters, dict) else ():
@@ -101,18 +101,18 @@ def with_our_formatters(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def replace_formatters(parser: configparser.RawConfigParser) -> None:
-    """Replace uvicorn's classes in a configuration for fileConfig()."""
+    """Replace uvicorn's formatters in a fileConfig() configuration."""
     for section in parser.values():
         if section.name.startswith("formatter_") and section.get("class") in _FORMATTERS:
             section["class"] = _FORMATTERS[section["class"]]
 
 
 def connect(level: int | None) -> bool:
-    """Pass the server's records on to uvicorn's loggers; return whether that is done.
+    """Forward the server's records to uvicorn's loggers, and return whether this was done.
 
-    It is done if those loggers have been configured and the server's own have not.
+    It is done if uvicorn's loggers have been configured and the server's own have not.
 
-    level: of uvicorn's loggers from now on; None leaves them as they are.
+    level: new level of uvicorn's loggers; None leaves it unchanged.
     """
     ours = [logging.getLogger("mgloop"), *_LOGGERS]
     if any(map(_is_configured, ours)) or not any(map(_is_configured, _uvicorns())):
@@ -123,7 +123,7 @@ def connect(level: int | None) -> bool:
             target.setLevel(level)
         source.handlers[:] = [_Forwarding(target)]
         source.propagate = False
-        source.disabled = False  # as dictConfig() leaves loggers that it does not name
+        source.disabled = False  # dictConfig() disables existing loggers that it does not name
         source.setLevel(target.getEffectiveLevel())
     return True
 
@@ -138,7 +138,7 @@ def _is_configured(one: logging.Logger) -> bool:
 
 
 class _Forwarding(logging.Handler):
-    """Passes records on to another logger, under its name."""
+    """Forward records to another logger, under its name."""
 
     def __init__(self, target: logging.Logger) -> None:
         super().__init__()

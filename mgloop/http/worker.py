@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A worker process: what the supervisor starts, and how the two talk.
+"""A worker process, and its communication with the supervisor.
 
-A fresh interpreter, not a fork: so that a new worker has the code and the certificates of now,
-and no lock or thread of the supervisor's. A socket pair connects them. The supervisor sends the
-task (configuration, descriptors) and keeps its end open; the worker sends lines of JSON: that it
-is ready, that it is alive, that it wants to be replaced; and is told when it has been.
+A worker is a new interpreter instead of a fork, so that it reads the current code and certificates,
+and inherits no lock or thread of the supervisor. A socket pair connects the two. The supervisor
+sends the task (configuration and descriptors) and keeps its end open. The worker sends lines of
+JSON: that it is ready, that its loop runs, or that it should be replaced. The supervisor sends
+single bytes (RETIRE, COUNT, STOP).
 
-A worker must not outlive its supervisor. The end of the stream says that it is gone, however it
-went: a thread waits for it, so that a loop that is stuck is no obstacle. (PR_SET_PDEATHSIG would
-tell when the thread ends that started the worker, is lost when a process changes its user, cannot
-tell of a death before it was set, and leaves no time to finish requests.)
+A worker must not outlive its supervisor. The stream ends when the supervisor exits, for whatever
+reason. A thread waits for that, so it works even if the loop is blocked. (PR_SET_PDEATHSIG is sent
+when the thread that started the worker exits, is reset when a process changes its user, misses an
+exit before it was set, and leaves no time to finish requests.)
 
-SIGTERM: finish, after --drain-delay. SIGQUIT: at once. A repeated SIGTERM means nothing: init
-systems send it to every process of a service, the supervisor does it again. SIGINT and SIGHUP,
-which a terminal sends to all, are the supervisor's to act on.
+SIGTERM stops a worker gracefully after --drain-delay, and SIGQUIT stops it immediately. A repeated
+SIGTERM has no effect, because init systems send it to every process of a service, and so does the
+supervisor. A terminal sends SIGINT and SIGHUP to all processes; only the supervisor handles them.
 """
 
 from __future__ import annotations
@@ -41,26 +42,26 @@ from .errors import StartError
 
 LENGTH = struct.Struct("!I")
 
-# What the supervisor sends to a worker that has been replaced.
+# The supervisor sends this to a worker that has been replaced.
 RETIRE = b"r"
-# And when it wants to know what the worker has done.
+# The supervisor sends this to request the counters of the worker.
 COUNT = b"c"
-# And to stop it without --drain-delay, before or after SIGTERM.
+# The supervisor sends this, before or after SIGTERM, to stop the worker without --drain-delay.
 STOP = b"s"
 
-# Seconds for requests, and then for the application's shutdown, once the supervisor has gone and if
-# no deadline is configured.
+# Seconds for requests, and then for the lifespan shutdown, after the supervisor has exited, if no
+# deadline is configured.
 _ORPHAN_DEADLINE = 10.0
-# Seconds that cancelled requests have for their clean-up in between.
+# Seconds that cancelled requests have for their cleanup in between.
 _CLEAN_UP = 5.0
 
 
 @dataclass
 class Task:
-    """What the supervisor sends first."""
+    """The first message of the supervisor to a worker."""
 
     config: Config
-    fds: list[list[int]]  # to listen on, for each thread
+    fds: list[list[int]]  # listening descriptors of each thread
     path: list[str]
     argv: list[str]
 
@@ -76,7 +77,7 @@ class Channel:
         self._sock = sock
 
     def receive(self) -> Task:
-        """The task; the supervisor sends it at once."""
+        """Receive the task, which the supervisor sends immediately."""
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
         task = pickle.loads(self._exactly(length))
         assert isinstance(task, Task)
@@ -85,30 +86,33 @@ class Channel:
     def _exactly(self, length: int) -> bytes:
         data = b""
         while len(data) < length:
-            piece = self._sock.recv(length - len(data))
-            if not piece:
-                sys.exit(1)  # the supervisor is gone already
-            data += piece
+            chunk = self._sock.recv(length - len(data))
+            if not chunk:
+                sys.exit(1)  # the supervisor has already exited
+            data += chunk
         return data
 
     def send(self, event: str, **values: Any) -> None:
-        """Tell the supervisor; never waits."""
+        """Send a message to the supervisor, without blocking."""
         line = json.dumps({"event": event, **values}).encode() + b"\n"
         try:
             self._sock.send(line, socket.MSG_DONTWAIT)
         except OSError:
-            pass  # it is gone, which the thread notices, or stopped and not interested
+            pass  # the supervisor has exited, which the thread notices, or it is stopped
 
-    def tell(self, server: Any) -> None:
-        """Tell the supervisor what `server` has done."""
+    def send_stats(self, server: Any) -> None:
+        """Send the counters of `server` to the supervisor."""
         self.send("stats", stats=server.stats().packed())
 
     def watch(self, loop: asyncio.AbstractEventLoop, server: Any, deadline: float) -> None:
-        """End the process when the supervisor has ended. After `deadline` requests are cancelled,
-        and the application has as long for its shutdown before the process ends by force."""
+        """Stop the process when the supervisor has exited.
+
+        After `deadline` seconds requests are cancelled. The application then has the same time for
+        its shutdown before the process exits by force.
+        """
 
         def post(function: Callable[..., None], *args: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: so will the process
+            with contextlib.suppress(RuntimeError):  # the loop is closed and the process is exiting
                 loop.call_soon_threadsafe(function, *args)
 
         def wait() -> None:
@@ -117,10 +121,10 @@ class Channel:
                     if RETIRE in data:
                         post(server.retire)
                     if COUNT in data:
-                        post(self.tell, server)
+                        post(self.send_stats, server)
                     if STOP in data:
                         post(server.stop)
-            logs.logger.error("The supervisor is gone: this worker ends.")
+            logs.logger.error("Supervisor exited; shutting down worker.")
             post(server.stop)
             time.sleep(deadline)
             post(functools.partial(server.stop, now=True))
@@ -131,7 +135,7 @@ class Channel:
 
 
 def main(fd: int) -> None:
-    """The process's main function; `fd` is its end of the socket pair."""
+    """Run the worker process. fd: descriptor of its end of the socket pair."""
     for number in (signal.SIGINT, signal.SIGHUP):
         _dispositions.note_handler(number, signal.signal(number, lambda *_: None))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
@@ -164,20 +168,20 @@ async def _serve(channel: Channel, task: Task) -> None:
     }
     channel.watch(loop, server, config.timeout_graceful_shutdown or _ORPHAN_DEADLINE)
 
-    def beat(interval: float) -> None:
+    def send_heartbeat(interval: float) -> None:
         channel.send("alive")
-        loop.call_later(interval, beat, interval)
+        loop.call_later(interval, send_heartbeat, interval)
 
     def on_start() -> None:
         channel.send("ready", urls=server.urls)
         if config.timeout_worker_healthcheck:
-            beat(config.timeout_worker_healthcheck / 4)
+            send_heartbeat(config.timeout_worker_healthcheck / 4)
 
     with signals.handled(handlers):
         await server.serve(handle_signals=False, on_start=on_start)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # a repeated one must not cut the exit short
+    signal.signal(signal.SIGTERM, lambda *_: None)  # a repeated SIGTERM must not interrupt the exit
     if config.metrics_port is not None:
-        channel.tell(server)
+        channel.send_stats(server)
     channel.send("ended")
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A WSGI application as an ASGI one: a2wsgi's middleware, told when a client has gone.
+"""WSGI applications as ASGI applications: a2wsgi's middleware, with handling of disconnects.
 
-a2wsgi runs the application in one of ten threads and hands what it yields to send(), through a
-queue. If send() raises, nobody takes from that queue any more and the thread waits for ever; ten
-clients that went during a download would leave none. And it takes http.disconnect for the end of
-the body. So what it is given here never raises from send(), and raises from receive() in the
-application's thread; the application is asked for nothing more once there is nobody to have it.
+a2wsgi runs the application in one of ten threads and passes its output to send() through a queue.
+If send() raises, nothing reads from that queue any more and the thread waits forever, so ten
+clients that disconnect during a download would block all threads. a2wsgi also treats
+http.disconnect as the end of the body. The send() that this module passes to a2wsgi therefore never
+raises, and its receive() raises ClientDisconnected in the application's thread. After a disconnect
+no more output is requested from the application.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Message = dict[str, Any]
 
 
 class _Exchange:
-    """One request. `failure`: why nothing more can be sent; another thread looks at it."""
+    """One request. failure: why no more can be sent; another thread reads this attribute."""
 
     def __init__(
         self,
@@ -34,7 +35,9 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._request = getattr(send, "__self__", None)
-        self._waiting: set[asyncio.Task[Any] | None] = set()  # a2wsgi's tasks, in here
+        self._waiting: set[asyncio.Task[Any] | None] = (
+            set()
+        )  # a2wsgi's tasks in receive() or send()
 
     async def receive(self) -> Message:
         if self.failure is not None:
@@ -45,14 +48,14 @@ class _Exchange:
         finally:
             self._waiting.discard(task)
         if message["type"] == "http.disconnect":
-            raise ClientDisconnected("the client has gone before its request was complete")
+            raise ClientDisconnected("the client disconnected before its request was complete")
         return message
 
     async def send(self, message: Message) -> None:
         if self.failure is not None:
             return
         if getattr(self._request, "disconnected", False):
-            # The server's send() discards a number of messages before it raises.
+            # The server's send() would discard a number of messages before it raises.
             self.failure = ClientDisconnected("the client has disconnected")
             return
         self._waiting.add(task := asyncio.current_task())
@@ -67,8 +70,8 @@ class _Exchange:
             self._waiting.discard(task)
 
     def stop(self) -> None:
-        """Nothing more is received or sent, so that the thread ends with its next piece."""
-        self.failure = ClientDisconnected("the server ends the request")
+        """Stop receiving and sending, so that the thread ends with its next chunk."""
+        self.failure = ClientDisconnected("the server cancelled the request")
         for task in self._waiting:
             if task is not None:
                 task.cancel()
@@ -79,19 +82,19 @@ _exchange: contextvars.ContextVar[_Exchange] = contextvars.ContextVar("mgloop WS
 
 
 def from_wsgi(app: Callable[..., Iterable[bytes]]) -> Callable[..., Awaitable[None]]:
-    """`app` for an ASGI server; one set of threads for all its requests."""
+    """Return `app` as an ASGI application. All its requests share ten threads."""
 
     def watched(environ: Any, start_response: Any) -> Iterator[bytes]:
         exchange = _exchange.get()
-        pieces = app(environ, start_response)
+        chunks = app(environ, start_response)
         try:
-            for piece in pieces:
+            for chunk in chunks:
                 if exchange.failure is not None:
                     break
-                yield piece
+                yield chunk
         finally:
-            if hasattr(pieces, "close"):
-                pieces.close()
+            if hasattr(chunks, "close"):
+                chunks.close()
 
     middleware: Any = WSGIMiddleware(watched)
 
@@ -99,12 +102,12 @@ def from_wsgi(app: Callable[..., Iterable[bytes]]) -> Callable[..., Awaitable[No
         if scope["type"] != "http":
             await middleware(scope, receive, send)
             return
-        # In an environ X_User and X-User are one; proxies look after the latter alone.
+        # WSGI cannot distinguish X_User from X-User, and proxies sanitize only the latter.
         headers = [header for header in scope["headers"] if b"_" not in header[0]]
         scope = {**scope, "headers": headers}
         exchange = _Exchange(receive, send)
         _exchange.set(exchange)
-        # A thread cannot be cancelled, and must not be left to wait for a loop that has ended.
+        # A thread cannot be cancelled, and must not keep waiting for a loop that has stopped.
         task = asyncio.ensure_future(middleware(scope, exchange.receive, exchange.send))
         try:
             await asyncio.shield(task)

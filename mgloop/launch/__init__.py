@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Other people's programs on mgloop, unchanged: `mgloop run COMMAND`.
+"""`mgloop run COMMAND`, which runs unmodified programs on mgloop.
 
-The command is what Python, or the system, starts; mgloop comes along in its environment. PYTHONPATH
-begins with the folder site/, whose sitecustomize.py every Python imports as it starts: that of the
-command, and those of its children, however they are made. It calls activate().
+The command is executed with a modified environment: PYTHONPATH begins with the directory site/.
+Every Python interpreter, that of the command and those of its child processes, imports
+sitecustomize.py from there at startup, which calls activate().
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from . import others
 
 
 class SelectorEventLoop(Loop):
-    """mgloop's loop for a program that asks for asyncio's by name.
+    """mgloop's loop for a program that uses asyncio's loop class by name.
 
-    selector: is not used; mgloop has its own.
+    selector: ignored, because mgloop has no selector.
     """
 
     def __init__(self, selector: Any = None) -> None:
         super().__init__()
 
 
-#: Names in asyncio, and what they are instead. Policies: that of a program that resets its own.
+#: Replacements of names in asyncio. The policies are for a program that resets the policy.
 _NAMES = {
     "SelectorEventLoop": SelectorEventLoop,
     "EventLoop": SelectorEventLoop,
@@ -37,11 +37,13 @@ _NAMES = {
 
 
 def activate() -> None:
-    """Have this process make loops of mgloop's, also where it names asyncio's own, or another
-    package's. For a process that has just started; it cannot be undone."""
+    """Make this process create mgloop's loops, even where it names asyncio's or a package's loop.
+
+    It must be called early in a process, and cannot be undone.
+    """
     use()
     for name, instead in _NAMES.items():
-        # 3.14 makes the policy's public name when it is asked for.
+        # In 3.14 a module __getattr__ provides the policy's public name.
         if name in vars(asyncio) or name == "DefaultEventLoopPolicy":
             setattr(asyncio, name, instead)
     if "_DefaultEventLoopPolicy" in vars(_stdlib.policy_home):

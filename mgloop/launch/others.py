@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Other packages of event loops, while mgloop is to be used: their names mean mgloop's loop.
+"""The replacement of other event loop packages, such as uvloop, under `mgloop run`.
 
-Servers choose them if they are installed (uvicorn's and granian's "auto"), and programs by name
-(`uvloop.run(main())`). Who has said `mgloop run` has chosen otherwise. A package is imported as
-ever; then what makes loops in it is replaced.
+Servers use these packages if they are installed (uvicorn's and granian's "auto"), and programs use
+them by name (`uvloop.run(main())`). `mgloop run` overrides that choice: the package is imported
+normally, and then its names that create loops are replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _new_event_loop() -> Loop:
 def _run(
     main: Coroutine[Any, Any, Any], *, loop_factory: Any = None, debug: bool | None = None
 ) -> Any:
-    """As their run(): loop_factory is one of their names, hence mgloop's."""
+    """Replace the run() of a package. loop_factory is ignored: it is one of the replaced names."""
     return _install.run(main, debug=debug)
 
 
@@ -42,14 +42,14 @@ _NAMES = {
 
 
 def replace(package: ModuleType) -> None:
-    """Have its public names that make loops make mgloop's."""
+    """Replace the public names of the package that create loops."""
     for name, instead in _NAMES.items():
         if hasattr(package, name):
             setattr(package, name, instead)
 
 
 class _Loader(importlib.abc.Loader):
-    """The package's own, and then replace()."""
+    """Load a package with its own loader, and then call replace()."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -66,7 +66,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the packages as the finders behind it do."""
+    """Find the packages with the other finders, and wrap the loader that they return."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -84,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def watch() -> None:
-    """Replace names in those that are loaded, and in others as soon as they are."""
+    """Replace the names in packages that are already loaded, and in others when they are loaded."""
     for name in PACKAGES:
         if name in sys.modules:
             replace(sys.modules[name])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a loop does beside polling and scheduling, one cold concern each, mixed into mgloop.Loop."""
+"""Mix-in classes of mgloop.Loop for everything that is neither polling, scheduling nor frequent."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""run_in_executor(): asyncio's, with less between the job's future and the loop's.
+"""run_in_executor(), with a faster link between the executor's future and the loop's future.
 
-asyncio.wrap_future() chains any two futures in either direction and asks about both at every step.
-Here it is known which is which, and that is a sixth of a job's cost: 23 us instead of 27, most of
-which is two switches of threads.
+asyncio.wrap_future() can chain any two futures in either direction, and checks the types of both at
+every step. Here the types are known, which saves a sixth of the cost of a job: 23 us instead of
+27 us. Most of the rest is two thread switches.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ExecutorMixin:
         loop: Any = self
         if not loop._wakeup_enabled:
             raise RuntimeError(
-                "run_in_executor() needs a loop that can be woken from other threads; this one "
-                "was made with enable_wakeup=False: make it with mgloop.new_event_loop()"
+                "run_in_executor() requires a loop that other threads can wake up; this one was "
+                "created with enable_wakeup=False: create it with mgloop.new_event_loop()"
             )
         loop._count_executor_job()
         if executor is None and not loop._executor_shutdown_called:
             executor = loop._default_executor
         if executor is None or loop._debug or loop._closed:
-            # The first job, for which a pool is made, or something to complain of.
+            # asyncio's code creates the pool for the first job, and reports errors.
             base: Any = super()
             return base.run_in_executor(executor, func, *args)  # type: ignore[no-any-return]
         job = executor.submit(func, *args)
@@ -53,11 +53,11 @@ class ExecutorMixin:
 
 
 def follow(job: concurrent.futures.Future[_T], loop: Any) -> asyncio.Future[_T]:
-    """A future of the loop's that ends as the job does, and whose cancellation cancels the job."""
+    """Return a future of the loop that gets the job's outcome and whose cancellation cancels it."""
     future: asyncio.Future[_T] = loop.create_future()
 
     def ended(job: concurrent.futures.Future[_T]) -> None:
-        # One that is being closed, and still runs what was posted, takes no more.
+        # A loop that is being closed accepts no more calls while it runs the posted ones.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_stdlib.copy_future_state, job, future)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Subprocesses: started by subprocess.Popen, awaited through a pidfd in the poll loop.
+"""Subprocesses, which subprocess.Popen starts and the loop awaits through pidfds.
 
-A pidfd becomes readable when its process ends, so that neither a SIGCHLD handler nor a thread per
-child is needed, and no other code's children are reaped. Where pidfd_open() is not to be had (a
-kernel before 5.3, a sandbox, no descriptor left) a thread waits instead.
+A pidfd becomes readable when its process exits. Neither a SIGCHLD handler nor a thread per child is
+needed, and children of other code are not reaped. If pidfd_open() fails (a kernel before 5.3, a
+sandbox, too many open files), a thread waits instead.
 
-Python, because it runs per process: nearly all of the time goes into starting that.
+The module is Python because it runs once per process, and starting a process takes far longer.
 
-Lifetime: the loop owns the pidfd of each child that it waits for, and closes it when the child has
-ended or when the loop is closed first. The children themselves belong to their transports.
+Lifetime: the loop owns the pidfd of each child that it waits for, and closes it when the child
+exits or the loop is closed. The children belong to their transports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from .. import _stdlib
 
-# Seconds; it takes a few milliseconds.
+# Seconds to wait for a child after SIGKILL. It takes a few milliseconds.
 KILLED_IS_DEAD_WITHIN = 1.0
 
 
@@ -34,7 +34,7 @@ class ProcessMixin:
         self._pidfds: set[int] = set()
 
     def close(self) -> None:
-        """Forget the children that still run: nobody is left to be told of their end."""
+        """Stop waiting for children that are still running."""
         loop: Any = self
         while self._pidfds:
             pidfd = self._pidfds.pop()
@@ -64,7 +64,7 @@ class ProcessMixin:
             self._watch_child(transport)
         except BaseException:
             transport.close()
-            # Killed just now, and nobody else will: left to Popen only if it may not be killed.
+            # close() has killed the child. Reap it here; Popen does so only if the kill failed.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 transport._process_exited(
                     transport.get_extra_info("subprocess").wait(KILLED_IS_DEAD_WITHIN)
@@ -96,7 +96,7 @@ class ProcessMixin:
                 stream.close()
 
     def _watch_child(self, transport: Any) -> None:
-        """Have transport._process_exited() called once the child has ended."""
+        """Call transport._process_exited() when the child exits."""
         loop: Any = self
         loop._count_child()
         pid = transport.get_pid()
@@ -111,9 +111,9 @@ class ProcessMixin:
                 raise
             if not loop._wakeup_enabled:
                 raise RuntimeError(
-                    "without a pidfd, a child is waited for in a thread, which needs a loop that "
-                    "can be woken from other threads; this one was made with enable_wakeup=False: "
-                    "make it with mgloop.new_event_loop()"
+                    "waiting for a child process without a pidfd requires a loop that other "
+                    "threads can wake up; this one was created with enable_wakeup=False: create it "
+                    "with mgloop.new_event_loop()"
                 ) from exc
             threading.Thread(
                 target=_wait_in_thread, args=(loop, pid, transport), name=f"waitpid-{pid}",
@@ -135,11 +135,12 @@ def _report(pid: int, transport: Any) -> None:
 
 
 def _reap(pid: int, transport: Any) -> int:
-    """The exit code of a child that has ended; 255, as asyncio has it, if nobody knows it."""
+    """Reap a child that has exited and return its exit code, or 255 (as asyncio) if unknown."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        # Reaped before. Up to 3.12 asyncio's own send_signal() may do that, through Popen.poll().
+        # The child has already been reaped. Up to Python 3.12, asyncio's send_signal() can do that
+        # through Popen.poll().
         code: int | None = transport.get_extra_info("subprocess").returncode
         if code is not None:
             return code
@@ -151,8 +152,10 @@ def _reap(pid: int, transport: Any) -> int:
 
 
 def _wait_in_thread(loop: Any, pid: int, transport: Any) -> None:
-    """Wait, and leave the reaping to the loop's thread: who sends a signal there must not meet a
-    stranger who has got the number meanwhile."""
+    """Wait for a child to exit, and let the loop's thread reap it.
+
+    If this thread reaped it, the PID could be reused while the loop's thread sends a signal to it.
+    """
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Name resolution: asyncio's executor, with literal addresses answered without a thread.
+"""Name resolution in asyncio's executor, except for literal addresses, which need no thread.
 
-A literal address and a numeric port need no resolver; a thread for them costs fifty times the
-answer. Whatever is not certain to have exactly one answer is left to getaddrinfo() itself:
-several kinds of socket, service names, zones ("fe80::1%eth0"), flags that change the result, and
-everything that is an error.
+A literal address with a numeric port needs no resolver, and a thread costs fifty times as much as
+the conversion. All calls that may have another number of results than one are left to
+getaddrinfo(): several socket types, service names, zones ("fe80::1%eth0"), flags that change the
+result, and errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROTOCOLS = {
     socket.SOCK_STREAM: (socket.SOCK_STREAM, socket.IPPROTO_TCP),
     socket.SOCK_DGRAM: (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
 }
-# As an int: the complement of a flag type leaves out the bits that it does not know.
+# An int, because the complement of a flag enumeration omits unknown bits.
 _OTHER_FLAGS = ~int(socket.AI_PASSIVE | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
 
 
@@ -27,7 +27,7 @@ class ResolveMixin:
         self, host: Any, port: Any, *, family: int = 0, type: int = 0,  # noqa: A002
         proto: int = 0, flags: int = 0,
     ) -> Any:  # fmt: skip
-        """As asyncio.loop.getaddrinfo."""
+        """Resolve a host and a port; as asyncio.loop.getaddrinfo."""
         answer = literal_address(host, port, family, type, proto, flags)
         if answer is not None:
             return [answer]
@@ -40,7 +40,7 @@ class ResolveMixin:
 def literal_address(
     host: Any, port: Any, family: int, kind: int, proto: int, flags: int
 ) -> tuple[Any, ...] | None:
-    """What getaddrinfo() answers for a literal address, or None if it has to be asked."""
+    """Return the only result of getaddrinfo() for a literal address, or None to call it."""
     if type(host) is not str or type(port) is not int or not 0 <= port <= 65535:
         return None
     known = _PROTOCOLS.get(kind)  # type: ignore[call-overload]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""sendfile(), by the system call and where bytes have to pass through the process, as TLS wants.
+"""sendfile(), with the system call or, for TLS, by reading the file and writing to the transport.
 
-asyncio's fall-back reads 16 KiB at a time, each in a thread, because a disk may be slow: two
-switches of threads per record, which cost more than encrypting it. What the page cache holds can be
-read without waiting, and the kernel knows whether it does (RWF_NOWAIT). A thread is for the rest.
+Because a disk may be slow, asyncio's fallback reads each 16 KiB in a thread. The two thread
+switches per TLS record cost more than its encryption. This module reads data that is in the page
+cache without a thread. RWF_NOWAIT makes the kernel report whether it is. Other data is read in a
+thread.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from typing import Any
 
 from .. import _stdlib
 
-#: Bytes read at a time, and so what a slow peer costs beyond its transport's buffer, which is as
-#: large. 1 MiB over TLS by aiohttp: with 16 KiB 1.5 to 1.7 times the CPU, with 256 KiB no less.
+#: Bytes per read, which are also the memory that a slow peer takes in addition to its transport's
+#: buffer. For 1 MiB over TLS with aiohttp, 16 KiB takes 1.5 to 1.7 times the CPU time, and 256 KiB
+#: saves nothing.
 BLOCK = 64 * 1024
-#: As much as asyncio reads, to begin with; more as long as the peer takes it all at once.
+#: Bytes of the first read, as in asyncio. The size grows as long as the peer receives everything
+#: immediately.
 FIRST = 16 * 1024
 
 
 class SendfileMixin:
-    """What asyncio.loop.sendfile() and sock_sendfile() ask of a loop."""
+    """The hooks that asyncio.loop.sendfile() and sock_sendfile() call."""
 
     _sock_sendfile_native = _stdlib.UnixLoop._sock_sendfile_native
     _sock_sendfile_native_impl = _stdlib.UnixLoop._sock_sendfile_native_impl
     _sock_sendfile_update_filepos = _stdlib.UnixLoop._sock_sendfile_update_filepos
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: Any) -> int:
-        """Send a file by os.sendfile() while the transport keeps its hands off the socket."""
+        """Send a file with os.sendfile() while the transport does not use its socket."""
         loop: Any = self
         if type(transp) is _stdlib.SelectorSocketTransport:
             return await _stdlib.SelectorLoop._sendfile_native(loop, transp, file, offset, count)  # type: ignore[no-any-return]
@@ -54,7 +57,7 @@ class SendfileMixin:
                 transp.resume_reading()
 
     async def _sendfile_fallback(self, transp: Any, file: Any, offset: int, count: Any) -> int:
-        """Send a file by transp.write(): asyncio's, but for how the file is read."""
+        """Send a file with transp.write(); as asyncio's method, except for reading the file."""
         loop: Any = self
         strict = _stdlib.SENDFILE_IS_STRICT
         if hasattr(file, "seek") if strict else offset:
@@ -66,19 +69,19 @@ class SendfileMixin:
         protocol = _stdlib.SendfileFallbackProtocol(transp)
         try:
             while not count or sent < count:
-                room = buffer[: min(size, count - sent) if count else size]
-                got = None if start is None else read_at_once(file, room, start + sent)
+                view = buffer[: min(size, count - sent) if count else size]
+                got = None if start is None else read_from_page_cache(file, view, start + sent)
                 if got is None:
                     if start is not None:
                         file.seek(start + sent)
-                    got = await loop.run_in_executor(None, file.readinto, room)
+                    got = await loop.run_in_executor(None, file.readinto, view)
                 else:
-                    await asyncio.sleep(0)  # a file is long, and others want to be served
+                    await asyncio.sleep(0)  # let other callbacks run during a large file
                 if not got:
                     break
                 if not strict:
                     await protocol.drain()
-                transp.write(room[:got])
+                transp.write(view[:got])
                 if strict:
                     await protocol.drain()
                 sent += got
@@ -89,14 +92,15 @@ class SendfileMixin:
             if sent > 0 and hasattr(file, "seek"):
                 file.seek(offset + sent)
             elif got and start is not None:
-                file.seek(start + got)  # as far as readinto() would have moved it
+                file.seek(start + got)  # the position to which readinto() would have advanced
             await protocol.restore()
 
 
 def start_in_page_cache(file: Any) -> int | None:
-    """Where in a regular file `file` stands; None if it is none, or may have bytes of its own.
+    """Return the position of a regular file, or None if the page cache must not be read directly.
 
-    Only the standard library's own readers are known to give what is in the file.
+    That is the case for other files, and for objects that may transform or buffer the data: only
+    the standard library's own readers are known to return the bytes of the file.
     """
     raw = file.raw if type(file) is io.BufferedReader else file
     if type(raw) is not io.FileIO or not file.readable():
@@ -106,10 +110,12 @@ def start_in_page_cache(file: Any) -> int | None:
     return int(file.tell())
 
 
-def read_at_once(file: Any, room: memoryview, at: int) -> int | None:
-    """Read from the page cache. Returns how much, 0 at the end, None if that would have to wait,
-    or if this file system does not tell."""
+def read_from_page_cache(file: Any, buffer: memoryview, offset: int) -> int | None:
+    """Read from the page cache; return the number of bytes, or 0 at the end of the file.
+
+    Returns None if the read would block, or if the file system does not support RWF_NOWAIT.
+    """
     try:
-        return os.preadv(file.fileno(), [room], at, os.RWF_NOWAIT)
+        return os.preadv(file.fileno(), [buffer], offset, os.RWF_NOWAIT)
     except OSError:
         return None

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Signals: handlers run by the loop, and a wait that a signal always ends.
+"""Signals: handlers that the loop runs, and polls that any signal interrupts.
 
-Python's own C-level handler writes the signal's number into the descriptor given to
-signal.set_wakeup_fd(): here the writing end of a socket pair that the loop watches. Mongoose's
-wake-up is of no use for it, since it ignores one-byte messages. The handlers themselves are
-asyncio's, each version's own.
+Python's C-level handler writes the number of a signal into the descriptor that was passed to
+signal.set_wakeup_fd(). Here, that is the writing end of a socket pair that the loop watches.
+Mongoose's wake-up cannot be used, because it ignores one-byte messages. The methods for handlers
+are those of the running asyncio.
 
-While the loop runs in the main thread the pair is installed even with no handler added: a signal
-that arrives just before the wait would otherwise be noticed only when something else ends it.
-A wake-up descriptor that somebody else has installed is left alone, unless add_signal_handler()
-is called, which replaces it as asyncio does. A forked child gets handlers and descriptor back:
-see _dispositions.
+While the loop runs in the main thread, the pair is installed even without handlers. Otherwise a
+signal that arrives just before a poll would be handled only after another event. A wake-up
+descriptor that other code has installed is kept until add_signal_handler() replaces it, as in
+asyncio. In a forked child, _dispositions restores the previous handlers and the descriptor.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SignalsMixin:
-    """add_signal_handler() and remove_signal_handler(), and the pair behind them."""
+    """add_signal_handler(), remove_signal_handler(), and the socket pair that they use."""
 
     _check_signal = _stdlib.UnixLoop._check_signal
     _handle_signal = _stdlib.UnixLoop._handle_signal
@@ -42,20 +41,21 @@ class SignalsMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._signal_handlers: dict[int, Any] = {}
-        # Made at once: a descriptor made later could get a number that the user has closed but
-        # still believes to be watched.
+        # Created early: a descriptor that is created later could get the number of one that the
+        # user has closed while it was still being watched.
         self._ssock, self._csock = socket.socketpair()
         self._ssock.setblocking(False)
         self._csock.setblocking(False)
         self._handlers_generation = _dispositions.generation
 
     def add_signal_handler(self, sig: int, callback: Callable[[*_Ts], Any], *args: *_Ts) -> None:
-        """Have callback(*args) called by the loop when the signal comes. As asyncio's."""
+        """Call callback(*args) in the loop when the signal arrives; as asyncio's method."""
         try:
             before = signal.getsignal(sig)
             wakeup = signal.set_wakeup_fd(self._csock.fileno())
         except (TypeError, ValueError, OSError):
-            # asyncio's method raises the right error: for the number, a closed loop, the thread.
+            # asyncio's method raises the right exception for an invalid number, a closed loop or
+            # another thread than the main one.
             _stdlib.UnixLoop.add_signal_handler(self, sig, callback, *args)
             return
         try:
@@ -70,7 +70,7 @@ class SignalsMixin:
         self._note_wakeup(wakeup)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Stop handling the signal; True if it was handled. As asyncio's."""
+        """Remove the handler of a signal; return whether it had one. As asyncio's method."""
         if self._handlers_generation != _dispositions.generation:
             self._check_signal(sig)
             return self._signal_handlers.pop(sig, None) is not None
@@ -80,14 +80,15 @@ class SignalsMixin:
             if not self._signal_handlers:
                 _dispositions.forget_wakeup()
         if removed and not self._signal_handlers and self._thread_id is not None:  # type: ignore[attr-defined]
-            # asyncio's code has taken the descriptor out; the running loop still wants it.
+            # asyncio's code has removed the descriptor, but the running loop still needs it.
             signal.set_wakeup_fd(self._csock.fileno(), warn_on_full_buffer=False)
             self._note_wakeup(-1)
         return removed
 
     def run_forever(self) -> None:
         """Run until stop() is called; as asyncio.loop.run_forever."""
-        # First, since some versions' clean-up would undo the set-up of a loop already running.
+        # Check first, because in some versions the cleanup after an error in BaseEventLoop would
+        # undo the setup of a loop that is already running.
         self._check_closed()  # type: ignore[attr-defined]
         self._check_running()  # type: ignore[attr-defined]
         self._enter()  # type: ignore[attr-defined]
@@ -101,8 +102,8 @@ class SignalsMixin:
 
     def _run_with_signals(self) -> None:
         wakeup_fd = self._csock.fileno()
-        # Registered while it runs only: an idle loop that is forgotten, not closed, must not be
-        # kept alive by its own registration.
+        # Registered only while the loop runs, because the registration would keep an idle loop
+        # alive that has not been closed.
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
         previous = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if previous == -1:
@@ -121,8 +122,10 @@ class SignalsMixin:
             self._remove_reader(self._ssock.fileno())  # type: ignore[attr-defined]
 
     def _adopted(self) -> None:
-        """After a fork: a pair of this process's own, under the same numbers, which the signal
-        module may have been told."""
+        """Replace the pair after a fork, and keep the descriptor numbers.
+
+        The signal module may still have the number of the writing end.
+        """
         reading, writing = socket.socketpair()
         with reading, writing:
             reading.setblocking(False)
@@ -132,17 +135,17 @@ class SignalsMixin:
         self._install_again()
 
     def _install_again(self) -> None:
-        """Install the handlers that the fork has removed: the child runs the loop."""
+        """Reinstall the handlers that the fork has removed, because the child runs the loop."""
         if self._handlers_generation == _dispositions.generation:
             return
         handlers = self._signal_handlers.copy()
         for sig, handle in handlers.items():
-            with contextlib.suppress(RuntimeError):  # in another thread than the main one
+            with contextlib.suppress(RuntimeError):  # not in the main thread
                 self.add_signal_handler(sig, _nothing)
                 self._signal_handlers[sig] = handle
 
     def _forget_those_of_the_parent(self, sig: int) -> None:
-        """Drop the handlers that a fork has removed, all but that of `sig`."""
+        """Drop the handlers that a fork has removed, except that of `sig`."""
         if self._handlers_generation != _dispositions.generation:
             self._handlers_generation = _dispositions.generation
             self._signal_handlers = {sig: self._signal_handlers[sig]}
@@ -155,7 +158,7 @@ class SignalsMixin:
     def _close_signals(self) -> None:
         try:
             if self._handlers_generation != _dispositions.generation:
-                self._signal_handlers.clear()  # those of this process are not the loop's
+                self._signal_handlers.clear()  # the handlers of this process are not the loop's
             for sig in list(self._signal_handlers):
                 self.remove_signal_handler(sig)
         finally:
@@ -164,4 +167,4 @@ class SignalsMixin:
 
 
 def _nothing() -> None:
-    """Replace a callback until its handle is put back."""
+    """Stand in for a callback until its handle is restored."""

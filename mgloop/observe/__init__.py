@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Ways to show what loops do: their stats() as metrics of well-known libraries.
+"""Monitoring of event loops: the watchdog, the monitor, and stats() as metrics.
 
-Each module needs a library that is an extra of mgloop's (mgloop[prometheus],
-mgloop[opentelemetry]); nothing here is imported by the loop.
+prometheus and opentelemetry each require a library, which is an extra of mgloop
+(mgloop[prometheus], mgloop[opentelemetry]). The loop imports the watchdog and the monitor only if
+the environment enables them.
 """

@@ -174,9 +174,9 @@ cdef class Pulse:
         cdef mgl_watching done = mgl_watcher_add(
             self.watcher, loop.inbox, &loop.ready, &loop.count)
         if done == MGL_WAS_WATCHED:
-            raise RuntimeError(f"{loop!r} has a watchdog already")
+            raise RuntimeError(f"{loop!r} already has a watchdog")
         if done == MGL_TOO_MANY:
-            raise RuntimeError("a watchdog has no more than 256 loops: make another")
+            raise RuntimeError("a watchdog watches at most 256 loops: create another one")
         try:
             self.loops[<size_t>loop.inbox] = loop
         except BaseException:

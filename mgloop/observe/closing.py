@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What has a close() and may be used in a `with`."""
+"""The base class of objects that have a close() method and are context managers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing:
-    """Closed at the end of the `with`."""
+    """Call close() at the end of the `with` block."""
 
     def close(self) -> None:
         raise NotImplementedError

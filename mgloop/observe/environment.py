@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the environment asks for, made once in each process: a thread is not in the child of a fork,
-which makes its own."""
+"""Objects that environment variables request, created once per process.
+
+They have threads, which do not exist in the child of a fork, so a child creates its own objects.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ T = TypeVar("T")
 
 
 class OncePerProcess(Generic[T]):
-    """What `make` makes, when somebody asks for it first; None as well."""
+    """Call `make` at most once per process, on first use, and return its result, even if None."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -22,7 +24,7 @@ class OncePerProcess(Generic[T]):
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self.made: list[T] = []  # of which there is one, at most
+        self.made: list[T] = []  # the result, if `make` has been called
 
     def __call__(self) -> T:
         with self._lock:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""LoopStats as a list of instruments, which each library's module turns into its own.
+"""LoopStats as a list of instruments, which the modules for the metrics libraries convert.
 
-One table, so that a number has the same name everywhere: mgloop.io.sent in OpenTelemetry is
-mgloop_io_sent_bytes_total in Prometheus.
+One table ensures that a number has the same name in all libraries: mgloop.io.sent in OpenTelemetry
+is mgloop_io_sent_bytes_total in Prometheus.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from ..loop import Loop
 from ..stats import KINDS, ConnectionStats, Histogram, LoopStats, described
 
-#: The values of an instrument's attributes, and what it measures for these.
+#: The values of an instrument's attributes, and the measured number.
 Sample = tuple[tuple[str, ...], float]
 
-#: Where a field's own name would not say what it is, or is not how such things are called.
+#: Names of instruments that differ from the name of the field.
 _NAMES = {
     "seconds": "uptime",
     "cpu_seconds": "cpu",
@@ -36,8 +36,11 @@ _HISTOGRAMS = ("lag", "durations")
 
 @dataclass(frozen=True)
 class Instrument:
-    """A count, or a level. unit: "s", "By" or "1". attributes: the names of what sets its samples
-    apart, such as the kind of a connection. samples: of an account."""
+    """A counter or, if `level` is set, a gauge.
+
+    unit: "s", "By" or "1". attributes: names of the attributes that distinguish its samples, such
+    as the kind of a connection. samples: returns the samples in a snapshot.
+    """
 
     name: str
     unit: str
@@ -79,24 +82,27 @@ def _make() -> Iterable[Instrument]:
             yield Instrument(name, _unit(field), text, level, (), _number(field))
 
 
-#: All but the histograms.
+#: All instruments except the histograms.
 INSTRUMENTS = tuple(_make())
-#: (name, description): in seconds, only of loops that were made with timing.
+#: (name, description) of the histograms, in seconds. Only loops with timing have them.
 HISTOGRAMS = tuple((field, described(LoopStats)[field][0]) for field in _HISTOGRAMS)
 
 
 class Loops:
-    """The loops that are watched, by name. A loop that is closed or forgotten drops out."""
+    """The observed loops, by name, without those that are closed or have been collected.
+
+    Raises TypeError for an object that is not an mgloop.Loop.
+    """
 
     def __init__(self, loops: Loop | Mapping[str, Loop]) -> None:
         named = dict(loops) if isinstance(loops, Mapping) else {"main": loops}
         for name, loop in named.items():
             if not isinstance(loop, Loop):
-                raise TypeError(f"{name!r} is {loop!r}: only a loop of mgloop's has stats()")
+                raise TypeError(f"loop {name!r} must be an mgloop.Loop, got {loop!r}")
         self._loops = {name: weakref.ref(loop) for name, loop in named.items()}
 
     def stats(self) -> Iterable[tuple[str, LoopStats]]:
-        """(name, account) of each; from any thread."""
+        """Yield (name, snapshot) of each open loop. Thread-safe."""
         for name, reference in list(self._loops.items()):
             loop: Any = reference()
             if loop is not None and not loop.is_closed():
@@ -104,7 +110,7 @@ class Loops:
 
 
 def timed(accounts: Iterable[tuple[str, LoopStats]], field: str) -> Iterable[tuple[str, Histogram]]:
-    """(name, histogram) of each loop that has one: that was made with timing."""
+    """Yield (name, histogram) of each loop that has timing."""
     for name, stats in accounts:
         histogram = getattr(stats, field)
         if histogram is not None:
@@ -112,7 +118,7 @@ def timed(accounts: Iterable[tuple[str, LoopStats]], field: str) -> Iterable[tup
 
 
 def cumulated(histogram: Histogram) -> list[int]:
-    """How often it took less than each of BOUNDS."""
+    """Return, for each of BOUNDS, how many measurements were smaller."""
     total, counts = 0, []
     for count in histogram.counts:
         total += count

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A process's loops, told over a UNIX socket to whoever may ask: mgloop.top, or a script.
+"""A report of the loops of a process, sent over a UNIX socket to clients such as mgloop.top.
 
-Whoever connects is sent one JSON document of all loops that are open, and the connection is
-closed. There is nothing to be sent to the process, so nothing to be parsed by it. The socket is of
-mode 0600, and users other than the process's own (and root) are refused. All is done in a thread of
-its own, which sleeps until somebody asks; the loops do not notice.
+A client that connects receives one JSON document about all open loops, and the connection is
+closed. The process reads nothing from clients, so it has nothing to parse. The socket has mode
+0600, and clients of users other than that of the process and root are rejected. The monitor runs in
+a separate thread, which sleeps until a client connects, and does not affect the loops.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from .naming import coroutine_name
 
 logger = logging.getLogger("mgloop.monitor")
 
-#: Of the document; another one has other fields.
+#: Version of the document's format. It changes when fields change.
 FORMAT = 1
 
-#: Seconds that who has asked may take to read, and that mgloop.top waits.
-_PATIENCE = 5.0
+#: Seconds that a client may take to read the document, and that mgloop.top waits for it.
+_TIMEOUT = 5.0
 _ACCEPTS = 0x10000  # SO_ACCEPTCON in /proc/net/unix
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: SO_PEERCRED, unix(7)
 
 
-#: That have a socket.
+#: Monitors that have a socket.
 _monitors: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 
 class MonitorError(Exception):
-    """A monitor that cannot be made, or asked."""
+    """A monitor cannot be created or queried."""
 
 
 class Monitor(Closing):
-    """Tells of the process's loops at `path` until close(), or the end of the `with`.
+    """Report the loops of the process at `path`, until close() or the end of the `with` block.
 
-    path: of the socket to be made; that of a directory: mgloop-PID.sock in it, so that several
-    processes may share a setting. MonitorError if it cannot be made there. A socket that a process
-    which is no more has left is replaced, nothing else is.
+    path: path of the new socket. For a directory, the socket is mgloop-PID.sock in it, so that
+    several processes can share the setting. A stale socket at the path is replaced; any other file
+    is not. Raises MonitorError.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -73,11 +73,11 @@ class Monitor(Closing):
             raise
 
     def close(self) -> None:
-        """Tell no more, and remove the socket. May be called again."""
+        """Stop reporting and remove the socket. Further calls do nothing."""
         if self._socket.fileno() < 0:
             return
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which ends accept()
+            self._socket.shutdown(socket.SHUT_RDWR)  # makes accept() return
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._forget()
@@ -102,19 +102,19 @@ class Monitor(Closing):
                 try:
                     self._answer(connection)
                 except OSError:
-                    pass  # gone, or it does not read
+                    pass  # the client has disconnected, or does not read
                 except Exception:
-                    logger.exception("The monitor could not tell of the loops")
+                    logger.exception("Failed to send the report of the event loops")
 
     def _answer(self, connection: socket.socket) -> None:
         if _uid_of_peer(connection) not in (0, os.geteuid()):
             return
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         connection.sendall(json.dumps(document()).encode())
 
 
 def document() -> dict[str, Any]:
-    """What is told: of all loops of this process that are open."""
+    """Return the report of all open loops of this process."""
     from .. import __version__
 
     return {
@@ -139,7 +139,7 @@ def _of(loop: Loop) -> dict[str, Any]:
 
 
 def _tasks(loop: Loop) -> dict[str, int]:
-    """How many there are of each coroutine; nothing where they change too fast to be counted."""
+    """Return the number of tasks by coroutine; {} if tasks change too fast to be counted."""
     try:
         tasks = asyncio.all_tasks(loop)
     except RuntimeError:
@@ -164,19 +164,20 @@ def _listening_at(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         if "\0" in path or not path:
-            raise ValueError("not a path")  # an abstract name has no mode, and anybody gets in
-        _remove_what_was_left(path)
-        os.fchmod(sock.fileno(), 0o600)  # of what bind() makes, so nobody else is ever let in
+            # An abstract name has no mode, so any user could connect.
+            raise ValueError("not a file system path")
+        _remove_stale_socket(path)
+        os.fchmod(sock.fileno(), 0o600)  # before bind(), which creates the file with this mode
         sock.bind(path)
         sock.listen()
     except (OSError, ValueError) as exc:
         sock.close()
-        raise MonitorError(f"{path!r}: no monitor can be made there: {_why(exc)}") from exc
+        raise MonitorError(f"cannot create a monitor at {path!r}: {_why(exc)}") from exc
     return sock
 
 
-def _remove_what_was_left(path: str) -> None:
-    """A socket that nobody listens to any more."""
+def _remove_stale_socket(path: str) -> None:
+    """Remove the socket file at `path` if no process listens on it."""
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -190,13 +191,16 @@ def _why(exc: Exception) -> str:
     return getattr(exc, "strerror", None) or str(exc)
 
 
-# --- who asks ------------------------------------------------------------------------------------
+# --- the client ----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopReport:
-    """Of one loop. thread: the name of the one that runs it, or None. callbacks: as
-    Loop.callback_times(). tasks: how many there are of each coroutine."""
+    """The report of one loop.
+
+    thread: name of the thread that runs it, or None. callbacks: as Loop.callback_times(). tasks:
+    number of tasks by coroutine.
+    """
 
     id: int
     thread: str | None
@@ -207,7 +211,10 @@ class LoopReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Of a process. program: its command line; python: its version; loops: those that are open."""
+    """The report of a process.
+
+    program: its command line. python: its Python version. loops: reports of the open loops.
+    """
 
     pid: int
     program: str
@@ -216,28 +223,33 @@ class Report:
 
 
 def ask(path: str | os.PathLike[str]) -> Report:
-    """What the monitor at this path tells. MonitorError if none does."""
+    """Return the report of the monitor at `path`. Raises MonitorError."""
     path = os.fsdecode(path)
     try:
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_PATIENCE)
+            sock.settimeout(_TIMEOUT)
             sock.connect(path)
-            told = json.loads(b"".join(iter(lambda: sock.recv(65536), b"")))
+            received = json.loads(b"".join(iter(lambda: sock.recv(65536), b"")))
     except json.JSONDecodeError as exc:
-        raise MonitorError(f"{path!r}: this is no monitor of mgloop's, or not yours") from exc
+        raise MonitorError(
+            f"{path!r} is not an mgloop monitor socket, or it belongs to another user"
+        ) from exc
     except (OSError, ValueError) as exc:
-        raise MonitorError(f"{path!r}: no monitor answers: {_why(exc)}") from exc
+        raise MonitorError(f"cannot connect to a monitor at {path!r}: {_why(exc)}") from exc
     try:
-        return _report(told)
+        return _report(received)
     except (KeyError, TypeError, ValueError) as exc:
-        version = told.get("mgloop") if isinstance(told, dict) else None
-        speaks = f"of mgloop {version}" if version else "no monitor of mgloop's"
-        raise MonitorError(f"{path!r}: this is {speaks}, which is not understood here") from exc
+        version = received.get("mgloop") if isinstance(received, dict) else None
+        if version:
+            message = f"{path!r} is a monitor of mgloop {version}, whose format is not supported"
+        else:
+            message = f"{path!r} is not an mgloop monitor socket"
+        raise MonitorError(message) from exc
 
 
-def _report(told: dict[str, Any]) -> Report:
-    if told["format"] != FORMAT:
-        raise ValueError("of another format")
+def _report(received: dict[str, Any]) -> Report:
+    if received["format"] != FORMAT:
+        raise ValueError("unsupported format")
     loops = [
         LoopReport(
             loop["id"],
@@ -246,33 +258,36 @@ def _report(told: dict[str, Any]) -> Report:
             {name: TimeSpent(*spent) for name, spent in loop["callbacks"].items()},
             loop["tasks"],
         )
-        for loop in told["loops"]
+        for loop in received["loops"]
     ]
-    return Report(told["pid"], told["program"], told["python"], loops)
+    return Report(received["pid"], received["program"], received["python"], loops)
 
 
 def find(pid: int) -> str:
-    """Where the monitor of a process is: of the UNIX sockets that it listens at, the one that
-    answers as a monitor does. MonitorError if there is none."""
+    """Return the path of the monitor of a process.
+
+    That is the UNIX socket on which the process listens and which sends a report. Raises
+    MonitorError.
+    """
     try:
         listening = list(_listening(pid))
     except OSError as exc:
-        raise MonitorError(f"process {pid} cannot be looked at: {_why(exc)}") from exc
-    # One of another kind waits to be spoken to: those that look like a monitor's come first.
+        raise MonitorError(f"cannot inspect process {pid}: {_why(exc)}") from exc
+    # Try sockets that look like a monitor's first, because other servers wait for a request.
     for path in sorted(listening, key=lambda path: "mgloop" not in path):
         with contextlib.suppress(MonitorError):
             if ask(path).pid == pid:
                 return path
     raise MonitorError(
-        f"process {pid} has no monitor: start it with MGLOOP_MONITOR=PATH, or have it call "
-        "mgloop.monitor(PATH)"
+        f"process {pid} has no monitor: start it with MGLOOP_MONITOR=PATH, or call "
+        "mgloop.monitor(PATH) in it"
     )
 
 
 def find_all(pid: int) -> list[str]:
-    """Return the monitors of a process and of those that it has started, directly or indirectly.
+    """Return the paths of the monitors of a process and its descendants.
 
-    MonitorError if none of them has a monitor.
+    Raises MonitorError if none of them has a monitor.
     """
     found = []
     for each in _with_children(pid):
@@ -282,7 +297,7 @@ def find_all(pid: int) -> list[str]:
 
 
 def _with_children(pid: int) -> list[int]:
-    """The process and its descendants, parents first (proc(5))."""
+    """Return the process and its descendants, parents first, from /proc (proc(5))."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -296,13 +311,13 @@ def _with_children(pid: int) -> list[int]:
 
 
 def _listening(pid: int) -> Iterable[str]:
-    """Paths of sockets, by the kernel's tables (proc(5))."""
+    """Yield the paths of the UNIX sockets on which a process listens, from /proc (proc(5))."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             inodes.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
-        next(table)  # the names of its columns
+        next(table)  # skip the column headings
         for line in table:
             fields = line.rstrip("\n").split(maxsplit=7)
             listens = len(fields) == 8 and int(fields[3], 16) & _ACCEPTS
@@ -321,25 +336,27 @@ def _make() -> Monitor | None:
         except MonitorError as exc:
             if getattr(exc.__cause__, "errno", None) != errno.EADDRINUSE:
                 raise
-            # Another process with the same environment is at the path, such as the supervisor of a
-            # worker. mgloop.top finds this one by the process.
+            # Another process with the same environment uses the path, such as the supervisor of
+            # this worker. mgloop.top finds this monitor by the PID.
             monitor = Monitor(f"{path}.{os.getpid()}")
-    except (MonitorError, OSError, RuntimeError) as exc:  # the last: no thread can be started
+    except (MonitorError, OSError, RuntimeError) as exc:  # RuntimeError: cannot start a thread
         logger.error("MGLOOP_MONITOR: %s", exc)
         return None
     atexit.register(monitor.close)
     return monitor
 
 
-#: The one that MGLOOP_MONITOR asks for; if it cannot be made that is logged, once.
+#: Returns the monitor that MGLOOP_MONITOR requests. An error is logged once.
 of_environment = OncePerProcess(_make)
 
 
-def _leave_to_the_parent() -> None:
-    """In the child of a fork, where no monitor's thread is: were the sockets to stay open here,
-    who asks there when the parent is no more would wait for ever."""
+def _close_sockets_in_child() -> None:
+    """Close the sockets in the child of a fork, where the monitors' threads do not run.
+
+    Otherwise a client that connects after the parent has exited would wait forever.
+    """
     for monitor in list(_monitors):
         monitor._socket.close()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+os.register_at_fork(after_in_child=_close_sockets_in_child)

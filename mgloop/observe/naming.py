@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What tasks are called in reports: by their coroutine."""
+"""The names of tasks in reports, which are those of their coroutines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 
 def coroutine_name(task: asyncio.Task[Any]) -> str:
-    """As it is in its source; of an object that has no name, its type's. Of a task that has ended
-    and kept no coroutine, as one that was started eagerly, "ended"."""
-    # The attribute that the standard library's repr() reads: get_coro() of such a task crashes
-    # CPython before 3.12.5, and one of another thread's may end between any two lines here.
+    """Return the qualified name of a task's coroutine, or of its type if it has no name.
+
+    A task that has finished and does not keep its coroutine, such as an eager task, is "ended".
+    """
+    # Read the attribute, as repr() of a task does. Before 3.12.5, get_coro() crashes for a finished
+    # task without a coroutine, and a task of another thread may finish at any time.
     coroutine = getattr(task, "_coro", None)
     if coroutine is None:
         return "ended"

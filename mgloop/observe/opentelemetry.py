@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loops' stats() for OpenTelemetry, by its API (mgloop[opentelemetry]).
+"""The stats() of loops as OpenTelemetry metrics (mgloop[opentelemetry]).
 
     from mgloop.observe.opentelemetry import observe
 
     observe(asyncio.get_running_loop())
 
-registers observable instruments, whose numbers are read whenever a reader of the SDK collects, in
-its thread. OpenTelemetry has no observable histogram: those of a loop with timing are counters of
-their buckets, with the bound as the attribute `le`, as Prometheus has them.
+registers observable instruments, whose values are read when a reader of the SDK collects, in the
+reader's thread. OpenTelemetry does not support observable histograms. The histograms of a loop with
+timing are therefore counters of their buckets, with the bound as the attribute `le`, as in
+Prometheus.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ Callback = Callable[[CallbackOptions], Iterable[Observation]]
 def observe(
     loops: Loop | Mapping[str, Loop], *, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Have the loops' numbers collected, under names that begin with "mgloop.", for as long as
-    they are open.
+    """Register instruments for the loops, with names that begin with "mgloop.".
 
-    loops: a loop, or loops by name, which is the attribute `loop` ("main" for one). TypeError for
-    what is no loop of mgloop's. meter_provider: None = the global one.
+    loops: a loop, or loops by name. The name is the value of the attribute `loop`, and "main" for a
+    single loop. Closed loops are no longer collected. meter_provider: None selects the global one.
+    Raises TypeError for an object that is not an mgloop.Loop.
     """
     watched = Loops(loops)
     meter = get_meter("mgloop", meter_provider=meter_provider)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loops' stats() for Prometheus, by prometheus_client (mgloop[prometheus]).
+"""The stats() of loops as Prometheus metrics, using prometheus_client (mgloop[prometheus]).
 
     from mgloop.observe.prometheus import LoopCollector
 
     with LoopCollector(asyncio.get_running_loop()):
-        ...     # prometheus_client.start_http_server(), generate_latest() and their like
+        ...     # prometheus_client.start_http_server(), generate_latest() or similar
 
-Every number is read when Prometheus asks, in whatever thread answers it.
+The values are read when Prometheus scrapes, in the thread that handles the request.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ def _name(instrument: Instrument) -> str:
 
 
 class LoopCollector(Collector, Closing):
-    """Registers itself; collects until close(), or the end of the `with`.
+    """Register a collector for loops until close(), or until the end of the `with` block.
 
-    loops: a loop, or loops by name, which is the label `loop` ("main" for one). TypeError for
-    what is no loop of mgloop's. registry: None = prometheus_client's own.
+    loops: a loop, or loops by name. The name is the value of the label `loop`, and "main" for a
+    single loop. registry: None selects prometheus_client's default registry. Raises TypeError for
+    an object that is not an mgloop.Loop.
     """
 
     def __init__(
@@ -46,17 +47,17 @@ class LoopCollector(Collector, Closing):
         self._registered = True
 
     def close(self) -> None:
-        """Collect no more. May be called again."""
+        """Unregister the collector. Further calls do nothing."""
         if self._registered:
             self._registered = False
             self._registry.unregister(self)
 
     def describe(self) -> Iterable[Metric]:
-        """What may be collected, for the registry to find names that are taken."""
+        """Return the metrics without samples, with which the registry detects duplicate names."""
         return self._families([])
 
     def collect(self) -> Iterable[Metric]:
-        """What Prometheus is told."""
+        """Return the metrics that have samples."""
         return (family for family in self._families(list(self._loops.stats())) if family.samples)
 
     def _families(self, accounts: list[tuple[str, LoopStats]]) -> Iterable[Metric]:

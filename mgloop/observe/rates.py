@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a process's loops do per second, from two reports of its monitor."""
+"""Rates of the loops of a process, computed from two reports of its monitor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from ..stats import BOUNDS, LoopStats, TimeSpent
 from .monitor import LoopReport, Report
 
-#: A lag beyond is told as this, in seconds: JSON has no infinity.
+#: Upper limit of a reported lag in seconds, because JSON cannot represent infinity.
 _LONGEST = BOUNDS[-2]
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of a callback: how often it ran per second, and the share of the time, 0 to 1."""
+    """The runs per second of a callback, and its share of the time (0 to 1)."""
 
     rate: float
     share: float
@@ -24,16 +24,16 @@ class Share:
 
 @dataclass(frozen=True)
 class LoopRates:
-    """Of one loop, between two reports.
+    """The rates of one loop between two reports.
 
-    thread: the name of the one that runs it, or None. seconds: between the reports. iterations,
-    callbacks, events, received, sent: per second, the latter in bytes. events: descriptors that
-    were found ready; transports serve them without a callback. cpu: CPU time of the loop's thread,
-    per second. Only of a loop with timing, else None: busy, the share of the time that it did not
-    wait; lag_*, in seconds, quantiles of how late callbacks ran (up to twice as much as measured,
-    at most 67); top, of the callbacks, those that took the most time first. ready, timers,
-    connections, tasks: how many there are now, tasks by their coroutine. stalls: since the loop
-    was made.
+    thread: name of the thread that runs the loop, or None. seconds: time between the reports.
+    iterations, callbacks, events: number per second. events: ready descriptors, which transports
+    handle without a callback. received, sent: bytes per second. cpu: CPU seconds of the thread per
+    second. busy: share of the time (0 to 1) that the loop was not waiting. lag_*: quantiles of the
+    delay of callbacks in seconds (up to twice the measured value, at most 67). top: share of each
+    callback, the largest first. busy, lag_* and top are None for a loop without timing. ready,
+    timers, connections: current numbers. tasks: current number by coroutine. stalls: number since
+    the loop was created.
     """
 
     id: int
@@ -58,14 +58,14 @@ class LoopRates:
 
 
 def between(earlier: Report, later: Report) -> list[LoopRates]:
-    """Of the loops of the later report; of one that is new, since it was made."""
+    """Return the rates of the loops in the later report; for a new loop, since its creation."""
     before = {loop.id: loop for loop in earlier.loops}
     return [_rates(before.get(loop.id), loop) for loop in later.loops]
 
 
 def _rates(before: LoopReport | None, now: LoopReport) -> LoopRates:
     if before is not None and before.stats.seconds > now.stats.seconds:
-        before = None  # another loop, where the former was in memory
+        before = None  # another loop at the same memory address
     stats = now.stats if before is None else now.stats.delta(before.stats)
     per_second = 1 / max(stats.seconds, 1e-9)
     p50, p99, longest = (_quantile(stats, q) for q in (0.5, 0.99, 1))
@@ -76,7 +76,7 @@ def _rates(before: LoopReport | None, now: LoopReport) -> LoopRates:
         iterations=stats.iterations * per_second,
         callbacks=stats.callbacks * per_second,
         events=stats.events * per_second,
-        # Negative: another thread runs it now.
+        # The difference is negative if another thread runs the loop now.
         cpu=None if stats.cpu_seconds is None else max(stats.cpu_seconds, 0.0) * per_second,
         busy=stats.busy,
         lag_p50=p50,
@@ -84,7 +84,7 @@ def _rates(before: LoopReport | None, now: LoopReport) -> LoopRates:
         lag_max=longest,
         ready=stats.ready,
         timers=stats.timers_pending,
-        # One over TLS is one of what it lies on as well.
+        # A TLS connection is also counted as the connection below it.
         connections=sum(c.open for kind, c in stats.connections.items() if kind != "tls"),
         received=stats.bytes_received * per_second,
         sent=stats.bytes_sent * per_second,
@@ -112,7 +112,7 @@ def _top(
 
 
 def as_json(report: Report, rates: list[LoopRates]) -> dict[str, object]:
-    """What `mgloop.top --json` prints for each interval."""
+    """Return the object that `mgloop.top --json` prints for each process and interval."""
     return {
         "pid": report.pid,
         "program": report.program,

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who holds up a loop: a thread that looks while it happens.
+"""The watchdog: a thread that detects and reports code that blocks an event loop.
 
-A callback that runs for longer than a threshold is found by the watchdog's thread, which then takes
-the stack of the loop's thread, and again each time that twice as long has passed. When the loop
-goes on there is one report of it. Neither debug mode nor timing is needed, and a loop that goes on
-pays nothing: port/pulse.h says how it is seen.
+When a callback runs for longer than a threshold, the watchdog's thread captures the stack of the
+loop's thread, and again each time the duration has doubled. When the loop continues, the watchdog
+reports the stall once. This requires neither debug mode nor timing, and costs nothing while a loop
+is not blocked: port/pulse.h describes how stalls are detected.
 
-What cannot be seen is said. Code that keeps the GIL, as a C extension or a regular expression
-may, keeps this thread from looking as well: if it has ended by the time that the GIL is to be had,
-there is no stack, and the report says for how long. Without the GIL it is the same: a thread is
-stopped to be looked at, and such code cannot be stopped.
+Native code that holds the GIL, such as a C extension or a regular expression, also blocks the
+watchdog's thread. If that code ends before the watchdog acquires the GIL, the report has no stack,
+but the duration. The same applies without the GIL: the thread must be stopped to capture its stack,
+and such code cannot be stopped.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ from .naming import coroutine_name
 
 logger = logging.getLogger("mgloop.watchdog")
 
-#: Looks per threshold: what lasts for this much longer is seen for certain.
-_LOOKS = 4
-#: Longer than this for the GIL: somebody has kept it. (Python gives it up after 5 ms if asked to.)
-_KEPT = 0.05
-#: A loop that has stood still for so long may never go on: it is reported without waiting for that.
+#: Checks per threshold. A stall is certainly detected if it lasts one check longer than that.
+_CHECKS = 4
+#: Seconds of waiting for the GIL after which native code must have held it. Python code releases it
+#: within 5 ms on request.
+_GIL_HELD = 0.05
+#: Seconds after which a stall is reported although it continues, because it may never end.
 _LONG = 10.0
 
-#: As Pulse.wait() tells it: calls as (code, line, globals), the task, the handle's repr().
+#: A result of Pulse.wait(): calls as (code, line, globals), the task, the handle's repr().
 Seen = tuple[list[tuple[CodeType, int, dict[str, Any]]], asyncio.Task[Any] | None, str | None]
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen while a loop stood still.
+    """The state of a blocked loop at one time.
 
-    after: seconds that it had by then. stack: of the loop's thread, outermost call first, from the
-    callback on. task: its name and coroutine, if it was a task's step. handle: the callback, of a
-    loop with timing or in debug mode. doing: "Python code", "a system call", or "native code that
-    keeps the GIL" (without one: "native code that cannot be stopped").
+    after: seconds since the stall began. stack: calls of the loop's thread, from the callback on,
+    outermost call first. task: name and coroutine, if the callback is a step of a task. handle: the
+    callback, for a loop with timing or in debug mode. doing: "Python code", "a system call", or
+    "native code that keeps the GIL" (without a GIL, "native code that cannot be stopped").
     """
 
     after: float
@@ -68,16 +69,17 @@ class Sight:
     doing: str
 
     def seen_before(self, before: Sight) -> bool:
-        """Whether nothing has changed but the time."""
+        """Return whether only the time differs."""
         return dataclasses.replace(self, after=before.after) == before
 
 
 @dataclass
 class Stall:
-    """A loop that stood still. seconds: how long, or until now if it still does (not `over`).
+    """A period during which a loop was blocked. str() returns the report.
 
-    gil: seconds that the watchdog waited meanwhile for the GIL, or without one for the thread to be
-    stopped. sights: nothing if it could not look before it was over.
+    seconds: duration, until now if the loop is still blocked (not `over`). gil: seconds that the
+    watchdog waited for the GIL or, without a GIL, for the thread to be stopped. sights: captured
+    states; empty if the stall ended before one could be captured.
     """
 
     loop: Loop
@@ -87,34 +89,35 @@ class Stall:
     sights: list[Sight] = field(default_factory=list)
 
     def __str__(self) -> str:
-        has = "was held up" if self.over else "has been held up until now,"
-        lines = [f"{self.loop!r} {has} for {self.seconds:.3f} s"]
-        if self.gil >= _KEPT:
-            kept = "kept the GIL" if has_gil() else "could not be stopped"
+        lines = [f"{self.loop!r} was blocked for {self.seconds:.3f} s"]
+        if not self.over:
+            lines[0] = f"{self.loop!r} has been blocked for {self.seconds:.3f} s and still is"
+        if self.gil >= _GIL_HELD:
+            kept = "held the GIL" if has_gil() else "could not be stopped"
             lines[0] += f", of which native code {kept} for {self.gil:.3f} s"
         if not self.sights:
-            lines.append("  (it was over before its stack could be seen)")
+            lines.append("  (it ended before its stack could be captured)")
         before = None
         for sight in self.sights:
             same, before = before is not None and sight.seen_before(before), sight
             if same:
-                lines.append(f"  after {sight.after:.3f} s: the same")
+                lines.append(f"  after {sight.after:.3f} s: unchanged")
                 continue
             of = f" of {sight.task}" if sight.task else ""
             lines.append(f"  after {sight.after:.3f} s, in {sight.doing}{of}:")
-            if sight.handle and not sight.task:  # a task's handle says no more
+            if sight.handle and not sight.task:  # a task describes itself better than its handle
                 lines.append(f"    {sight.handle}")
             lines += [f"  {line}" for line in "".join(sight.stack.format()).splitlines()]
         return "\n".join(lines)
 
 
 class Watchdog:
-    """Reports what holds up a loop for longer than `threshold` seconds; a context manager.
+    """Report code that blocks a loop for longer than `threshold` seconds; a context manager.
 
-    loops: those to watch; None: the running one, when the context is entered. callback: called
-    with each Stall, in the watchdog's thread; None: it is logged, as a warning of
-    "mgloop.watchdog". ValueError for a threshold that is not a finite time above 0, RuntimeError
-    for a loop that has a watchdog already.
+    loops: the loops to watch; None for the loop that is running when the context is entered.
+    callback: called with each Stall in the watchdog's thread; None logs it as a warning of
+    "mgloop.watchdog". Raises ValueError if the threshold is not a positive, finite number, and
+    RuntimeError if a loop already has a watchdog.
     """
 
     def __init__(
@@ -125,26 +128,27 @@ class Watchdog:
         callback: Callable[[Stall], object] | None = None,
     ) -> None:
         if not (threshold > 0 and math.isfinite(threshold)):
-            raise ValueError(f"a threshold is a time in seconds above 0, not {threshold!r}")
+            raise ValueError(f"threshold must be a positive number of seconds, got {threshold!r}")
         self.threshold = threshold
         self._given = None if loops is None else list(loops)
         self._callback = _log if callback is None else callback
-        self._pulse = Pulse(threshold, threshold / _LOOKS)
+        self._pulse = Pulse(threshold, threshold / _CHECKS)
         self._thread: threading.Thread | None = None
         self._stalls: dict[Loop, Stall] = {}
-        self._kept: weakref.WeakKeyDictionary[Loop, tuple[float, float]]
-        self._kept = weakref.WeakKeyDictionary()
+        # When the watchdog last reported a loop, and how long it had waited for the GIL by then.
+        self._gil_waits: weakref.WeakKeyDictionary[Loop, tuple[float, float]]
+        self._gil_waits = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
-        """As `with`: see there."""
+        """Start watching; as entering the context. Raises TypeError and RuntimeError."""
         loops: list[Any] = self._given or []
         if self._given is None:
             loops = [asyncio.get_running_loop()]
         for loop in loops:
             if not isinstance(loop, Loop):
-                raise TypeError(f"{loop!r} is no loop of mgloop's")
+                raise TypeError(f"{loop!r} is not an mgloop.Loop")
         if self._thread is not None:
-            raise RuntimeError("a watchdog is started once")
+            raise RuntimeError("watchdogs can only be started once")
         try:
             for loop in loops:
                 self._pulse.add(loop)
@@ -156,7 +160,7 @@ class Watchdog:
         self._thread = thread
 
     def stop(self) -> None:
-        """Watch no more; a report that is due comes first. May be called again."""
+        """Report stalls that are in progress, and stop watching. Further calls do nothing."""
         self._pulse.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -164,7 +168,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, loop: Loop) -> Iterator[None]:
-        """Watch another loop meanwhile, unless somebody else does; what is due is reported."""
+        """Also watch `loop` while the block lasts, unless it already has a watchdog."""
         with contextlib.suppress(RuntimeError):
             self._pulse.add(loop)
         try:
@@ -189,49 +193,54 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             try:
-                told = self._pulse.wait()
-                if told is None:
+                state = self._pulse.wait()
+                if state is None:
                     break
-                self._note(*told)
-            except Exception:  # of a repr() or an attribute of the user's
-                logger.exception("The watchdog has failed to look at a loop")
-            told = None  # it has the loop's task
+                self._handle_state(*state)
+            except Exception:  # raised by a repr() or an attribute of the user
+                logger.exception("Watchdog failed to inspect an event loop")
+            state = None  # drop the reference to the loop's task
         for stall in self._stalls.values():
             self._report(stall)
         self._stalls.clear()
 
-    def _note(
-        self, loop: LoopCore, stands: bool, seconds: float, until_told: float, seen: Seen | None
+    def _handle_state(
+        self, loop: LoopCore, stalled: bool, seconds: float, delay: float, seen: Seen | None
     ) -> None:
+        """Handle a result of Pulse.wait(): a loop that is blocked, or was until now.
+
+        seconds: duration of the stall when the watchdog noticed it. delay: seconds from then until
+        this thread acquired the GIL.
+        """
         assert isinstance(loop, Loop)
-        if not stands:
+        if not stalled:
             ended = self._stalls.pop(loop, None) or Stall(loop)
             ended.seconds, ended.over = seconds, True
             self._report(ended)
-            # While this thread waited to tell of one the next may have begun.
-            self._kept[loop] = time.monotonic(), until_told
+            # The next stall may have begun while this thread waited for the GIL.
+            self._gil_waits[loop] = time.monotonic(), delay
             return
         stall = self._stalls.get(loop)
         if stall is None:
             stall = self._stalls[loop] = Stall(loop)
-            until, before = self._kept.pop(loop, (0.0, 0.0))
-            if before >= _KEPT and time.monotonic() - until_told - seconds < until:
+            until, before = self._gil_waits.pop(loop, (0.0, 0.0))
+            if before >= _GIL_HELD and time.monotonic() - delay - seconds < until:
                 stall.gil = min(before, seconds)
         stall.seconds = seconds
-        doing, kept = "", until_told
-        if kept < _KEPT:
-            # To ask the kernel is to let go of the GIL, and the loop's thread may keep it.
+        doing, waited = "", delay
+        if waited < _GIL_HELD:
+            # Reading from /proc releases the GIL, and the loop's thread may then hold it.
             began = time.monotonic()
             doing = self._doing(loop)
-            kept = time.monotonic() - began if has_gil() else 0.0
-        if kept >= _KEPT:
-            stall.gil += kept
+            waited = time.monotonic() - began if has_gil() else 0.0
+        if waited >= _GIL_HELD:
+            stall.gil += waited
             doing = f"native code that {'keeps the GIL' if has_gil() else 'cannot be stopped'}"
         if seen is not None:
             calls, task, handle = seen
             stall.sights.append(
                 Sight(
-                    seconds + until_told,
+                    seconds + delay,
                     _summary(calls),
                     None if task is None else _described(task),
                     handle,
@@ -249,7 +258,7 @@ class Watchdog:
         try:
             self._callback(stall)
         except Exception:
-            logger.exception("A watchdog's callback has failed")
+            logger.exception("Exception in watchdog callback")
 
 
 def _log(stall: Stall) -> None:
@@ -257,7 +266,7 @@ def _log(stall: Stall) -> None:
 
 
 def _summary(calls: list[tuple[CodeType, int, dict[str, Any]]]) -> traceback.StackSummary:
-    """As StackSummary.extract() makes it of frames."""
+    """Return the calls as StackSummary.extract() would return frames."""
     for code, _, names in calls:
         linecache.lazycache(code.co_filename, names)
     for filename in {code.co_filename for code, _, _ in calls}:
@@ -272,18 +281,18 @@ def _described(task: asyncio.Task[Any]) -> str:
 
 
 def _in_system_call(native: int) -> bool:
-    """By the kernel's word on the thread: whether it runs, or waits."""
+    """Return whether a thread is blocked in a system call, from its state in /proc."""
     try:
         with open(f"/proc/self/task/{native}/stat", "rb") as file:
             state = file.read().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return False
-    # It may also be this thread that it waits for, which has the GIL now.
+    # A thread that waits for the GIL, which this thread holds, is also blocked.
     return state in (b"S", b"D") and not _wants_gil(native)
 
 
 def _wants_gil(native: int) -> bool:
-    """Whether the thread waits for a lock of this process's (futex)."""
+    """Return whether the thread waits for a lock of this process (a futex)."""
     try:
         with open(f"/proc/self/task/{native}/wchan", "rb") as file:
             return b"futex" in file.read()
@@ -302,21 +311,21 @@ def _make() -> Watchdog | None:
         watchdog = Watchdog(float(text), loops=())
         watchdog.start()
     except ValueError:
-        logger.error("MGLOOP_WATCHDOG=%s is no time in seconds above 0: nothing is watched", text)
+        logger.error("Ignoring MGLOOP_WATCHDOG=%s: expected a positive number of seconds", text)
         return None
-    except RuntimeError as exc:  # no thread can be started
-        logger.error("MGLOOP_WATCHDOG: %s: nothing is watched", exc)
+    except RuntimeError as exc:  # cannot start a thread
+        logger.error("Cannot start the watchdog that MGLOOP_WATCHDOG asks for: %s", exc)
         return None
     return watchdog
 
 
-#: The watchdog of all loops while MGLOOP_WATCHDOG has a threshold; a bad one is logged once.
+#: Returns the watchdog of all loops that MGLOOP_WATCHDOG requests. A bad value is logged once.
 of_environment = OncePerProcess(_make)
 
 
 @atexit.register
 def _report_what_is_due() -> None:
-    """The thread ends with the process, whether or not it has told all."""
+    """Report pending stalls at exit, because the daemon thread ends with the process."""
     for watchdog in of_environment.made:
         if watchdog is not None:
             watchdog.stop()

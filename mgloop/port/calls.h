@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * What another thread has called and not returned from, as it is at one moment.
+ * The call stack of another thread at one instant.
  *
- * With the GIL that thread does not run meanwhile.  Without it, it does, and may return from the very call that is looked
- * at: CPython's frames are not made for that, and reading one can end the process.  So all is read while the interpreter
- * has stopped every thread.  PyUnstable_GC_VisitObjects() is the way to such a moment that is open to others: its visitor
- * does everything at the first object, and asks for no second one.
+ * With the GIL, the other thread does not run while its stack is read. Without the GIL it runs, and may return from a call
+ * whose frame is being read. CPython's frames do not support that, and the process could crash. The stack is therefore
+ * read while the interpreter has stopped all threads. PyUnstable_GC_VisitObjects() is the available API that does so: the
+ * visitor reads everything at the first object and then stops the iteration.
  *
- * At that moment no Python may run and nothing may be given back, for a destructor is Python, too: frames are kept until
- * mgl_calls_clear().  Of the functions that are called here none asks an audit hook, as reading frame.f_code would. */
+ * Meanwhile no Python code may run and no reference may be dropped, because destructors can be Python code. Frames are
+ * therefore kept until mgl_calls_clear(). The functions that are called here do not raise audit events, as reading
+ * frame.f_code would. */
 #ifndef MGLOOP_CALLS_H
 #define MGLOOP_CALLS_H
 
@@ -22,14 +23,14 @@ typedef struct mgl_call {
     int line;
 } mgl_call;
 
-/* Innermost first, to the one of `outer`; cut where there is no memory. */
+/* Calls from the innermost one to that of `outer`; truncated if memory allocation fails. */
 typedef struct mgl_calls {
     mgl_call *call;
     Py_ssize_t len;
     Py_ssize_t room;
     PyObject *outer;            /* a code object, borrowed */
     PyObject *innermost;        /* a frame, borrowed */
-    void (*also)(void *arg);    /* what else is to be done at that moment, under the same rules; may be NULL */
+    void (*also)(void *arg);    /* also called while the threads are stopped, under the same rules; may be NULL */
     void *arg;
 } mgl_calls;
 

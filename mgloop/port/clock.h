@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC in nanoseconds: the clock of time.monotonic(). */
+/* Returns CLOCK_MONOTONIC in nanoseconds, which is the clock of time.monotonic(). */
 static inline int64_t mgl_clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * A hook at every point of the generated C where Python code can run; in sanitizer builds only.
+ * A hook at every point of the generated C where Python code can run. Only for sanitizer builds.
  *
  * Python code can run at unexpected points: a decref may free an object that has a finalizer, an
  * attribute may be a property, and until CPython 3.11 the allocation of a container may start the
- * garbage collector. Such code may write to any connection of the loop. tests/http/isolation lets it do so
- * at each of these points, and checks that no client receives the bytes of another.
+ * garbage collector. Such code may write to any connection of the loop. tests/http/isolation does so at
+ * each of these points, and checks that no client receives the bytes of another.
  *
- * meson.build has the compiler include this file before anything else. It replaces the macros and
- * functions of the C API that may run Python code by ones that call mgl_hostile_point() first, if the
- * process has loaded a library that defines it. */
+ * meson.build makes the compiler include this file first. It replaces the macros and functions of the
+ * C API that may run Python code. The replacements call mgl_hostile_point() first, if the process has
+ * loaded a library that defines it. */
 #ifndef MGLOOP_HOSTILE_H
 #define MGLOOP_HOSTILE_H
 
@@ -27,7 +27,7 @@ static inline void mgl_run_hostile(void) {
     if (point != NULL) point();
 }
 
-/* Python code can run only if this frees the object, and only if its type is not one of these. */
+/* A decref can run Python code only if it frees the object, and not for these types. */
 static inline void mgl_hostile_decref(PyObject *op) {
     if (Py_REFCNT(op) == 1 && !PyBytes_CheckExact(op) && !PyUnicode_CheckExact(op) && !PyLong_CheckExact(op))
         mgl_run_hostile();
@@ -43,7 +43,7 @@ static inline void mgl_hostile_xdecref(PyObject *op) {
 #define Py_DECREF(op) mgl_hostile_decref((PyObject *) (op))
 #define Py_XDECREF(op) mgl_hostile_xdecref((PyObject *) (op))
 
-/* Inside its own replacement a macro's name stands for the function. */
+/* Inside its own replacement, the name of a macro refers to the function. */
 #define PyObject_GetAttr(...) (mgl_run_hostile(), PyObject_GetAttr(__VA_ARGS__))
 #define PyObject_SetAttr(...) (mgl_run_hostile(), PyObject_SetAttr(__VA_ARGS__))
 #define PyObject_Call(...) (mgl_run_hostile(), PyObject_Call(__VA_ARGS__))

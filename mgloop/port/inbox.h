@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * Where other threads leave what a loop is to run (posted.h), and how they end its wait.
+ * The queue of calls from other threads to a loop (posted.h), and the wake-up of the loop.
  *
- * No wake-up is lost. Without the GIL all of these are sequentially consistent, that is in one order
- * for everybody:
+ * No wake-up is lost. Without the GIL, the following operations are sequentially consistent: all
+ * threads observe them in the same order.
  *
- *     who posts   P1  posts                   the loop   L1  waiting = true
- *                 P2  reads `waiting`                    L2  looks whether anything is posted
- *                 P3  true: sends a wake-up              L3  nothing there: waits
+ *     a poster   P1  posts a handle              the loop   L1  waiting = true
+ *                P2  reads `waiting`                        L2  checks for posted handles
+ *                P3  if true, sends a wake-up               L3  if there are none, waits
  *
- * Were a handle left lying, P2 would have read false, so P2 is before L1; and L2 would have seen
- * nothing, so L2 is before P1. But P1 is before P2 and L1 before L2: these four make a circle.
- * (Under the GIL P1 and P2 are one step, and L1 and L2 another.)
- * `woken` spares all but the first sender their system call. It is cleared before L1, and set
- * before a sending that nobody clears it again between: a second wake-up may be sent, never none.
+ * A handle would be missed if P2 read false and L2 found nothing. Then P2 precedes L1, and L2
+ * precedes P1. But P1 precedes P2 and L1 precedes L2, so these four would form a cycle.
+ * (Under the GIL, P1 and P2 are one step, and L1 and L2 are another.)
+ * `woken` saves the system call for all senders but the first. It is cleared before L1, and is set
+ * before a wake-up is sent. The loop may receive a second wake-up, but never misses one.
  *
- * `lock` is held while somebody sends, and while the loop makes the means of sending anew or gives
- * them up: nobody sends into a descriptor that has become another file. No Python runs under it.
+ * `lock` is held while a thread sends a wake-up, and while the loop recreates or closes the
+ * descriptors for wake-ups. A thread therefore never sends to a descriptor that has been reused for
+ * another file. No Python code runs under the lock.
  *
- * It lies on cache lines of its own. Lifetime: the loop object's, which who posts has a reference
- * to; once `posted` is closed nothing can be posted. Holds one reference to each handle. */
+ * The structure has its own cache lines. It lives as long as the loop object, to which each posting
+ * thread has a reference. After `posted` is closed, nothing can be posted. It holds one reference to
+ * each handle. */
 #ifndef MGLOOP_INBOX_H
 #define MGLOOP_INBOX_H
 
@@ -38,15 +40,15 @@ struct mgl_watcher;
 
 typedef struct mgl_inbox {
     _Alignas(64) mgl_posted posted;
-    atomic_bool waiting; /* the loop waits, or is about to */
-    atomic_bool woken;   /* a wake-up is on its way */
+    atomic_bool waiting; /* the loop is waiting in a poll, or about to */
+    atomic_bool woken;   /* a wake-up has been sent */
     pthread_mutex_t lock;
-    struct mgl_poll *poll; /* NULL = cannot be woken */
-    int64_t wakeups;       /* sent */
-    _Atomic(struct mgl_watcher *) watcher; /* who looks whether the loop goes on (pulse.h), or NULL */
-    unsigned fork_count;   /* as the port's: whose process it is */
-    atomic_ulong thread;   /* that runs the loop, 0 = none */
-    atomic_bool closing;   /* a thread is at it, or has been */
+    struct mgl_poll *poll; /* NULL if the loop cannot be woken up */
+    int64_t wakeups;       /* number of wake-ups sent */
+    _Atomic(struct mgl_watcher *) watcher; /* detects stalls of the loop (pulse.h); NULL if there is none */
+    unsigned fork_count;   /* identifies the process, as in the port */
+    atomic_ulong thread;   /* the thread that runs the loop; 0 if it is not running */
+    atomic_bool closing;   /* a thread is closing the loop, or has closed it */
 } mgl_inbox;
 
 static inline mgl_inbox *mgl_inbox_new(void) {
@@ -65,12 +67,12 @@ static inline void mgl_inbox_free(mgl_inbox *box) {
 
 typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;
 
-/* Who wants to run the loop says so and then looks whether anybody closes it, and the other way
- * round: of two threads that do both at once, one at least sees the other. */
+/* As in Dekker's algorithm, run() stores `thread` and then loads `closing`, and close() does the
+ * reverse. With sequentially consistent order, at least one of two racing threads sees the other. */
 
 static inline void mgl_inbox_leave(mgl_inbox *box) { atomic_store(&box->thread, 0); }
 
-/* MGL_MAY: from now on this thread runs the loop. */
+/* On MGL_MAY, this thread runs the loop from now on. */
 static inline mgl_permit mgl_inbox_enter(mgl_inbox *box) {
     unsigned long nobody = 0;
     if (!atomic_compare_exchange_strong(&box->thread, &nobody, PyThread_get_thread_ident())) return MGL_RUNS;
@@ -81,7 +83,7 @@ static inline mgl_permit mgl_inbox_enter(mgl_inbox *box) {
 
 static inline void mgl_inbox_abandon_close(mgl_inbox *box) { atomic_store(&box->closing, false); }
 
-/* MGL_MAY: from now on nobody else closes the loop, or runs it. */
+/* On MGL_MAY, no other thread can close or run the loop from now on. */
 static inline mgl_permit mgl_inbox_begin_close(mgl_inbox *box) {
     if (atomic_exchange(&box->closing, true)) return MGL_CLOSES;
     if (atomic_load(&box->thread) == 0) return MGL_MAY;
@@ -89,12 +91,12 @@ static inline mgl_permit mgl_inbox_begin_close(mgl_inbox *box) {
     return MGL_RUNS;
 }
 
-/* Whether the loop runs in this thread. */
+/* Returns whether the loop runs in this thread. */
 static inline bool mgl_inbox_here(mgl_inbox *box) {
     return atomic_load_explicit(&box->thread, memory_order_relaxed) == PyThread_get_thread_ident();
 }
 
-/* Whether it runs in another one. */
+/* Returns whether the loop runs in another thread. */
 static inline bool mgl_inbox_elsewhere(mgl_inbox *box) {
     unsigned long thread = atomic_load_explicit(&box->thread, memory_order_relaxed);
     return thread != 0 && thread != PyThread_get_thread_ident();

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The interpreter's own OpenSSL, called without its `ssl` module in between.
+ * Direct calls to the OpenSSL library of the interpreter, without the `ssl` module.
  *
- * Nothing is linked or included: the functions are looked up in the libraries that the module
- * `_ssl` has loaded, by their C interface, which is the same from OpenSSL 1.1.1 to 3. Who looks
- * them up, and finds the `SSL *` of a Python object, is tls/_openssl.pyx; what a pipe does is in pipe_bio.h.
+ * OpenSSL is neither linked nor included. tls/_openssl.pyx looks the functions up in the libraries that
+ * the module `_ssl` has loaded, and finds the `SSL *` of a Python object. The C interface of the
+ * functions is the same from OpenSSL 1.1.1 to 3. pipe_bio.h implements pipes.
  *
- * A pipe (struct mgl_pipe) is the BIO that a session reads and writes through then. It stands
- * before the two memory BIOs that ssl.SSLContext.wrap_bio() was given. What arrives is lent to it
- * (`in`), so that OpenSSL takes the records from where recv() has put them; what is to be sent goes
- * where there is room (`out`), memory that all connections of a loop share. Without either it is
- * the memory BIOs and nothing else, so all that the `ssl` module does with the session goes on as
- * before. The order is always: what is in a memory BIO comes first.
+ * A pipe (struct mgl_pipe) is the BIO through which a session then reads and writes. It wraps the two
+ * memory BIOs that were passed to ssl.SSLContext.wrap_bio(). Received data is lent to it (`in`), so
+ * OpenSSL reads the records directly from the buffer of recv(). Outgoing data is written to a lent
+ * buffer (`out`), which all connections of a loop share. Without lent buffers the pipe uses only the
+ * memory BIOs, so the `ssl` module can use the session as before. Data in a memory BIO always comes
+ * before data in a lent buffer.
  *
- * For the thread of the loop that the connection belongs to. */
+ * Only the thread of the connection's loop may use it. */
 #ifndef MGLOOP_OPENSSL_H
 #define MGLOOP_OPENSSL_H
 
@@ -23,7 +23,7 @@ typedef struct mgl_ssl mgl_ssl;   /* SSL */
 typedef struct mgl_bio mgl_bio;   /* BIO */
 typedef struct mgl_bio_method mgl_bio_method;
 
-enum { /* of openssl/ssl.h and openssl/bio.h */
+enum { /* constants of openssl/ssl.h and openssl/bio.h */
     MGL_WANT_READ = 2,
     MGL_WANT_WRITE = 3,
     MGL_ZERO_RETURN = 6,
@@ -34,7 +34,7 @@ enum { /* of openssl/ssl.h and openssl/bio.h */
     MGL_TYPE_SOURCE_SINK = 0x0400
 };
 
-/* The functions, by their names. */
+/* The functions with their types. */
 #define MGL_OPENSSL_FUNCTIONS(F)                                                                   \
     F(int, SSL_read, (mgl_ssl *, void *, int))                                                     \
     F(int, SSL_write, (mgl_ssl *, const void *, int))                                              \
@@ -71,16 +71,16 @@ struct mgl_openssl {
 #define F(type, name, parameters) type(*name) parameters;
     MGL_OPENSSL_FUNCTIONS(F)
 #undef F
-    mgl_bio_method *method; /* of pipes */
+    mgl_bio_method *method; /* BIO method of pipes */
 };
 
 struct mgl_pipe {
     const struct mgl_openssl *lib;
-    mgl_bio *stored_in, *stored_out; /* the memory BIOs, with a reference to each */
-    const char *in;                  /* lent: the rest of what has arrived */
+    mgl_bio *stored_in, *stored_out; /* the memory BIOs, owned references */
+    const char *in;                  /* lent: unread received data */
     size_t in_left;
-    int in_waits; /* for what is still in stored_in */
-    char *out; /* lent, or NULL: room for what is to be sent */
+    int in_waits; /* stored_in must be read first */
+    char *out; /* lent buffer for outgoing data, or NULL */
     size_t out_size, out_used;
 };
 
@@ -94,7 +94,7 @@ static inline void mgl_pipe_lend_in(struct mgl_pipe *p, const char *data, size_t
     p->in_waits = mgl_stored(p->lib, p->stored_in) > 0;
 }
 
-/* What was lent and is not taken, or not sent, stays with the session. 0 = no memory. */
+/* End the loan of a buffer: copy unread or unsent data to the memory BIO. 0 if memory is exhausted. */
 static inline int mgl_pipe_keep_in(struct mgl_pipe *p) {
     int ok = p->in_left == 0
         || p->lib->BIO_write(p->stored_in, p->in, (int) p->in_left) == (int) p->in_left;

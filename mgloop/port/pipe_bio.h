@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * What openssl.h declares, for the one module that finds it: where the functions are looked up, and
- * what a pipe does when OpenSSL calls it. */
+ * The implementation of openssl.h, for the one module that includes it: the look-up of the functions,
+ * and the callbacks of a pipe. */
 #ifndef MGLOOP_PIPE_BIO_H
 #define MGLOOP_PIPE_BIO_H
 
@@ -19,8 +19,9 @@
 
 static struct mgl_openssl mgl_openssl;
 
-/* Which word of an _ssl._SSLSocket is the session; 0 = not to be called, -1 = not looked for yet. For
- * all threads: who reads it sees what had been found when it was written. */
+/* Index of the word of an _ssl._SSLSocket that is the session; 0 if OpenSSL must not be called
+ * directly, -1 if not determined yet. All threads read it. Release and acquire order make the
+ * functions visible that were looked up before it was written. */
 static ptrdiff_t mgl_place = -1;
 static inline ptrdiff_t mgl_session_place(void) { return __atomic_load_n(&mgl_place, __ATOMIC_ACQUIRE); }
 static inline void mgl_session_place_is(ptrdiff_t place) {
@@ -74,7 +75,7 @@ static long mgl_pipe_ctrl(mgl_bio *bio, int command, long number, void *pointer)
     case MGL_CTRL_FLUSH: return 1;
     case MGL_CTRL_PENDING: return (long) (p->in_left + mgl_stored(lib, p->stored_in));
     case MGL_CTRL_EOF: return p->in_left == 0 && lib->BIO_ctrl(p->stored_in, command, 0, NULL);
-    default: return 0; /* kernel TLS among them */
+    default: return 0; /* includes kernel TLS */
     }
 }
 
@@ -90,7 +91,8 @@ static int mgl_pipe_destroy(mgl_bio *bio) {
     return 1;
 }
 
-/* A pipe between the session and its memory BIOs; the session owns it. NULL = no memory. */
+/* Inserts a pipe, which the session owns, between the session and its memory BIOs. NULL if memory is
+ * exhausted. */
 static struct mgl_pipe *mgl_pipe_insert(mgl_ssl *ssl) {
     const struct mgl_openssl *lib = &mgl_openssl;
     struct mgl_pipe *p = calloc(1, sizeof(*p));
@@ -106,18 +108,18 @@ static struct mgl_pipe *mgl_pipe_insert(mgl_ssl *ssl) {
     lib->BIO_up_ref(p->stored_out);
     lib->BIO_set_data(bio, p);
     lib->BIO_set_init(bio, 1);
-    lib->SSL_set_bio(ssl, bio, bio); /* takes one reference, drops those to the memory BIOs */
+    lib->SSL_set_bio(ssl, bio, bio); /* takes one reference and drops those to the memory BIOs */
     return p;
 }
 
-/* Looks the functions up where `handle` finds them. NULL, or what is missing. */
+/* Looks the functions up in the library `handle`. Returns NULL, or the name of one that is missing. */
 static const char *mgl_openssl_look_up(void *handle) {
     struct mgl_openssl *lib = &mgl_openssl;
     void *found, *usual;
 #define F(type, name, parameters)                                                                  \
     found = dlsym(handle, #name);                                                                  \
     if (found == NULL) return #name;                                                               \
-    /* Whoever has put himself before the library is to be called, too. */                         \
+    /* A library that overrides the function (LD_PRELOAD) must be respected. */                    \
     usual = dlsym(RTLD_DEFAULT, #name);                                                            \
     if (usual != NULL && usual != found) return #name;                                             \
     memcpy(&lib->name, &found, sizeof(found));
@@ -126,7 +128,7 @@ static const char *mgl_openssl_look_up(void *handle) {
     return NULL;
 }
 
-/* Makes the method of pipes. 0 = no memory. */
+/* Creates the BIO method of pipes. 0 if memory is exhausted. */
 static int mgl_openssl_make_method(void) {
     struct mgl_openssl *lib = &mgl_openssl;
     lib->method = lib->BIO_meth_new(lib->BIO_get_new_index() | MGL_TYPE_SOURCE_SINK, "mgloop");
@@ -136,14 +138,14 @@ static int mgl_openssl_make_method(void) {
         && lib->BIO_meth_set_destroy(lib->method, mgl_pipe_destroy);
 }
 
-/* Whether the memory at `address` begins with words of which one is `word`. It may be no address at
- * all, so the kernel looks, which says so where there is no memory. `ends` is a pipe(2). */
+/* Returns whether one of the first words at `address` is `word`. The address may be invalid, so the
+ * kernel reads the memory and reports an error in that case. `ends` is a pipe(2). */
 static int mgl_points_to(const int ends[2], const void *address, const void *word) {
     const void *words[8] = {NULL};
     size_t i;
     long size;
     if (((uintptr_t) address & (sizeof(void *) - 1)) != 0 || address == NULL) return 0;
-    /* Not write(), in which a sanitizer would look, too. */
+    /* A direct system call, because sanitizers intercept write() and check the memory. */
     size = syscall(SYS_write, ends[1], address, sizeof(words));
     if (size <= 0 || read(ends[0], words, (size_t) size) != size) return 0;
     for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

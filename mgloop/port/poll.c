@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only
- * The Mongoose port; poll.h says what it is and why. */
+ * The Mongoose port; poll.h describes it. */
 #define _GNU_SOURCE
 #include "poll.h"
 
@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* epoll_wait() is called in one place of Mongoose, mg_iotest(), where the manager is `mgr`. */
+/* Mongoose calls epoll_wait() only in mg_iotest(), where the manager is the variable `mgr`. */
 struct mg_mgr;
 static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *events, int max);
 #define epoll_wait(fd, events, max, ms) ((void) (ms), mgl_hook(mgr, (events), (max)))
@@ -40,60 +40,60 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *events, int max);
 #undef epoll_wait
 
 enum {
-    MGL_MAX_EVENTS = 1024,   /* ready registrations taken per wait, at most */
-    MGL_FIRST_POOL = 64,     /* connections in the pool at the start: as many are taken per wait */
-    MGL_FAIRNESS = 16,       /* zero-time-out polls between two releases of the GIL */
-    MGL_PROBE_PERIOD = 64,   /* waits between two probes while probing does not pay */
+    MGL_MAX_EVENTS = 1024,   /* maximum of ready registrations per wait */
+    MGL_FIRST_POOL = 64,     /* initial connections in the pool, and events per wait */
+    MGL_FAIRNESS = 16,       /* polls with zero timeout between two releases of the GIL */
+    MGL_PROBE_PERIOD = 64,   /* waits between two probes while probes find no events */
     MGL_SCORE_MAX = 8,
 };
 
-/* The low half of an epoll key is the descriptor, the high half its generation. A user-space
- * pointer (Mongoose's own key) has its top bit clear; ours set it. */
+/* The low half of an epoll key is the descriptor, and the high half is its generation. Mongoose's own
+ * keys are user-space pointers, whose top bit is clear. In the port's keys it is set. */
 #define MGL_OURS UINT64_C(0x8000000000000000)
-#define MGL_ALARM UINT64_C(1) /* the key of the alarm; no pointer either */
+#define MGL_ALARM UINT64_C(1) /* the key of the timer descriptor, which cannot be a pointer */
 #define MGL_GENERATION 0x7fffffffu
 
 typedef struct {
-    PyObject *owner; /* strong, NULL = nobody's */
+    PyObject *owner; /* owned reference; NULL if unused */
     uint32_t generation;
-    uint32_t events; /* as registered with the kernel, 0 = claimed only */
+    uint32_t events; /* as registered with the kernel; 0 if only claimed */
 } registration;
 
 struct mgl_poll {
-    struct mg_mgr mgr; /* first: the hook casts back */
-    struct mg_connection *base; /* the wake-up connection, always linked; NULL = there is none */
+    struct mg_mgr mgr; /* must be first, because the hook casts it to mgl_poll */
+    struct mg_connection *base; /* the wake-up connection, always linked; NULL without wake-ups */
     struct mg_connection **pool;
     int pool_size;
     int linked;
-    bool full; /* the last wait took as many as it could */
+    bool full; /* the last wait returned the maximum number of events */
     int64_t deadline;
     int alarm_fd;
-    int64_t alarm; /* when it will ring, MGL_NEVER = not set */
-    int failed; /* errno of the wait, 0 = none */
-    bool waited; /* the last wait might have lasted: an alarm that was due has been seen */
+    int64_t alarm; /* when the timer descriptor expires; MGL_NEVER if not set */
+    int failed; /* errno of the wait, or 0 */
+    bool waited; /* the last poll could block, so it has reported the timer if that had expired */
     bool wakeup; /* wake-ups are enabled */
     int zero_polls;
-    int score; /* of the GIL-held probe: +1 hit, -2 miss */
+    int score; /* of probes with the GIL held: +1 for a hit, -2 for a miss */
     int unprobed;
-    mgl_inbox *inbox; /* borrowed: the loop's */
-    mgl_counters *count; /* likewise */
-    registration *table; /* by descriptor */
+    mgl_inbox *inbox; /* borrowed from the loop */
+    mgl_counters *count; /* borrowed from the loop */
+    registration *table; /* indexed by descriptor */
     int limit;
     uint32_t generation;
     unsigned fork_count;
-    PyObject *loop; /* borrowed: the loop owns the poll object */
+    PyObject *loop; /* borrowed, because the loop owns the poll object */
     mgl_record_fn record;
     struct epoll_event events[MGL_MAX_EVENTS];
 };
 
-static unsigned fork_count; /* forks that this process is the child of; set in its only thread */
+static unsigned fork_count; /* forks since the first process; set in the child's only thread */
 
-/* Held while Mongoose, making a manager, has changed the disposition of SIGPIPE. */
+/* Held while Mongoose creates a manager, which changes the disposition of SIGPIPE. */
 static pthread_mutex_t sigpipe_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void count_fork(void) {
     fork_count++;
-    pthread_mutex_init(&sigpipe_lock, NULL); /* another thread may have held it, and is not here */
+    pthread_mutex_init(&sigpipe_lock, NULL); /* a thread that held it does not exist in the child */
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
@@ -106,17 +106,17 @@ const char *mgl_mongoose_version(void) { return MG_VERSION; }
 
 const char *mgl_version(void) { return MGLOOP_VERSION; }
 
-/* Mongoose's clock stands still: it is read per poll, for timers of its own that nobody sets. */
+/* Mongoose reads its clock in each poll, for timers that the port does not use. */
 uint64_t mg_millis(void) { return 0; }
 
 /* ---------------------------------------------------------------- the wait ---- */
 
-/* A wait has no time-out. It is ended by the alarm, a timer descriptor among the others, which is
- * left as it is while it rings no later than wanted: once too early, when the timer that it was
- * set for has been cancelled, costs a turn of the loop. A server whose time-outs are armed and
- * cancelled per request so sets it once per length of a time-out, where epoll_wait() would start
- * and stop a kernel timer, and want to be told the time, at every wait. Nor does the kernel round
- * an alarm up, as it does a time-out. */
+/* A wait has no timeout. A timer descriptor (the alarm), which is in the epoll set, ends it. The alarm
+ * is not changed if it expires at the deadline or earlier. An early expiry, because the timer that it
+ * was set for has been cancelled, costs one iteration of the loop. A server that arms and cancels a
+ * timeout per request therefore sets the alarm once per length of the timeout. A timeout of
+ * epoll_wait() would start and stop a kernel timer, and require the current time, at every wait. In
+ * addition, the kernel rounds timeouts up, but not timer descriptors. */
 static bool set_alarm(mgl_poll *poll, int64_t deadline) {
     struct itimerspec at = {.it_value = {deadline / 1000000000, deadline % 1000000000}};
     if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0) return false;
@@ -124,10 +124,10 @@ static bool set_alarm(mgl_poll *poll, int64_t deadline) {
     return true;
 }
 
-enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* to fall asleep and be woken by the alarm takes longer */
+enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* blocking and being woken by the alarm takes longer than this */
 
-/* The time-out to call epoll_wait() with: none if the alarm will ring in time, 0 if the deadline has
- * passed. Where the alarm cannot be set (a sandbox that forbids it) the wait is bounded after all. */
+/* Returns the timeout for epoll_wait() in milliseconds: -1 if the alarm expires in time, and 0 if the
+ * deadline has passed. If the alarm cannot be set, for example in a sandbox, the wait has a timeout. */
 static int time_out(mgl_poll *poll) {
     if (poll->deadline <= 0) return 0;
     if (poll->alarm <= poll->deadline) return -1;
@@ -137,7 +137,7 @@ static int time_out(mgl_poll *poll) {
         return 0;
     }
     if (set_alarm(poll, poll->deadline)) return -1;
-    left = left / 1000000 + 1; /* up, or it would be too early and the loop turn until it is not */
+    left = left / 1000000 + 1; /* round up, because the loop would spin after an early return */
     return left < INT_MAX ? (int) left : INT_MAX;
 }
 
@@ -158,9 +158,9 @@ static int look(mgl_poll *poll, int ms) {
     return epoll_wait(poll->mgr.epoll_fd, poll->events, poll->pool_size, ms);
 }
 
-/* Releasing and taking the GIL costs 0.4 us. A zero time-out never pays it, but for fairness to
- * other threads once in a while. Before a blocking wait a look with the GIL held is cheaper where
- * the next event is usually there already; the score learns whether it is. */
+/* Releasing and acquiring the GIL costs 0.4 us. Polls with zero timeout do so only once in
+ * MGL_FAIRNESS times, for the sake of other threads. Before a blocking wait, a non-blocking poll with
+ * the GIL held (a probe) is cheaper if an event is usually pending. The score tracks whether it is. */
 static int wait_for_events(mgl_poll *poll) {
     int ms = time_out(poll);
     PyThreadState *state;
@@ -186,7 +186,7 @@ static int wait_for_events(mgl_poll *poll) {
         poll->score = poll->score > 2 ? poll->score - 2 : 0;
     }
     poll->zero_polls = 0;
-    /* One wake-up too many is harmless; one believed sent and lost is not. */
+    /* An unnecessary wake-up is harmless, but a missing one is not. */
     atomic_store(&poll->inbox->woken, false);
     atomic_store(&poll->inbox->waiting, true);
     if (mgl_posted_any(&poll->inbox->posted)) ms = 0;
@@ -220,22 +220,22 @@ static bool grow_pool(mgl_poll *poll, int size) {
     while (poll->pool_size < size) {
         struct mg_connection *c = mg_alloc_conn(&poll->mgr);
         if (c == NULL) return false;
-        c->fd = (void *) (size_t) -1; /* no descriptor: Mongoose does no I/O of its own on it */
+        c->fd = (void *) (size_t) -1; /* no descriptor, so Mongoose does no I/O on the connection */
         c->fn = on_poll;
-        /* Chained downwards: mgr->conns = pool[n-1] links exactly n of them, then the base. */
+        /* Each links to the previous one: mgr->conns = pool[n-1] links exactly n, then the base. */
         c->next = poll->pool_size > 0 ? poll->pool[poll->pool_size - 1] : poll->base;
         poll->pool[poll->pool_size++] = c;
     }
     return true;
 }
 
-/* Mongoose's epoll_wait(): see poll.h. Returns only Mongoose's own (wake-up) events. */
+/* Replaces epoll_wait() in Mongoose; see poll.h. Returns only events of the wake-up connection. */
 static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     mgl_poll *poll = (mgl_poll *) mgr;
     int foreign = 0, ready = 0;
     int n = wait_for_events(poll);
     poll->failed = n < 0 ? errno : 0;
-    if (n < 0) poll->waited = false; /* an alarm may have rung unseen */
+    if (n < 0) poll->waited = false; /* the alarm may have expired without being reported */
     poll->full = n == poll->pool_size;
     struct epoll_event *ours = poll->events;
     for (int i = 0; i < n; i++) {
@@ -253,7 +253,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
         uint32_t generation = (uint32_t) (key >> 32) & MGL_GENERATION;
         if ((int) fd >= poll->limit || poll->table[fd].owner == NULL ||
             poll->table[fd].generation != generation)
-            continue; /* a ghost: the descriptor has been closed, or has another owner */
+            continue; /* a stale event: the descriptor was closed or has a new owner */
         ours[ready++] = poll->events[i];
     }
     /* The walk starts at pool[ready-1] and ends at pool[0]: fill in that order. */
@@ -277,10 +277,10 @@ int mgl_poll_run(mgl_poll *poll, int64_t deadline) {
     poll->linked = 0;
     mg_mgr_poll(&poll->mgr, 0);
     poll->mgr.conns = poll->base;
-    /* A wait takes no more than there are connections to link, and leaves the rest with the kernel:
-     * so what is reported is never lost for want of memory. More were there: more next time. */
+    /* A wait returns at most as many events as there are connections to link. The other events stay in
+     * the kernel, so none is lost if memory is exhausted. The pool grows if there were more events. */
     if (poll->full && poll->pool_size < MGL_MAX_EVENTS) grow_pool(poll, poll->pool_size * 2);
-    if (poll->wakeup && poll->base == NULL) make_wakeup(poll); /* or at the next turn */
+    if (poll->wakeup && poll->base == NULL) make_wakeup(poll); /* retried in the next iteration */
     return poll->failed != 0 ? -poll->failed : poll->linked;
 }
 
@@ -291,7 +291,7 @@ int mgl_poll_batch(const mgl_poll *poll) { return poll->pool_size; }
 static bool grow_table(mgl_poll *poll, int fd) {
     size_t limit = poll->limit > 0 ? (size_t) poll->limit : 64;
     while (limit <= (size_t) fd) limit *= 2;
-    if (limit > INT_MAX) return false; /* beyond the kernel's largest descriptor */
+    if (limit > INT_MAX) return false; /* larger than the largest possible descriptor */
     registration *table = realloc(poll->table, limit * sizeof(*table));
     if (table == NULL) return false;
     memset(table + poll->limit, 0, (limit - (size_t) poll->limit) * sizeof(*table));
@@ -304,7 +304,7 @@ static uint64_t key_of(const mgl_poll *poll, int fd) {
     return MGL_OURS | (uint64_t) poll->table[fd].generation << 32 | (uint32_t) fd;
 }
 
-/* Who owns the descriptor from now on. */
+/* Sets the owner of a descriptor. */
 static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
     registration *r = &poll->table[fd];
     PyObject *previous = r->owner;
@@ -317,8 +317,8 @@ static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
 int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner) {
     if (fd < 0) return -EBADF;
     if (fd >= poll->limit) {
-        /* fileno() of an object may return any number: the table never grows for one that is not a
-         * descriptor of this process. */
+        /* fileno() of an object may return any number. The table must not grow for a number that is
+         * not an open descriptor. */
         if (fcntl(fd, F_GETFD) < 0) return -errno;
         if (!grow_table(poll, fd)) return -ENOMEM;
     }
@@ -335,12 +335,12 @@ int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner) {
         .data.u64 = MGL_OURS | (uint64_t) generation << 32 | (uint32_t) fd,
     };
     if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        /* Known to the kernel but not to us: a registration left by a removed owner whose open
-         * file came back under the same number (dup2). It is ours to take over. */
+        /* The kernel has a registration that the table does not have: it is that of a removed owner
+         * whose open file has the same number again (dup2). Replace it. */
         if (errno != EEXIST || epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0)
             return -errno;
     }
-    /* Only now: the kernel has vouched for fd, so the table stays as small as the process's own. */
+    /* The kernel has accepted fd, so the table is not larger than the process's descriptor table. */
     if (fd >= poll->limit && !grow_table(poll, fd)) {
         epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
         return -ENOMEM;
@@ -355,7 +355,7 @@ int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events) {
     if (mgl_poll_forked(poll)) return -EPERM;
     if (fd < 0 || fd >= poll->limit || poll->table[fd].owner == NULL) return -ENOENT;
     struct epoll_event event = {.events = events, .data.u64 = key_of(poll, fd)};
-    /* ENOENT: the user closed the descriptor and it came back as another file: start again. */
+    /* ENOENT: the user has closed the descriptor, and its number refers to another file now. */
     if (epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0 &&
         (errno != ENOENT || epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0))
         return -errno;
@@ -378,7 +378,7 @@ int mgl_poll_limit(const mgl_poll *poll) { return poll->limit; }
 
 /* ---------------------------------------------------------------- wake-ups ---- */
 
-/* Stock Mongoose closes and frees the connection when its recv() fails or memory is short. */
+/* Stock Mongoose closes and frees the connection if its recv() fails or memory is exhausted. */
 static void on_wakeup(struct mg_connection *c, int event, void *data) {
     mgl_poll *poll = (mgl_poll *) c->mgr;
     if (event != MG_EV_CLOSE) {
@@ -392,16 +392,16 @@ static void on_wakeup(struct mg_connection *c, int event, void *data) {
     if (poll->pool_size > 0) poll->pool[0]->next = NULL;
 }
 
-/* Whether Mongoose, which does not look, has really registered the connection. */
+/* Returns whether the connection is registered; Mongoose does not check its epoll_ctl() call. */
 static bool is_registered(mgl_poll *poll, struct mg_connection *c) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLERR | EPOLLHUP, .data.ptr = c};
     return epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_MOD, (int) (size_t) c->fd, &event) == 0;
 }
 
-/* What mg_wakeup_init() does, but over an AF_UNIX datagram pair in place of its UDP pair on
- * 127.0.0.1: cheaper, not to be dropped for want of room, and there without `lo`. The sender is
- * mg_wakeup() and the reader Mongoose's own handler, both stock. Where the pair cannot be had,
- * mg_wakeup_init() itself. Nothing else may be linked. False with errno set. */
+/* Replaces mg_wakeup_init() and uses an AF_UNIX datagram pair instead of a UDP pair on 127.0.0.1. The
+ * pair is cheaper, does not drop datagrams when buffers are full, and works without a loopback
+ * interface. The sender (mg_wakeup()) and the reader are stock Mongoose. If the pair cannot be created,
+ * this calls mg_wakeup_init(). No other connection may be linked. Returns false with errno set. */
 static bool make_wakeup(mgl_poll *poll) {
     int pair[2];
     struct mg_connection *c = NULL;
@@ -421,11 +421,11 @@ static bool make_wakeup(mgl_poll *poll) {
     } else {
         poll->mgr.pipe.fd = pair[0];
     }
-    int error = errno; /* of Mongoose's epoll_ctl(), if that failed */
+    int error = errno; /* set if Mongoose's epoll_ctl() failed */
     if (!is_registered(poll, c)) {
         if (error == 0) error = errno;
         close((int) (size_t) c->fd);
-        mg_close_conn(c); /* and with it the other end */
+        mg_close_conn(c); /* also closes the other end */
         errno = error;
         return false;
     }
@@ -439,15 +439,15 @@ static bool make_wakeup(mgl_poll *poll) {
 
 void mgl_poll_wakeup(mgl_inbox *inbox) {
     if (!atomic_load(&inbox->waiting) || atomic_exchange(&inbox->woken, true)) return;
-    /* The child of a fork has no part in its parent's wait, and may find the lock taken for good. */
+    /* The child of a fork must not wake its parent, and the lock may be held forever in it. */
     if (mgl_inbox_forked(inbox)) return;
     pthread_mutex_lock(&inbox->lock);
     mgl_poll *poll = inbox->poll;
     if (poll != NULL) {
         mgl_count(&inbox->wakeups, 1);
-        errno = 0; /* mg_wakeup() does not tell whether its send() has failed */
+        errno = 0; /* mg_wakeup() does not report whether its send() failed */
         if (poll->base == NULL || !mg_wakeup(&poll->mgr, poll->base->id, "", 0) || errno != 0) {
-            /* The alarm ends a wait as well: it rings at once. */
+            /* Use the alarm, which also ends a wait: let it expire immediately. */
             struct itimerspec now = {.it_value = {0, 1}};
             if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &now, NULL) != 0)
                 atomic_store(&inbox->woken, false);
@@ -456,16 +456,16 @@ void mgl_poll_wakeup(mgl_inbox *inbox) {
     pthread_mutex_unlock(&inbox->lock);
 }
 
-/* ---------------------------------------------------------------- life and death ---- */
+/* ---------------------------------------------------------------- lifetime ---- */
 
-/* From whom wake-ups come from now on: NULL = from nobody any more. */
+/* Sets the poll object that wake-ups use; NULL disables them. */
 static void wake_by(mgl_inbox *inbox, mgl_poll *poll) {
     pthread_mutex_lock(&inbox->lock);
     inbox->poll = poll;
     pthread_mutex_unlock(&inbox->lock);
 }
 
-/* In a new loop, and in the only thread of a forked child. */
+/* Called for a new loop, and in the only thread of a forked child. */
 static void begin_inbox(mgl_inbox *inbox) {
     pthread_mutex_init(&inbox->lock, NULL);
     atomic_store(&inbox->waiting, false);
@@ -480,7 +480,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, m
 
     mgl_poll *poll = calloc(1, sizeof(*poll));
     if (poll == NULL) return (mgl_poll *) PyErr_NoMemory();
-    struct sigaction sigpipe; /* mg_mgr_init() ignores SIGPIPE for the whole process: put it back */
+    struct sigaction sigpipe; /* mg_mgr_init() ignores SIGPIPE in the whole process; restore it */
     pthread_mutex_lock(&sigpipe_lock);
     sigaction(SIGPIPE, NULL, &sigpipe);
     mg_mgr_init(&poll->mgr);
@@ -522,8 +522,8 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, m
     return poll;
 }
 
-/* Puts an epoll set of this process's own in the place of the one that it shares with its parent,
- * under the same number. Closing its copy takes nothing out of the parent's. */
+/* Replaces the epoll set that the process shares with its parent with a new one of the same number.
+ * Closing the child's descriptor does not change the parent's set. */
 static bool leave_parents_epoll(mgl_poll *poll) {
     int fresh = epoll_create1(EPOLL_CLOEXEC);
     if (fresh < 0) return false;
@@ -536,7 +536,7 @@ static void drop_wakeup(mgl_poll *poll) {
     if (poll->base == NULL) return;
     close((int) (size_t) poll->base->fd);
     poll->mgr.conns = poll->base;
-    mg_close_conn(poll->base); /* its handler closes the other end */
+    mg_close_conn(poll->base); /* the handler closes the other end */
     poll->mgr.conns = NULL;
 }
 
@@ -553,7 +553,7 @@ int mgl_poll_adopt(mgl_poll *poll) {
         registration *r = &poll->table[fd];
         if (r->events == 0) continue;
         struct epoll_event event = {.events = r->events, .data.u64 = key_of(poll, fd)};
-        /* What cannot be watched here (closed since) is nothing that anybody still waits for. */
+        /* Ignore failures: the descriptor has been closed, so nothing waits for it any more. */
         epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, fd, &event);
     }
     return 0;
@@ -567,12 +567,12 @@ void mgl_poll_free(mgl_poll *poll) {
     free(poll->table);
     poll->limit = 0;
     poll->table = NULL;
-    /* mg_mgr_free() de-registers the wake-up connection: not in the epoll set of a parent. */
+    /* mg_mgr_free() unregisters the wake-up connection, which must not affect the parent's epoll set. */
     if (mgl_poll_forked(poll) && !leave_parents_epoll(poll)) {
         close(poll->mgr.epoll_fd);
         poll->mgr.epoll_fd = -1;
     }
-    /* Freed by Mongoose, which wants a connection linked while it does so. */
+    /* Mongoose frees the connections, and requires a connection to be linked while it does so. */
     while (poll->pool_size > 0) {
         struct mg_connection *c = poll->pool[--poll->pool_size];
         c->fn = NULL;
@@ -584,7 +584,7 @@ void mgl_poll_free(mgl_poll *poll) {
     poll->pool = NULL;
     poll->wakeup = false;
     poll->mgr.conns = poll->base;
-    poll->deadline = 0; /* mg_mgr_free() polls once more */
+    poll->deadline = 0; /* mg_mgr_free() polls once and must not wait */
     mg_mgr_free(&poll->mgr);
     free(poll);
 }

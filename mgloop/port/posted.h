@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The handles that other threads have posted and their loop has not taken: what an inbox holds.
+ * The queue of handles that other threads have posted to a loop, as a part of its inbox.
  *
- * Many post at a time, one takes: the loop's thread. It moves all that lies there to the end of its
- * queue, in one go. What one thread has posted stays in its order.
+ * It has many producers and one consumer, the loop's thread, which moves all posted handles to the end
+ * of its ready queue at once. The handles that one thread has posted keep their order.
  *
- * Without the GIL it is a list that needs no lock. Each handle brings the letter that links it, so
- * that posting allocates nothing. `newest` is the head, each letter points to the one before; the
- * loop takes the whole list by one exchange and turns it round.
+ * Without the GIL it is a lock-free linked list. Each handle contains the node that links it, so
+ * posting allocates nothing. `newest` is the head, and each node points to the previous one. The loop
+ * takes the whole list with one atomic exchange and reverses it.
  *
- * Under the GIL, which both sides hold, it is a ring. A list costs the loop a wait for memory per
- * letter, one after the other, since each was written by another core and tells where the next is;
- * the ring's places are known beforehand. It is not the loop's queue, which keeps room for what a wait
- * brings, while others have the GIL; but an empty queue is exchanged for it, and nothing moved. */
+ * Under the GIL, which both sides hold, it is a ring buffer. A list would cost the loop one cache miss
+ * per node, in sequence, because another core has written each node, and its address is only known
+ * from the node before it. The slots of a ring are known in advance. The ring is separate from the
+ * ready queue, whose capacity is reserved for the events of a poll while other threads hold the GIL.
+ * If the ready queue is empty, the two are swapped and nothing is moved. */
 #ifndef MGLOOP_POSTED_H
 #define MGLOOP_POSTED_H
 
@@ -30,29 +31,30 @@
 
 typedef struct mgl_letter {
     struct mgl_letter *before;
-    PyObject *handle; /* that it lies in */
+    PyObject *handle; /* the handle that contains the node */
 } mgl_letter;
 
 typedef struct {
-    _Atomic(mgl_letter *) newest; /* or mgl_no_more */
-    mgl_letter *rest;             /* of one that is closed, oldest first: the loop's thread's */
+    _Atomic(mgl_letter *) newest; /* mgl_no_more if closed */
+    mgl_letter *rest;             /* after closing: the rest, oldest first, for the loop's thread */
 } mgl_posted;
 
-/* What `newest` is once it is closed. */
+/* The value of `newest` in a closed queue. */
 static mgl_letter *const mgl_no_more = (mgl_letter *) 1;
 
-/* Takes a reference that another thread will let go of.
+/* Creates a new reference that another thread will drop.
  *
- * Without the GIL an object counts the references of the thread that has made it apart from those of
- * all others. Counted here and let go of there, the two would have to be settled by the maker, in
- * a queue of its own, for each call that is posted (_Py_brc_queue_object). So it is counted at once
- * where the other thread will count it down, as Py_INCREF() does in any other thread. */
+ * Without the GIL, an object has a local reference count for its creating thread and a shared count
+ * for all others. If a reference were added to the local count and dropped from the shared count, the
+ * creating thread would have to merge the counts for each posted call, through a queue
+ * (_Py_brc_queue_object). The reference is therefore added to the shared count, as Py_INCREF() does in
+ * any other thread than the creating one. */
 static inline PyObject *mgl_gift(PyObject *o) {
     if (!_Py_IsImmortal(o)) _Py_atomic_add_ssize(&o->ob_ref_shared, 1 << _Py_REF_SHARED_SHIFT);
     return o;
 }
 
-/* Takes a new reference to the handle. 0: it is closed; -1: no memory. */
+/* Posts a handle with a new reference. Returns 1, 0 if the queue is closed, or -1 with MemoryError. */
 static inline int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) {
     mgl_letter *before = atomic_load_explicit(&p->newest, memory_order_relaxed);
     letter->handle = mgl_gift(handle);
@@ -66,14 +68,14 @@ static inline int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *ha
     return 1;
 }
 
-/* Whether there is anything to take; by the loop's thread. */
+/* Returns whether handles have been posted. For the loop's thread. */
 static inline bool mgl_posted_any(mgl_posted *p) {
     mgl_letter *newest = atomic_load(&p->newest);
     return newest != NULL && newest != mgl_no_more;
 }
 
-/* The next of those that lie there, borrowed; NULL at the end. The cursor begins at 0. For the
- * collector, which nobody posts beside. */
+/* Returns the next posted handle (borrowed), or NULL at the end. The cursor starts at 0. For the
+ * garbage collector, during which no thread posts. */
 static inline PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) {
     mgl_letter *newest = atomic_load(&p->newest), *first = newest == mgl_no_more ? p->rest : newest;
     mgl_letter *letter = *cursor == 0 ? first : ((mgl_letter *) *cursor)->before;
@@ -81,10 +83,11 @@ static inline PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) {
     return letter != NULL ? letter->handle : NULL;
 }
 
-/* Moves all to the end of the queue; how many, or -1: no memory, and they lie where they lay. */
+/* Moves all handles to the end of the queue and returns their number. On -1 with MemoryError, they stay
+ * posted. */
 static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
     size_t n = 0;
-    /* One that is closed stays so: nobody but the loop's thread closes it. */
+    /* A closed queue stays closed: only the loop's thread closes it. */
     if (!mgl_posted_any(p)) return 0;
     mgl_letter *newest = atomic_exchange(&p->newest, NULL);
     for (mgl_letter *letter = newest; letter != NULL; letter = letter->before, n++) {
@@ -92,8 +95,8 @@ static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
             mgl_ring_put(queue, letter->handle);
             continue;
         }
-        /* Back, before what has been posted since: into the list behind that, which nobody but this
-         * thread follows or takes. */
+        /* Restore the list, behind the handles that have been posted meanwhile. Only this thread
+         * traverses or takes that part of the list. */
         mgl_ring_unput(queue, n);
         mgl_letter *last = NULL;
         if (!atomic_compare_exchange_strong(&p->newest, &last, newest)) {
@@ -106,7 +109,7 @@ static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
     return (Py_ssize_t) n;
 }
 
-/* From now on posting fails. What lies there can be popped, and needs no memory to be. */
+/* Closes the queue: posting fails from now on. The posted handles can be popped without allocation. */
 static inline void mgl_posted_close(mgl_posted *p) {
     mgl_letter *letter = atomic_exchange(&p->newest, mgl_no_more);
     if (letter == mgl_no_more) return;
@@ -118,7 +121,7 @@ static inline void mgl_posted_close(mgl_posted *p) {
     }
 }
 
-/* The oldest of one that is closed, which is the caller's; NULL: no more. */
+/* Returns the oldest handle of a closed queue, with its reference, or NULL if it is empty. */
 static inline PyObject *mgl_posted_pop(mgl_posted *p) {
     mgl_letter *letter = p->rest;
     if (letter == NULL) return NULL;
@@ -131,7 +134,7 @@ static inline PyObject *mgl_posted_pop(mgl_posted *p) {
 #define MGL_WITHOUT_GIL 0
 
 typedef struct {
-    char none[0]; /* a handle is to be no larger for it */
+    char none[0]; /* takes no space in a handle */
 } mgl_letter;
 
 typedef struct {

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * How another thread sees whether a loop goes on, at next to no cost for the loop.
+ * The detection of stalled loops by another thread, at almost no cost for the loops.
  *
- * A loop that goes on takes callbacks out of its queue and begins iterations; both are counted anyway.
- * Who watches looks at the two numbers now and then: a loop that is not in its wait and whose numbers
- * have stayed the same has been in one callback all the time between.
+ * A loop that is not stalled takes callbacks from its queue and begins iterations, and it counts both
+ * anyway. The watcher's thread reads the two numbers periodically. If a loop is not waiting and both
+ * numbers are unchanged, it has been in one callback all the time.
  *
- * While all the loops of a watcher wait, it sleeps as well, without a time-out, so that an idle
- * process stays idle. A loop whose wait has ended wakes it, which is one look at `asleep` per wait
- * and one system call per sleep of the watcher. No wake-up is lost: in one order for everybody,
+ * While all loops of a watcher are waiting, the watcher sleeps as well, without a timeout, so that an
+ * idle process uses no CPU time. A loop wakes it at the end of a wait, which costs one load of
+ * `asleep` per wait and one system call per sleep of the watcher. No wake-up is lost. In the order of
+ * sequentially consistent operations,
  *
  *     the watcher   W1  asleep = true           the loop   L1  waiting = false
  *                   W2  reads `waiting`                    L2  reads `asleep`
  *
- * and if W2 still sees the loop waiting, L1 is after it, and L2 sees W1.
+ * if W2 sees that the loop is still waiting, then L1 follows W2, and L2 sees the store of W1.
  *
- * A watcher is never freed, but used again: a loop may just be about to wake it.
+ * A watcher is never freed but reused, because a loop may be about to wake it.
  *
- * The child of a fork has none of the threads that may have held a lock just then: it makes all locks
- * anew. What the lock keeps in order is in order or is an entry that was just being added. */
+ * The threads that held locks do not exist in the child of a fork, so the child initializes all locks
+ * again. The data that they protect is consistent, apart from an entry that was just being added. */
 #ifndef MGLOOP_PULSE_H
 #define MGLOOP_PULSE_H
 
@@ -40,31 +41,31 @@ typedef struct {
     mgl_inbox *inbox;
     const mgl_ring *ready;
     mgl_counters *count;
-    size_t head; /* of the queue, and iterations, when last looked at */
+    size_t head; /* head of the queue and iterations at the last check */
     int64_t iterations;
-    int64_t since; /* when they were first seen to be these; 0 = it waited */
-    int64_t next;  /* nanoseconds of standing still after which the next report is due */
+    int64_t since; /* when these values were first seen; 0 if the loop was waiting */
+    int64_t next;  /* length of the stall, in nanoseconds, at which the next report is due */
     bool reported;
 } mgl_watched;
 
-enum { MGL_WATCHED = 256 }; /* loops of one watcher */
+enum { MGL_WATCHED = 256 }; /* maximum number of loops of a watcher */
 
 typedef struct mgl_watcher {
-    struct mgl_watcher *free;  /* the next that nobody uses */
-    struct mgl_watcher *older; /* the one made before */
+    struct mgl_watcher *free;  /* the next unused watcher */
+    struct mgl_watcher *older; /* the watcher created before this one */
     sem_t wake;
-    pthread_mutex_t lock; /* of all below, against who adds and takes away loops */
+    pthread_mutex_t lock; /* protects the fields below against threads that add and remove loops */
     mgl_watched loops[MGL_WATCHED];
     int n;
     int64_t threshold, period; /* nanoseconds */
-    mgl_inbox *resumed; /* of the loop whose going on is still to be told */
-    int64_t stood;      /* and for how long it stood still, nanoseconds */
+    mgl_inbox *resumed; /* of the loop whose stall has ended and has not been reported yet */
+    int64_t stood;      /* length of that stall in nanoseconds */
     atomic_bool asleep;
     atomic_bool called;
     atomic_bool stopped;
 } mgl_watcher;
 
-/* Where the clock of the day can be done without it is: set back, it would have the watcher look away. */
+/* Prefer the monotonic clock: if the real-time clock is set back, the watcher would sleep too long. */
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
 #define MGL_WAKE_CLOCK CLOCK_MONOTONIC
 #define mgl_wake_timedwait(wake, until) sem_clockwait(wake, CLOCK_MONOTONIC, until)
@@ -74,7 +75,7 @@ typedef struct mgl_watcher {
 #endif
 
 static mgl_watcher *mgl_free_watchers, *mgl_newest_watcher;
-static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists */
+static pthread_mutex_t mgl_watchers_lock = PTHREAD_MUTEX_INITIALIZER; /* protects both lists */
 
 static void mgl_watchers_in_child(void) {
     mgl_watcher *w;
@@ -88,7 +89,7 @@ static inline void mgl_watcher_wake(mgl_watcher *w) {
     if (atomic_load(&w->asleep) && atomic_exchange(&w->asleep, false)) sem_post(&w->wake);
 }
 
-/* By a loop whose wait has ended. */
+/* Called by a loop at the end of a wait. */
 static inline void mgl_inbox_stirs(mgl_inbox *box) {
     mgl_watcher *w = atomic_load(&box->watcher);
     if (w != NULL) mgl_watcher_wake(w);
@@ -98,7 +99,7 @@ static inline bool mgl_is_idle(const mgl_watched *l) {
     return atomic_load(&l->inbox->waiting) || atomic_load(&l->inbox->thread) == 0;
 }
 
-/* Has it moved since it was last looked at? Notes where it is now. */
+/* Returns whether the loop has made progress since the last check, and stores its current position. */
 static inline bool mgl_has_moved(mgl_watched *l) {
     size_t head = __atomic_load_n(&l->ready->head, __ATOMIC_RELAXED);
     int64_t iterations = mgl_counted(&l->count->iterations);
@@ -108,7 +109,7 @@ static inline bool mgl_has_moved(mgl_watched *l) {
     return moved;
 }
 
-/* One look at all: the first of which there is something to say, or -1; *busy: somebody is. */
+/* Checks all loops. Returns the index of the first one with a result, or -1. *busy: one is not idle. */
 static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_pulse *what, int64_t *lasted) {
     *busy = false;
     for (int i = 0; i < w->n; i++) {
@@ -138,7 +139,7 @@ static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_
     return -1;
 }
 
-/* Under the list's lock. NULL: no memory. */
+/* Must be called under the lock of the lists. Returns NULL if memory is exhausted. */
 static inline mgl_watcher *mgl_watcher_make(void) {
     mgl_watcher *w = (mgl_watcher *) calloc(1, sizeof(*w));
     if (w == NULL) return NULL;
@@ -153,7 +154,7 @@ static inline mgl_watcher *mgl_watcher_make(void) {
     return w;
 }
 
-/* For a new watcher, or one that was given back. NULL: no memory. */
+/* Returns a new or reused watcher, or NULL if memory is exhausted. Times are in nanoseconds. */
 static inline mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period) {
     mgl_watcher *w;
     pthread_mutex_lock(&mgl_watchers_lock);
@@ -186,7 +187,7 @@ static inline void mgl_watcher_stop(mgl_watcher *w) {
     sem_post(&w->wake);
 }
 
-/* Have mgl_watcher_wait() return MGL_CALLED. */
+/* Makes mgl_watcher_wait() return MGL_CALLED. */
 static inline void mgl_watcher_call(mgl_watcher *w) {
     atomic_store(&w->called, true);
     sem_post(&w->wake);
@@ -211,8 +212,8 @@ static inline mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, con
     return done;
 }
 
-/* Whether the caller is to tell that the loop goes on: once of each, the watcher's thread, or who
- * removes the loop meanwhile. *stood: nanoseconds of standing still. */
+/* Returns whether the caller must report the end of the stall. Each end is reported once, either by the
+ * watcher's thread or by a thread that removes the loop. *stood: length of the stall in nanoseconds. */
 static inline bool mgl_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood) {
     if (w->resumed != inbox) return false;
     w->resumed = NULL;
@@ -227,7 +228,8 @@ static inline bool mgl_watcher_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *
     return tells;
 }
 
-/* Nanoseconds that it stood still, if nobody has been told yet that it goes on; else 0. */
+/* Removes a loop. Returns the length of its stall in nanoseconds if its end has not been reported,
+ * otherwise 0. */
 static inline int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox) {
     int64_t stood = 0;
     pthread_mutex_lock(&w->lock);
@@ -242,7 +244,7 @@ static inline int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox) {
     return stood;
 }
 
-/* Whether the loop stands where it stood when it was last looked at. */
+/* Returns whether the loop has made no progress since the last check. */
 static inline bool mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox) {
     bool stands = false;
     pthread_mutex_lock(&w->lock);
@@ -255,8 +257,8 @@ static inline bool mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox) {
     return stands;
 }
 
-/* Blocks, detached from the interpreter, until there is something to say of the loop *which, or the
- * watcher is called or stopped. *lasted: nanoseconds of standing still. */
+/* Blocks until there is a result for the loop *which, or the watcher is called or stopped. The caller
+ * is detached from the interpreter. *lasted: length of the stall in nanoseconds. */
 static inline mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) {
     for (;;) {
         bool busy;

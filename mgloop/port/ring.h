@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The ready queue: a power-of-two ring of owned PyObject pointers, oldest first.
+ * The ready queue: a ring buffer of owned PyObject pointers, oldest first. Its size is a power of two.
  *
- * Native because every callback of a loop passes through it. For the loop's thread; no push or pop
- * runs Python code half way. */
+ * Native because every callback of a loop passes through it. Only the loop's thread may use it. No push
+ * or pop runs Python code in between. */
 #ifndef MGLOOP_RING_H
 #define MGLOOP_RING_H
 
@@ -12,7 +12,7 @@
 
 typedef struct {
     PyObject **items;
-    size_t mask; /* size - 1, or 0 while items is NULL */
+    size_t mask; /* size - 1; 0 while items is NULL */
     size_t head;
     size_t tail;
 } mgl_ring;
@@ -36,20 +36,20 @@ static int mgl_ring_grow(mgl_ring *r) {
     return 0;
 }
 
-/* Makes room for n more: pushing as many cannot fail then. */
+/* Reserves capacity for n more objects, so that pushing them cannot fail. */
 static inline int mgl_ring_reserve(mgl_ring *r, size_t n) {
     while (r->items == NULL || mgl_ring_len(r) + n > r->mask + 1)
         if (mgl_ring_grow(r) != 0) return -1;
     return 0;
 }
 
-/* Takes over the caller's reference. There must be room. */
+/* Appends an object and takes over the caller's reference. There must be free capacity. */
 static inline void mgl_ring_put(mgl_ring *r, PyObject *o) { r->items[r->tail++ & r->mask] = o; }
 
-/* Takes the n newest out again: they are the caller's as before. */
+/* Removes the n newest objects, whose references belong to the caller again. */
 static inline void mgl_ring_unput(mgl_ring *r, size_t n) { r->tail -= n; }
 
-/* Turns the n newest round. */
+/* Reverses the n newest objects. */
 static inline void mgl_ring_turn(mgl_ring *r, size_t n) {
     size_t first = r->tail - n;
     for (size_t i = 0; i < n / 2; i++) {
@@ -60,9 +60,9 @@ static inline void mgl_ring_turn(mgl_ring *r, size_t n) {
     }
 }
 
-/* Moves the n newest in front of the m that are next to them; each group keeps its order. */
+/* Moves the n newest objects in front of the m objects before them; each group keeps its order. */
 static inline void mgl_ring_bring_forward(mgl_ring *r, size_t n, size_t m) {
-    /* Reverse both groups together, and then each by itself. */
+    /* Reverse both groups together, and then each group separately. */
     mgl_ring_turn(r, n + m);
     mgl_ring_turn(r, m);
     r->tail -= m;
@@ -70,7 +70,7 @@ static inline void mgl_ring_bring_forward(mgl_ring *r, size_t n, size_t m) {
     r->tail += m;
 }
 
-/* Takes a new reference of its own. */
+/* Appends an object with a new reference. -1 with MemoryError. */
 static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
     if (r->items == NULL || mgl_ring_len(r) > r->mask)
         if (mgl_ring_grow(r) != 0) return -1;
@@ -79,14 +79,14 @@ static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
     return 0;
 }
 
-/* The caller owns the reference. The ring must not be empty. */
+/* Removes the oldest object; the caller owns the reference. The ring must not be empty. */
 static inline PyObject *mgl_ring_pop(mgl_ring *r) {
     PyObject *o = r->items[r->head & r->mask];
-    __atomic_store_n(&r->head, r->head + 1, __ATOMIC_RELAXED); /* pulse.h looks at it, from elsewhere */
+    __atomic_store_n(&r->head, r->head + 1, __ATOMIC_RELAXED); /* pulse.h reads it in another thread */
     return o;
 }
 
-/* Each has what the other had. */
+/* Swaps the contents of two rings. */
 static inline void mgl_ring_swap(mgl_ring *a, mgl_ring *b) {
     mgl_ring was = *a;
     a->items = b->items;
@@ -99,12 +99,12 @@ static inline void mgl_ring_swap(mgl_ring *a, mgl_ring *b) {
     __atomic_store_n(&b->head, was.head, __ATOMIC_RELAXED);
 }
 
-/* The i-th oldest, borrowed. */
+/* Returns the i-th oldest object, borrowed. */
 static inline PyObject *mgl_ring_at(const mgl_ring *r, size_t i) {
     return r->items[(r->head + i) & r->mask];
 }
 
-/* Pops before it drops: a destructor may run Python code that pushes. */
+/* Pops each object before dropping it, because a destructor may run Python code that pushes. */
 static inline void mgl_ring_clear(mgl_ring *r) {
     while (mgl_ring_len(r) > 0) Py_DECREF(mgl_ring_pop(r));
     PyMem_RawFree(r->items);

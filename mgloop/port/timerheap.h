@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The timers: a heap on (deadline, sequence) with four children per node, and exact removal.
+ * The timer heap: ordered by (deadline, sequence), with four children per node and exact removal.
  *
- * Four, because the children lie side by side in two cache lines, and each level saved saves a
- * write into a timer: setting and firing 10,000 takes 8 % less than with two.
- * Native because servers arm and cancel a time-out per request. Each entry carries its deadline,
- * so that sifting touches no other memory, and each timer knows its place (through `index`), so
- * that cancelling removes it at once: 0.2 us against 1.8 us for marking it and sweeping later, and
- * no cancelled timer keeps its callback alive. Equal deadlines run in the order of their making.
- * For the loop's thread; runs no Python code. */
+ * Four children are adjacent in two cache lines, and each level less saves a write to a timer. Setting
+ * and firing 10,000 timers takes 8 % less time than with two children.
+ * Native because servers arm and cancel a timeout per request. Each entry contains its deadline, so
+ * sifting accesses no other memory. Each timer knows its position (through `index`), so cancelling
+ * removes it immediately. That takes 0.2 us, compared with 1.8 us for marking and sweeping later, and
+ * a cancelled timer does not keep its callback alive. Timers with equal deadlines run in the order of
+ * their creation. Only the loop's thread may use the heap; it runs no Python code. */
 #ifndef MGLOOP_TIMERHEAP_H
 #define MGLOOP_TIMERHEAP_H
 
@@ -21,8 +21,8 @@
 typedef struct {
     double when;
     uint64_t sequence;
-    PyObject *timer;     /* owned */
-    Py_ssize_t *index;   /* where the timer keeps its place; -1 = not in the heap */
+    PyObject *timer;     /* owned reference */
+    Py_ssize_t *index;   /* points to the timer's position; -1 there if not in the heap */
 } mgl_timer;
 
 typedef struct {
@@ -67,7 +67,7 @@ static inline void mgl_heap_down(mgl_heap *h, Py_ssize_t i, mgl_timer t) {
     mgl_heap_put(h, i, t);
 }
 
-/* Takes a new reference to `timer`, whose place is kept in *index. */
+/* Adds a timer with a new reference, and keeps its position in *index. -1 with MemoryError. */
 static inline int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ssize_t *index) {
     if (h->len == h->size) {
         Py_ssize_t size = h->size != 0 ? h->size * 2 : 64;
@@ -85,7 +85,7 @@ static inline int mgl_heap_push(mgl_heap *h, double when, PyObject *timer, Py_ss
     return 0;
 }
 
-/* Takes the i-th timer out; the caller owns the reference. */
+/* Removes the i-th timer; the caller owns the reference. */
 static inline PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i) {
     mgl_timer out = h->items[i];
     mgl_timer last = h->items[--h->len];
@@ -99,8 +99,8 @@ static inline PyObject *mgl_heap_remove(mgl_heap *h, Py_ssize_t i) {
     return out.timer;
 }
 
-/* Moves the timers that are due into the ready queue, earliest first. Returns how many; -1 with
- * MemoryError: the rest is still in the heap. */
+/* Moves the expired timers to the ready queue, earliest first. Returns their number. On -1 with
+ * MemoryError, the remaining timers stay in the heap. */
 static inline Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) {
     Py_ssize_t taken = 0;
     for (; h->len > 0 && h->items[0].when <= now; taken++) {

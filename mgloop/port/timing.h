@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * Where a loop's time goes, if it was made to measure that: two histograms, and the time spent waiting.
+ * The timing of a loop, if enabled: two histograms, and the time spent waiting.
  *
- * How late a callback runs is counted from when it could have run: a timer from its time, what a
- * poll has reported from that poll's end, what a callback has scheduled from that callback's end. The
- * clock is read once per callback, so these moments are known for stretches of the ready queue: a
- * mark says up to which place, counted since the loop was made, all was there at which time.
- * For the loop's thread; others may read the numbers. */
+ * The delay of a callback is measured from the time at which it became ready. For a timer that is its
+ * deadline, for an event the end of the poll that reported it, and for a call from another callback
+ * the end of that callback. The clock is read once per callback, so these times are known for ranges
+ * of the ready queue. A mark contains a time, and the position (counted since the creation of the
+ * loop) up to which the queue was filled at that time.
+ * The loop's thread writes these fields; other threads may read the numbers. */
 #ifndef MGLOOP_TIMING_H
 #define MGLOOP_TIMING_H
 
@@ -16,13 +17,13 @@
 #include "clock.h"
 #include "counters.h"
 
-/* Bucket i counts what took less than 2^i microseconds, and not less than half of that; the last
- * one has no upper bound. */
+/* Bucket i counts durations of less than 2^i microseconds, but at least half of that. The last bucket
+ * is unbounded. */
 enum { MGL_BUCKETS = 28 };
 
 typedef struct {
     int64_t counts[MGL_BUCKETS];
-    int64_t nanoseconds; /* all together */
+    int64_t nanoseconds; /* sum */
 } mgl_histogram;
 
 static inline void mgl_histogram_add(mgl_histogram *h, int64_t ns) {
@@ -40,17 +41,17 @@ typedef struct {
 
 typedef struct {
     mgl_histogram lag, duration;
-    int64_t run;     /* stopwatches: inside run_forever(), */
-    int64_t wait;    /* and in polls, of that */
-    int64_t told_running, told_waiting; /* the most that anybody has read of these */
-    uint64_t taken;  /* out of the ready queue */
-    mgl_mark *marks; /* a ring, oldest first */
+    int64_t run;     /* stopwatch of the time inside run_forever() */
+    int64_t wait;    /* stopwatch of the part of it in polls */
+    int64_t told_running, told_waiting; /* the largest values that have been returned to readers */
+    uint64_t taken;  /* callbacks taken from the ready queue so far */
+    mgl_mark *marks; /* a ring buffer, oldest first */
     size_t mask, head, tail;
 } mgl_timing;
 
-/* A stopwatch is one word, of which no thread ever sees half a change: the nanoseconds that were
- * measured, less, while it runs, the time at which it was started. That is below zero then, since
- * the clock is older than all that it has measured. */
+/* A stopwatch is a single word, so that other threads never see a partial change. It holds the measured
+ * nanoseconds, minus the start time while it is running. A running stopwatch is therefore negative,
+ * because the clock started before all measurements. */
 static inline void mgl_stopwatch_start(int64_t *watch, int64_t now) {
     if (*watch >= 0) mgl_count(watch, -now);
 }
@@ -59,9 +60,9 @@ static inline void mgl_stopwatch_stop(int64_t *watch, int64_t now) {
     if (*watch < 0) mgl_count(watch, now);
 }
 
-/* A reading that does not go back. The loop's thread reads the clock first and touches the stopwatch
- * afterwards: if it is kept from the processor in between, who has looked meanwhile has been told what
- * turns out to belong to the other account. That stands until the account has caught up. */
+/* Makes readings monotonic. The loop's thread reads the clock before it updates the stopwatch. If it is
+ * preempted in between, a reader attributes that time to the wrong stopwatch. Readers keep getting that
+ * larger value until the stopwatch has caught up. */
 static inline int64_t mgl_told(int64_t *most, int64_t reading) {
     int64_t last = __atomic_load_n(most, __ATOMIC_SEQ_CST);
     while (reading > last) {
@@ -72,8 +73,8 @@ static inline int64_t mgl_told(int64_t *most, int64_t reading) {
     return last;
 }
 
-/* Time in run_forever() outside polls, and in polls, both at one moment; from any thread. Who looks
- * again and again never sees one of them go back. */
+/* Returns the time in run_forever() outside polls, and in polls, at the same instant. Thread-safe, and
+ * neither value ever decreases for a reader. */
 static inline void mgl_timing_read(mgl_timing *t, int64_t *running, int64_t *waiting) {
     int64_t run, wait, now;
     do {
@@ -103,20 +104,20 @@ static inline void mgl_timing_free(mgl_timing *t) {
     free(t);
 }
 
-/* The ready queue is `length` long at this time. */
+/* Records that the ready queue has `length` entries at this time. */
 static inline void mgl_timing_mark(mgl_timing *t, size_t length, int64_t now) {
     uint64_t upto = t->taken + length;
     size_t last = (t->tail - 1) & t->mask;
     if (t->tail != t->head && t->marks[last].upto >= upto) return;
     if (t->tail - t->head > t->mask) {
-        /* More stretches than are kept apart: the last two are one. */
+        /* The ring is full: merge the new range with the last one. */
         t->marks[last].upto = upto;
         return;
     }
     t->marks[t->tail++ & t->mask] = (mgl_mark){upto, now};
 }
 
-/* The oldest of the queue is taken out: since when it has been there. */
+/* Records that the oldest entry is taken from the queue; returns the time since which it was ready. */
 static inline int64_t mgl_timing_take(mgl_timing *t, int64_t now) {
     uint64_t place = t->taken++;
     while (t->head != t->tail && t->marks[t->head & t->mask].upto <= place) t->head++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * Whose turn it is with a handle that several threads may reach: the loop's, which runs it, or that
- * of who cancels it. Each wants to take its callback out, and one of them may.
+ * The run state of a handle that several threads can access: the loop, which runs it, and threads that
+ * cancel it. Each needs to take the callback out of the handle, and only one of them may.
  *
  *     PENDING --begin()--> RUNNING --await()--> AWAITED
  *     |  |  ^                 \-----end()-----> OVER <----end()----/
@@ -9,8 +9,9 @@
  *     |  \----look()---> LOOKED_AT
  *     \--cancel()--> CANCELLED
  *
- * Needs no lock: the loop is the only one to begin and to end. But who looks at it takes references
- * to what it refers to, and all else waits until that is done, which takes some ten instructions. */
+ * This requires no lock, because only the loop begins and ends a run. A thread that inspects the handle
+ * takes references to its contents, and other threads wait until that is done, which takes about ten
+ * instructions. */
 #ifndef MGLOOP_TURN_H
 #define MGLOOP_TURN_H
 
@@ -20,13 +21,13 @@
 #include <stdbool.h>
 
 typedef struct {
-    atomic_int state;     /* zero in a new handle: pending */
-    atomic_ulong thread;  /* that runs the callback, or has cancelled it; 0 until that is written */
+    atomic_int state;     /* zero (pending) in a new handle */
+    atomic_ulong thread;  /* the thread that runs or has cancelled the handle; 0 until it is stored */
 } mgl_turn;
 
 enum { MGL_PENDING, MGL_LOOKED_AT, MGL_RUNNING, MGL_AWAITED, MGL_OVER, MGL_CANCELLED };
 
-/* From pending to another state. False: it is somebody else's already. */
+/* Changes the state from pending to another one. False if another thread has already done so. */
 static inline bool mgl_turn_leave(mgl_turn *turn, int state) {
     int before = MGL_PENDING;
     while (!atomic_compare_exchange_strong(&turn->state, &before, state)) {
@@ -43,18 +44,18 @@ static inline bool mgl_turn_take(mgl_turn *turn, int state) {
     return true;
 }
 
-/* False: it was cancelled, and is somebody else's. */
+/* Returns false if the handle has been cancelled, and thus belongs to another thread. */
 static inline bool mgl_turn_begin(mgl_turn *turn) { return mgl_turn_take(turn, MGL_RUNNING); }
 
-/* True: somebody waits to be told. */
+/* Returns true if a thread waits for the end of the callback and must be notified. */
 static inline bool mgl_turn_end(mgl_turn *turn) {
     return atomic_exchange(&turn->state, MGL_OVER) == MGL_AWAITED;
 }
 
-/* True: it will not run, and is the caller's. */
+/* Returns true if the handle will not run, and its contents belong to the caller. */
 static inline bool mgl_turn_cancel(mgl_turn *turn) { return mgl_turn_take(turn, MGL_CANCELLED); }
 
-/* True: nobody else changes it until mgl_turn_looked(). */
+/* Returns true if no other thread changes the handle until mgl_turn_looked(). */
 static inline bool mgl_turn_look(mgl_turn *turn) { return mgl_turn_leave(turn, MGL_LOOKED_AT); }
 static inline void mgl_turn_looked(mgl_turn *turn) { atomic_store(&turn->state, MGL_PENDING); }
 
@@ -62,7 +63,7 @@ static inline bool mgl_turn_taken_here(mgl_turn *turn) {
     return atomic_load_explicit(&turn->thread, memory_order_relaxed) == PyThread_get_thread_ident();
 }
 
-/* True: it is this thread that runs, has run or has cancelled it. */
+/* Returns true if this thread runs, has run or has cancelled the handle. */
 static inline bool mgl_turn_is_mine(mgl_turn *turn) {
     return atomic_load(&turn->state) > MGL_LOOKED_AT && mgl_turn_taken_here(turn);
 }
@@ -72,13 +73,13 @@ static inline bool mgl_turn_runs(mgl_turn *turn, bool here) {
     return (state == MGL_RUNNING || state == MGL_AWAITED) && mgl_turn_taken_here(turn) == here;
 }
 
-/* True: it still runs, and its end will be told. */
+/* Returns true if the callback is still running, and its end will be notified. */
 static inline bool mgl_turn_await(mgl_turn *turn) {
     int running = MGL_RUNNING;
     return atomic_compare_exchange_strong(&turn->state, &running, MGL_AWAITED) || running == MGL_AWAITED;
 }
 
-/* That it is cancelled, which any thread may say and ask. What comes of it is a matter of turns. */
+/* The cancelled flag, which any thread may set and read. The run state determines its effect. */
 static inline void mgl_flag_raise(int *flag) { __atomic_store_n(flag, 1, __ATOMIC_RELAXED); }
 static inline int mgl_flag_raised(const int *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * What a transport has still to send: bytes objects, oldest first, the first one perhaps in part.
+ * The unsent data of a transport: bytes objects, oldest first. The first may be partially sent.
  *
- * Native because it is touched per packet. Holds bytes objects only (whatever can change is copied
- * into one before it is queued), so sending needs no buffer protocol and no snapshot can go stale.
- * Two objects fit inside the queue itself, the common head and body of a response: an idle
- * connection owns no memory here. For the loop's thread. */
+ * Native because it is used per packet. It holds only bytes objects (mutable data is copied into one
+ * before it is queued), so sending does not use the buffer protocol, and queued data cannot change.
+ * Two objects, such as the head and the body of a response, fit into the structure itself, so an idle
+ * connection allocates no memory here. Only the loop's thread may use it. */
 #ifndef MGLOOP_WRITEQUEUE_H
 #define MGLOOP_WRITEQUEUE_H
 
@@ -21,18 +21,18 @@ typedef struct {
         PyObject *near[MGL_QUEUE_INLINE];
         PyObject **far;
     } store;
-    uint32_t cap;  /* 0 = the objects are in store.near */
+    uint32_t cap;  /* 0 if the objects are in store.near */
     uint32_t head;
     uint32_t len;
-    size_t offset; /* bytes of the first object that are sent already */
-    size_t size;   /* bytes still to send */
+    size_t offset; /* bytes of the first object that have been sent */
+    size_t size;   /* unsent bytes */
 } mgl_queue;
 
 static inline PyObject **mgl_queue_items(mgl_queue *q) {
     return q->cap != 0 ? q->store.far : q->store.near;
 }
 
-/* Makes room for one more at the end. */
+/* Reserves space for one more object at the end. -1 with MemoryError. */
 static int mgl_queue_reserve(mgl_queue *q) {
     uint32_t cap = q->cap != 0 ? q->cap : MGL_QUEUE_INLINE;
     if (q->head + q->len < cap) return 0;
@@ -56,8 +56,8 @@ static int mgl_queue_reserve(mgl_queue *q) {
     return 0;
 }
 
-/* Takes a new reference to a non-empty bytes object, of which `sent` bytes are sent already
- * (only in an empty queue). */
+/* Appends a non-empty bytes object with a new reference. `sent` bytes of it have already been sent,
+ * which is possible only if the queue is empty. -1 with MemoryError. */
 static inline int mgl_queue_push(mgl_queue *q, PyObject *bytes, size_t sent) {
     if (mgl_queue_reserve(q) != 0) return -1;
     Py_INCREF(bytes);
@@ -67,7 +67,7 @@ static inline int mgl_queue_push(mgl_queue *q, PyObject *bytes, size_t sent) {
     return 0;
 }
 
-/* Fills at most max entries; returns how many. */
+/* Fills at most `max` entries and returns their number. */
 static inline int mgl_queue_iov(mgl_queue *q, struct iovec *iov, int max) {
     PyObject **items = mgl_queue_items(q) + q->head;
     int n = q->len < (uint32_t) max ? (int) q->len : max;
@@ -85,7 +85,7 @@ static inline void mgl_queue_empty(mgl_queue *q) {
     q->offset = q->size = 0;
 }
 
-/* n bytes have been sent. Dropping a bytes object runs no Python code. */
+/* Removes n bytes that have been sent. Dropping a bytes object runs no Python code. */
 static inline void mgl_queue_consume(mgl_queue *q, size_t n) {
     PyObject **items = mgl_queue_items(q);
     q->size -= n;

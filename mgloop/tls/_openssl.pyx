@@ -120,7 +120,7 @@ cdef int find_out() except -1:
             not_found = "the session of an SSLObject was not found"
         elif library.method is NULL and not mgl_openssl_make_method():
             place = 0
-            not_found = "OpenSSL makes no BIO"
+            not_found = "OpenSSL failed to create a BIO method"
     found_place = place
     return 0
 
@@ -137,16 +137,16 @@ cdef object look_up():
         name = os.fsencode(file)
         handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)
     if handle is NULL:
-        return "the module _ssl is not a library"
+        return "the module _ssl is not a shared library"
     missing = mgl_openssl_look_up(handle)
     if missing is not NULL:
-        return f"{missing.decode()} is not to be found, or somebody else's"
+        return f"{missing.decode()} was not found, or belongs to another library"
     name = library.OpenSSL_version(0).decode(errors="replace")
     version = library.OpenSSL_version_num()
     if not name.startswith("OpenSSL ") or not OLDEST <= version < NEWEST:
-        return f"{name} is not known"
+        return f"{name} is not supported"
     if version != _ssl.OPENSSL_VERSION_NUMBER:
-        return f"{name} is not the one of the ssl module"
+        return f"{name} is not the version of the ssl module"
     return None
 
 

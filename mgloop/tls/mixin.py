@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""TLS: the native protocol put over a stream transport, at the start or in mid-connection.
+"""The loop's methods for TLS, which put the native protocol on top of a stream transport.
 
-Per connection, hence Python.
+They are Python because they run once per connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TlsMixin:
-    """The hook by which BaseEventLoop makes TLS transports, and start_tls()."""
+    """The hook with which BaseEventLoop creates TLS transports, and start_tls()."""
 
     def _make_ssl_transport(
         self, rawsock: socket.socket, protocol: Any, sslcontext: Any, waiter: Any = None, *,
@@ -44,8 +44,9 @@ class TlsMixin:
     ) -> Any:  # fmt: skip
         """Upgrade a connection to TLS; as asyncio.loop.start_tls.
 
-        Overridden because asyncio's names its own protocol class. What a StreamReader has
-        already buffered belongs to the handshake, and is handed over, on both sides.
+        The method is overridden because asyncio's uses asyncio's own protocol class. Data that a
+        StreamReader has already buffered is part of the handshake and is passed to the protocol,
+        on both sides.
         """
         if not isinstance(sslcontext, ssl.SSLContext):
             raise TypeError(
@@ -61,7 +62,7 @@ class TlsMixin:
             ssl_shutdown_timeout=ssl_shutdown_timeout,
             call_connection_made=False,
         )  # fmt: skip
-        # Nothing may arrive before the protocol knows its transport.
+        # No data may arrive before the protocol knows its transport.
         transport.pause_reading()
         early = getattr(getattr(protocol, "_stream_reader", None), "_buffer", None)
         if early:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Transports: TCP and UNIX sockets, datagrams, pipes, and what a loop offers around them."""
+"""Transports for TCP and UNIX sockets, datagrams and pipes, and the loop's methods for them."""

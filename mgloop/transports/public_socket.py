@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The socket that get_extra_info("socket") gives: a TransportSocket in step with deferring.
+"""The socket of get_extra_info("socket"), a TransportSocket that flushes deferred writes.
 
-A transport may hold back small writes until the end of the iteration. Whoever acts on the socket
-itself must find it as if they had been sent: shut down before them, it would lose them. So each
-method has the transport send first. Who asks for the descriptor's number, or for a duplicate, may
-act on it without asking again: then the transport defers no more.
+A transport may defer small writes to the end of the iteration. Code that uses the socket directly
+must find it as if they had been sent; for example, a shutdown() before them would lose them. Each
+method therefore makes the transport flush first. Code that has the descriptor number or a duplicate
+can use it at any time, so fileno() and dup() disable deferred writes permanently.
 
-Python, because it is asked per connection. It refers to its transport weakly: asyncio's does not
-keep it alive either.
+The class is Python because it is used once per connection. It refers to its transport weakly,
+because asyncio's TransportSocket does not keep the transport alive either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import _stdlib
 
 
 class PublicSocket(_stdlib.TransportSocket):  # type: ignore[misc]
-    """asyncio.trsock.TransportSocket over the socket of a transport of mgloop's."""
+    """An asyncio.trsock.TransportSocket for the socket of an mgloop transport."""
 
     __slots__ = ("_transport",)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Servers: what BaseEventLoop.create_server() and its like ask of a loop.
+"""The hooks that BaseEventLoop.create_server() and similar methods call.
 
-Per server, and per connection with TLS or in debug mode; every other connection is accepted
-natively (transports/_listener).
+They run once per server, and per connection only with TLS or in debug mode. transports/_listener
+accepts all other connections in native code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ServerMixin:
         self._listeners: dict[socket.socket, Listener] = {}
 
     def close(self) -> None:
-        """Forget the listening sockets, which stay their servers'."""
+        """Forget the listening sockets, which belong to their servers."""
         self._listeners.clear()
         super().close()  # type: ignore[misc]
 
@@ -55,8 +55,10 @@ class ServerMixin:
         self, protocol_factory: Any, conn: socket.socket, peername: Any, sslcontext: Any,
         server: Any, ssl_handshake_timeout: float | None, ssl_shutdown_timeout: float | None,
     ) -> None:  # fmt: skip
-        """Serve an accepted connection that the native listener leaves to Python: one with TLS,
-        or any in debug mode, where a failure is reported."""
+        """Serve an accepted connection that the native listener leaves to Python.
+
+        That is a TLS connection, or any connection in debug mode, in which failures are reported.
+        """
         loop: Any = self
         protocol = transport = None
         extra = {"peername": peername}
@@ -83,7 +85,7 @@ class ServerMixin:
                 transport.close()
                 raise
             finally:
-                waiter = None  # its exception would keep the protocol alive
+                waiter = None  # the exception in it would keep the protocol alive
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as exc:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""UNIX sockets: connections and servers by path, and the removal of a server's socket file.
+"""UNIX sockets: connections and servers by path, and the removal of socket files.
 
-Per connection and per server, hence asyncio's own code of the running version; the transports it
-makes are the native ones. That its own functions make the calls matters by itself: tools that
-forbid blocking calls (blockbuster) permit os.stat() and os.unlink() beneath these.
+The code runs once per connection or server, so it is asyncio's own code of the running version. It
+creates native transports. Tools that forbid blocking calls (blockbuster) allow os.stat() and
+os.unlink() only if these functions of asyncio call them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class UnixMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Inode of each listening socket's file; filled by asyncio's code where cleanup_socket is
-        # known (3.13).
+        # Inode of the file of each listening socket, which asyncio's code sets in versions that
+        # have cleanup_socket (3.13).
         self._unix_server_sockets: dict[socket.socket, int] = {}
 
 
-# Since 3.13: closes the socket, then removes its file.
+# Since 3.13, this closes the socket and then removes its file.
 if "_stop_serving" in vars(_stdlib.UnixLoop):
     UnixMixin._stop_serving = _stdlib.with_class(  # type: ignore[attr-defined]
         _stdlib.UnixLoop._stop_serving, UnixMixin

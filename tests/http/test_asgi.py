@@ -233,7 +233,7 @@ WRONG = {
     "bad name": ([{**START, "headers": [(b"a b", b"c")]}], "Invalid HTTP header name."),
     "bad value": ([{**START, "headers": [(b"a", b"b\r\nc: d")]}], "Invalid HTTP header value."),
     "text": ([{**START, "headers": [("a", "b")]}], "TypeError"),
-    "bad status": ([{**START, "status": 99}], "status 99"),
+    "bad status": ([{**START, "status": 99}], "status code 99"),
     "bad length": ([{**START, "headers": [(b"content-length", b"-1")]}], "Content-Length"),
     "a length of 19 digits": (
         [{**START, "headers": [(b"content-length", b"1000000000000000000")]}],
@@ -1013,7 +1013,8 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
     assert sends == 99
     assert turns >= sends
     assert logged(caplog) == []
-    assert "send() raises: 100 messages have followed the client's disconnect." in caplog.messages
+    told = "Application sent 100 messages after the client disconnected; send() raises now."
+    assert told in caplog.messages
 
 
 class Stream:
@@ -1598,7 +1599,7 @@ async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
     async def app(scope, receive, send):
         await send(START)
         with (tmp_path / "file").open("w+b") as file:
-            with pytest.raises(RuntimeError, match="is negative"):
+            with pytest.raises(RuntimeError, match="must not be negative"):
                 await send({"type": "http.response.zerocopysend", "file": file, **wrong})
         await send(body(b"x"))
 

@@ -243,7 +243,7 @@ def test_a_whole_text_is_what_python_decodes(data):
         expected = [(FAILED, 1007, "invalid UTF-8")]
     assert read(FrameReader(), frame(TEXT, data)) == expected
     assert read(FrameReader(), frame(TEXT, compress(data), rsv=4)) == [
-        (FAILED, 1002, "reserved bits are set")
+        (FAILED, 1002, "reserved bits must be 0")
     ]
     assert read(FrameReader(0, 15), frame(TEXT, compress(data), rsv=4)) == expected
 

@@ -242,14 +242,14 @@ async def test_no_header(loop, case, caplog):
         await is_cut_off(server, MALFORMED[case] + REQUEST)
         answer = await exchange(server, UNDERSTOOD["TCP4"][0] + REQUEST)
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert caplog.text.count("Invalid header of the PROXY protocol") == 1
+    assert caplog.text.count("Invalid PROXY protocol header") == 1
 
 
 @on_loop
 async def test_a_stranger(loop, caplog):
     async with serving(forwarded_allow_ips="10.0.0.1") as server:
         await is_cut_off(server, UNDERSTOOD["TCP4"][0] + REQUEST)
-    assert "no trusted proxy" in caplog.text
+    assert "not a trusted proxy" in caplog.text
 
 
 @on_loop
@@ -325,4 +325,4 @@ async def test_no_tls_behind_the_header(loop, tmp_path, issuer, caplog):
             answer = b""
         assert b"HTTP/1.1 " not in answer
         await support.wait_until(lambda: server.site.connections == 0)
-    assert "The handshake has failed" in caplog.text
+    assert "SSL handshake failed" in caplog.text

@@ -57,4 +57,4 @@ def test_what_is_given_is_added_to_what_is_known(
 )
 def test_help_names_what_is_known(option, known):
     told = " and ".join(filter(None, (", ".join(known[:-1]), known[-1])))
-    assert f"besides {told};" in OPTIONS[option].help
+    assert f"in addition to {told};" in OPTIONS[option].help

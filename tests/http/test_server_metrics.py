@@ -48,7 +48,7 @@ def responses(url, status=200):
 
 def addresses(command):
     """Return (the address of the metrics, the address of the application)."""
-    return command.wait_for(r"Metrics on (\S+)/metrics")[1], command.url()
+    return command.wait_for(r"Serving metrics on (\S+)/metrics")[1], command.url()
 
 
 def test_what_was_answered_is_counted(folder):
@@ -71,7 +71,7 @@ def test_what_was_answered_is_counted(folder):
         assert now["mgloop_http_request_duration_seconds_bucket", "0", "0.1"] >= 6
         assert 0 < now["mgloop_http_request_duration_seconds_sum", "0", None] < PATIENCE
         assert command.stop() == 0
-    assert command.output.count("Shutting down.") == 1
+    assert command.output.count("Shutting down") == 1
 
 
 def test_other_paths_of_the_metrics_address(folder):
@@ -85,7 +85,7 @@ def test_other_paths_of_the_metrics_address(folder):
 def test_workers_are_told_apart_and_outlived(folder):
     """Ended workers remain in the totals, however they ended; each is identified by its slot."""
     with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
-        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
         command.wait_for("is ready")
         url = command.url()
         command.wait_for("is ready")
@@ -95,7 +95,7 @@ def test_workers_are_told_apart_and_outlived(folder):
         assert sum(before.values()) == 40
         assert set(before) <= {"0", "1"}
         command.send(signal.SIGHUP)
-        command.wait_for("all workers have been replaced")
+        command.wait_for("All workers have been restarted")
         assert sum(responses(metrics).values()) == 40
         pid = int(get(url))
         assert sum(responses(metrics).values()) == 41
@@ -109,7 +109,7 @@ def test_workers_are_told_apart_and_outlived(folder):
 
 def test_a_worker_that_is_stuck_keeps_nobody(folder):
     with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
-        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
         command.wait_for("is ready")
         url = command.url()
         command.wait_for("is ready")
@@ -133,14 +133,14 @@ def linger():
     source = APPLICATION.replace('print("the application has shut down", flush=True)', lingering)
     write_app(folder, source.replace("import asyncio", "import time, asyncio") + waiting)
     with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
-        metrics = command.wait_for(r"Metrics on (\S+)/metrics")[1]
+        metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
         os.kill(int(command.wait_for(r"Worker \[(\d+)\] is ready")[1]), signal.SIGTERM)
         command.wait_for("the thread goes on")
         responses(metrics)
         (folder / "go").touch()
-        command.wait_for(r"Worker \[\d+\] exited with status 0; another one is started")
+        command.wait_for(r"Worker \[\d+\] exited with status 0; starting a replacement")
         assert command.stop() == 0
-    assert "The supervisor is gone" not in command.output
+    assert "Supervisor exited" not in command.output
 
 
 def test_threads_are_added_up(folder):
@@ -230,5 +230,5 @@ def test_without_prometheus_client(folder):
     (folder / "prometheus_client.py").write_text("raise ImportError('not installed')")
     lines = fails("serve", "main:app", *PORTS, cwd=folder, status=1,
                   env={"PYTHONPATH": str(folder)})  # fmt: skip
-    assert re.search(r"metrics_port needs prometheus_client: pip install", lines[-1])
+    assert re.search(r"metrics_port requires prometheus_client: pip install", lines[-1])
     assert "Traceback" not in "\n".join(lines)

@@ -268,7 +268,7 @@ def test_a_websocket_application_that_is_deaf_is_cancelled(folder):
         with tcp(command.url(), upgrade("/deaf")) as sock:
             read_until(sock, b"\r\n\r\n")
             assert end(command) < SOON
-    assert "Cancelling a WebSocket application that has not ended in time" in command.output
+    assert "Cancelling a WebSocket application that did not finish" in command.output
 
 
 @pytest.mark.parametrize("dripping", [False, True])
@@ -362,7 +362,7 @@ def test_a_stream_without_an_end_is_told(folder, path, says, workers):
         assert end(command) < SOON
         assert says in command.output
         assert not read_all(sock).endswith(b"0\r\n\r\n")  # the client sees the cut
-    assert "Closing 1 streams that have not ended in time." in command.output
+    assert "Closing 1 stream(s), timeout stream shutdown exceeded." in command.output
     assert "Traceback" not in command.output
 
 
@@ -371,7 +371,7 @@ def test_a_stream_outlives_the_replacement_of_its_worker_but_not_the_server(fold
     with serve(folder, *options) as command, tcp(command.url(), request("/sends")) as sock:
         read_until(sock, b"more")
         command.send(signal.SIGHUP)
-        command.wait_for("all workers have been replaced")
+        command.wait_for("All workers have been restarted")
         replaced = time.monotonic()
         while time.monotonic() - replaced < 2:
             read_until(sock, b"more")
@@ -435,7 +435,7 @@ async def started():
         assert command.stop() == 0
         assert time.monotonic() - begun < SOON
     assert "cleaned up" in command.output
-    assert "its start-up is cancelled" in command.output
+    assert "Cancelling startup" in command.output
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", 2)])
@@ -446,7 +446,7 @@ def test_an_import_that_waits_is_ended_by_one_signal(folder, options):
         begun = time.monotonic()
         assert command.stop() == 0
         assert time.monotonic() - begun < SOON
-    assert "Stopped while the application was imported" in command.output
+    assert "Received a signal while importing the application" in command.output
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -551,7 +551,7 @@ def test_workers_with_forked_children_go_when_they_are_replaced(folder):
     with serve(folder, "--workers", 2, "--timeout-keep-alive", 0.1) as command:
         old = [int(command.wait_for(r"Worker \[(\d+)\] is ready")[1]) for _ in range(2)]
         command.send(signal.SIGHUP)
-        command.wait_for("all workers have been replaced")
+        command.wait_for("All workers have been restarted")
         for pid in old:
             wait_gone(pid)
         end(command)
@@ -626,7 +626,7 @@ def test_the_health_check_fails_before_connections_are_refused(folder, options):
         url = command.url()
         assert health(url) == (200, "ok\n", None)
         command.send(signal.SIGTERM)
-        command.wait_for("Serving on for 600 seconds")
+        command.wait_for("Continuing to serve for 600 seconds")
         for _ in range(200):
             answer = health(url)
             if answer[0] == 503:
@@ -647,14 +647,14 @@ def test_the_drain_delay_ends(folder):
 
 def test_a_health_path_begins_with_a_slash(folder):
     (line,) = fails("serve", "main:app", "--health-path", "health", cwd=folder, status=2)
-    assert "health_path: 'health' does not begin with a slash" in line
+    assert "health_path: 'health' does not start with a slash" in line
 
 
 def test_sighup_says_why_a_single_process_is_not_replaced(folder):
     with serve(folder) as command:
         url = command.url()
         command.send(signal.SIGHUP)
-        command.wait_for("SIGHUP: nothing is reloaded, because a single process cannot be replaced")
+        command.wait_for("Ignoring SIGHUP: a single process cannot be replaced")
         get(url)
         end(command)
 

@@ -131,7 +131,7 @@ def test_a_port_of_several_workers_cannot_be_bound_unnoticed(opened, workers):
     for sock in listeners.addresses[0].sockets:
         sock.listen()
     port = listeners.addresses[0].sockets[0].getsockname()[1]
-    with pytest.raises(StartError, match=f"127.0.0.1:{port} is in use"):
+    with pytest.raises(StartError, match=f"127.0.0.1:{port}: address already in use"):
         opened(workers=workers, port=port)
 
 
@@ -169,14 +169,14 @@ def test_what_waits_outlives_the_worker_it_was_meant_for(opened):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"host": "192.0.2.1"}, "192.0.2.1:0 is no address of this machine"),
+        ({"host": "192.0.2.1"}, "192.0.2.1:0: cannot assign requested address"),
         ({"host": "no such host.invalid"}, "cannot listen on 'no such host.invalid'"),
-        ({"uds": "/no/such/folder/a.sock"}, "/no/such/folder/a.sock cannot be listened on"),
+        ({"uds": "/no/such/folder/a.sock"}, "cannot listen on /no/such/folder/a.sock"),
         ({"uds": "/tmp/" + "a" * 200}, "choose a shorter path"),
-        ({"uds": "/dev/null"}, "/dev/null exists and is no socket"),
-        ({"fd": 999}, "--fd 999 is no socket"),
+        ({"uds": "/dev/null"}, "/dev/null exists and is not a socket"),
+        ({"fd": 999}, "--fd 999 is not a socket"),
         ({"fd": 0}, "--fd 0 is no"),
-        ({"bind": ["127.0.0.1:0", "192.0.2.1:0"]}, "is no address of this machine"),
+        ({"bind": ["127.0.0.1:0", "192.0.2.1:0"]}, "cannot assign requested address"),
     ],
 )
 def test_what_cannot_be_bound_is_one_line(opened, options, says, tmp_path):
@@ -259,14 +259,14 @@ def test_a_unix_socket_in_use_is_refused_and_stays(opened, tmp_path, kind, liste
         if listens:
             sock.listen()
         before = path.stat().st_ino
-        with pytest.raises(StartError, match=r"a\.sock is in use"):
+        with pytest.raises(StartError, match=r"a\.sock: address already in use"):
             opened(uds=path)
         assert path.stat().st_ino == before
 
 
 def test_one_unix_socket_twice_is_refused(opened, tmp_path):
     path = tmp_path / "a.sock"
-    with pytest.raises(StartError, match=r"a\.sock is in use"):
+    with pytest.raises(StartError, match=r"a\.sock: address already in use"):
         opened(bind=[f"unix:{path}", f"unix:{path}"])
     assert not path.exists()
 
@@ -314,7 +314,7 @@ def test_an_inherited_socket(tmp_path):
 
 def test_a_datagram_socket_is_refused(opened):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        with pytest.raises(StartError, match="is not a stream socket"):
+        with pytest.raises(StartError, match="is not a TCP or UNIX stream socket"):
             opened(fd=sock.fileno())
 
 

@@ -88,7 +88,7 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
             assert command.process.poll() is None
             os.killpg(command.pid, signal.SIGINT)
             if number == signal.SIGTERM:
-                command.wait_for("press CTRL[+]C again to cancel them")
+                command.wait_for("CTRL[+]C to force quit")
                 os.killpg(command.pid, signal.SIGTERM)  # ignored
                 os.killpg(command.pid, signal.SIGINT)
             assert command.end() == 0
@@ -117,7 +117,7 @@ async def signalled():
     )
     with Supervised(cwd=folder) as command:
         assert int(get(command.address, "/gate")) in command.workers
-        command.wait_for(r"Worker \[\d+\] exited with status 0; another one is started")
+        command.wait_for(r"Worker \[\d+\] exited with status 0; starting a replacement")
         command.ready()
         assert command.stop() == 0
 
@@ -126,13 +126,13 @@ def test_a_killed_worker_is_replaced_and_the_reason_said(folder):
     with Supervised(cwd=folder) as command:
         victim, other = command.workers
         os.kill(victim, signal.SIGKILL)
-        command.wait_for(rf"Worker \[{victim}\] was ended by SIGKILL; another one is started")
+        command.wait_for(rf"Worker \[{victim}\] was terminated by SIGKILL; starting a replacement")
         successor = command.ready()
         answering(command.address, {other, successor})
         # The supervisor waits before it replaces a worker that ended soon after its start.
         os.kill(successor, signal.SIGKILL)
-        command.wait_for(rf"Worker \[{successor}\] was ended by SIGKILL")
-        command.wait_for(r"The next worker starts in 0\.5 seconds")
+        command.wait_for(rf"Worker \[{successor}\] was terminated by SIGKILL")
+        command.wait_for(r"Starting the next worker in 0\.5 seconds")
         answering(command.address, {other, command.ready()})
         assert command.stop() == 0
 
@@ -143,7 +143,7 @@ def test_an_application_that_cannot_start_is_said_once(tmp_path):
     lines = fails(*arguments, cwd=tmp_path, status=1)
     text = "\n".join(lines)
     assert text.count("ModuleNotFoundError: No module named 'not_installed'") == 2
-    assert "No worker could start." in lines[-1]
+    assert "Worker failed to boot." in lines[-1]
 
 
 def test_a_failed_start_up_is_status_3_with_workers_too(tmp_path):
@@ -184,7 +184,7 @@ def test_sighup_replaces_every_worker_and_loses_no_request(folder):
                 command.send(signal.SIGHUP)
                 replaced |= successors
                 successors = {command.ready(), command.ready()}
-                command.wait_for("all workers have been replaced")
+                command.wait_for("All workers have been restarted")
         finally:
             done.set()
             for thread in clients:
@@ -219,7 +219,7 @@ def test_sighup_with_broken_code_keeps_the_old_workers(folder):
         command.send(signal.SIGHUP)
         command.wait_for("ZeroDivisionError")
         command.wait_for(r"Worker \[\d+\] exited with status 1 before it was ready")
-        command.wait_for("the remaining workers stay")
+        command.wait_for("keeping the remaining workers")
         answering(command.address, command.workers)
         assert command.stop() == 0
 
@@ -231,14 +231,14 @@ def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(folder):
             pid = int(get(command.address))  # each request must succeed
             if pid not in first:
                 break
-        command.wait_for("is replaced: it has begun 5 requests")
+        command.wait_for(r"reached limit_max_requests \(5\)")
         command.ready()
         assert command.stop() == 0
 
 
 def test_a_worker_at_its_memory_limit_is_replaced(folder):
     with Supervised("--limit-max-memory", "1M", cwd=folder) as command:
-        command.wait_for(r"is replaced: it uses \d+ MiB of memory")
+        command.wait_for(r"reached limit_max_memory \(\d+ MiB in use\)")
         command.ready()
         get(command.address)
         assert command.stop() == 0
@@ -254,7 +254,7 @@ def test_what_a_worker_has_forked_does_not_hold_up_the_end(folder):
     write_app(folder, APPLICATION.replace("await receive()", forking, 1))
     with Supervised(cwd=folder) as command:
         os.kill(command.workers[0], signal.SIGKILL)
-        command.wait_for("was ended by SIGKILL; another one is started")
+        command.wait_for("was terminated by SIGKILL; starting a replacement")
         command.ready()
         assert command.stop() == 0
 
@@ -267,7 +267,7 @@ def test_workers_end_when_the_supervisor_dies(folder, number):
         assert command.process.wait(PATIENCE) == -number
         for pid in command.workers:
             wait_gone(pid)
-        command.wait_for("The supervisor is gone: this worker ends")
+        command.wait_for("Supervisor exited; shutting down worker")
 
 
 def test_a_stuck_worker_ends_when_the_supervisor_dies(folder):
@@ -281,8 +281,8 @@ def test_a_stuck_worker_ends_when_the_supervisor_dies(folder):
 def test_a_stuck_worker_is_replaced_if_so_wanted(folder):
     with Supervised("--timeout-worker-healthcheck", 4, cwd=folder) as command:
         with pending(command.address, "/stuck"):
-            command.wait_for("its loop has been stuck for 4 seconds")
-            command.wait_for("was ended by SIGKILL; another one is started")
+            command.wait_for("its event loop has been unresponsive for 4 seconds")
+            command.wait_for("was terminated by SIGKILL; starting a replacement")
             command.ready()
         assert command.stop() == 0
 
@@ -293,7 +293,7 @@ def test_a_third_sigint_kills(folder):
             command.send(signal.SIGINT)
             command.wait_for("the application has shut down")  # the other worker
             command.send(signal.SIGINT)
-            command.wait_for("Stopping at once")
+            command.wait_for("Forcing shutdown")
             command.send(signal.SIGINT)
             assert command.end() == 0
 
@@ -322,10 +322,10 @@ def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
         write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
         command.send(signal.SIGHUP)
         if held == 2:  # when it is the second one's turn
-            command.wait_for("SIGHUP: workers are replaced")
+            command.wait_for("Received SIGHUP, restarting workers")
             command.wait_for("is ready")
         (folder / "go").touch()
-        command.wait_for("SIGHUP: all workers have been replaced")
+        command.wait_for("All workers have been restarted")
         while command.output.count("the application has shut down") < 2:
             command.wait_for("the application has shut down")
         url = re.search(r"Serving on (\S+)", command.output)[1]
@@ -344,9 +344,9 @@ def test_a_sighup_counts_for_the_successor_of_a_worker_at_its_limit(folder):
         command.wait_for("start 3")
         write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
         command.send(signal.SIGHUP)
-        command.wait_for("SIGHUP: workers are replaced")
+        command.wait_for("Received SIGHUP, restarting workers")
         (folder / "go").touch()
-        command.wait_for("SIGHUP: all workers have been replaced")
+        command.wait_for("All workers have been restarted")
         while command.output.count("the application has shut down") < 3:
             command.wait_for("the application has shut down")
         assert get(command.address).startswith("new")
@@ -389,7 +389,7 @@ def test_that_the_first_worker_cannot_be_started_is_one_line(monkeypatch, option
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
-    with pytest.raises(StartError, match="No worker can be started: Resource temporarily"):
+    with pytest.raises(StartError, match="cannot start a worker: Resource temporarily"):
         supervise(Config(app="main:app", port=0, **options))
 
 
@@ -423,7 +423,7 @@ def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_argum
         url = command.url()
         assert not get(url).startswith("new")
         write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
-        command.wait_for(r"main\.py changed: reloading")
+        command.wait_for(r"Detected changes in 'main\.py'")
         command.wait_for("is ready")
         assert get(url).startswith("new")
 
@@ -434,7 +434,7 @@ def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_argum
         (folder / "notes.txt").write_text("not watched")
         (folder / ".hidden.py").write_text("not watched")
         write_app(folder)
-        assert command.wait_for(r"(\S+) changed: reloading")[1] == "main.py"
+        assert command.wait_for(r"Detected changes in '(\S+)'")[1] == "main.py"
         command.wait_for("is ready")
         get(url)
         assert command.stop(signal.SIGINT) == 0
@@ -459,7 +459,7 @@ def test_a_change_ends_a_start_up_that_stands_still(folder, reload_arguments):
     with Command(*reload_arguments, cwd=folder) as command:
         command.wait_for("standing still")
         write_app(folder)
-        command.wait_for(r"main\.py changed: reloading")
+        command.wait_for(r"Detected changes in 'main\.py'")
         get(command.url())
         assert command.stop() == 0
 
@@ -470,10 +470,10 @@ def test_limits_replace_nobody_while_files_are_watched(folder, reload_arguments)
         url = command.url()
         assert get(url) == get(url)
         assert command.stop() == 0
-    assert "is replaced" not in command.output
+    assert "Replacing worker" not in command.output
 
 
 def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_arguments):
     arguments = [*reload_arguments, "--reload-dir", "nowhere"]
     lines = fails(*arguments, cwd=folder, status=1)
-    assert "nowhere: there is no such folder" in lines[-1]
+    assert "nowhere: no such directory" in lines[-1]

@@ -162,7 +162,9 @@ async def test_one_that_outlasts_the_deadline_is_counted_as_cut(loop, caplog):
         client = Client(*await asyncio.open_connection(*server.sockets[0].getsockname()))
         await client.send(handshake())
         assert (await client.head())[0] == 101
-    told = "Cancelling 0 requests and cutting 1 connections that have not ended in time."
+    told = (
+        "Cancelling 0 request(s) and closing 1 connection(s), timeout graceful shutdown exceeded."
+    )
     assert told in caplog.messages
     client.writer.close()
     await client.writer.wait_closed()

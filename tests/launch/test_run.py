@@ -274,7 +274,7 @@ def test_a_python_without_mgloop_says_so_and_goes_on(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
     out, errors = run(tmp_path / "bin" / "python", "-c", "print('runs')")
     assert out == "runs\n"
-    assert errors.endswith(" keeps its own event loop: No module named 'mgloop'\n")
+    assert errors.endswith(" does not use mgloop: No module named 'mgloop'\n")
     assert len(errors.splitlines()) == 1
 
 
@@ -285,15 +285,15 @@ def test_a_python_without_mgloop_says_so_and_goes_on(tmp_path):
 @pytest.mark.parametrize("flag", ["-E", "-I"])
 def test_where_python_does_not_look_at_the_environment(flag):
     _, errors = run("-c", "pass", python_flags=[flag], returncode=2)
-    assert errors.startswith("mgloop run: Python was started with -E, -I or -S")
+    assert errors.startswith("mgloop run: Python options -E, -I and -S")
     assert len(errors.splitlines()) == 1
 
 
 def test_what_is_not_there():
     _, errors = run("no-such-program", returncode=127)
-    assert errors == "mgloop run: there is no script and no program 'no-such-program'\n"
+    assert errors == "mgloop run: no such script or program: 'no-such-program'\n"
     _, errors = run("no_such.py", returncode=127)
-    assert errors == "mgloop run: there is no script and no program 'no_such.py'\n"
+    assert errors == "mgloop run: no such script or program: 'no_such.py'\n"
 
 
 def test_help_and_about():

@@ -424,7 +424,7 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: the compiled modules of mgloop are not in {package}: if this is a source"
-        " tree, start Python in another folder, or build mgloop there (make build) and use its"
+        f"ImportError: the compiled modules of mgloop were not found in {package}: if this is a"
+        " source tree, start Python in another directory, or run make build there and use its"
         " .venv/bin/python"
     )

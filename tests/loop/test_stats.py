@@ -571,7 +571,7 @@ def test_how_long_callbacks_take(timed):
     assert durations.seconds >= 0.1
     assert durations.quantile(1) >= 2**17 * 1e-6  # 0.131 s, the bound above 0.1 s
     assert durations.quantile(0.5) < 0.1
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         durations.quantile(2)
 
 

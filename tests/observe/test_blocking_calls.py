@@ -109,11 +109,11 @@ def test_the_line_is_named(tmp_path, handler):
         if any(f'app.py", line {line}, in {handler}\n' in report for line in lines)
     ]  # fmt: skip
     assert named, told
-    seconds = float(re.search(r"held up for (\d+\.\d+) s", named[0])[1])
+    seconds = float(re.search(r"blocked for (\d+\.\d+) s", named[0])[1])
     assert seconds >= HELD * 0.75
     assert " of task 'Task-" in named[0]
     if handler in ("sleep", "sqlite"):
         assert "in a system call" in named[0]
     if handler == "extension":
-        kept = "kept the GIL" if has_gil() else "could not be stopped"
+        kept = "held the GIL" if has_gil() else "could not be stopped"
         assert f"native code {kept}" in named[0]

@@ -145,9 +145,9 @@ def test_a_directory_has_one_of_each_process(tmp_path):
 @pytest.mark.parametrize("path", ["", "\0abstract", "a\0b", "/nowhere/at/all", "/tmp/" + "a" * 200])
 def test_paths_where_none_can_be(path):
     fds, threads = support.open_fds(), threading.active_count()
-    with pytest.raises(MonitorError, match="no monitor can be made there"):
+    with pytest.raises(MonitorError, match="cannot create a monitor at"):
         mgloop.monitor(path)
-    with pytest.raises(MonitorError, match="no monitor answers"):
+    with pytest.raises(MonitorError, match="cannot connect to a monitor"):
         monitor.ask(path)
     assert (support.open_fds(), threading.active_count()) == (fds, threads)
 
@@ -223,7 +223,11 @@ def answering(path, answer):
 )  # fmt: skip
 def test_others_that_answer(path, answer):
     server, thread = answering(path, answer)
-    with server, thread, pytest.raises(MonitorError, match=r"this is|no monitor answers"):
+    with (
+        server,
+        thread,
+        pytest.raises(MonitorError, match=r"is a monitor|is not an mgloop|cannot connect"),
+    ):
         monitor.ask(path)
 
 
@@ -241,7 +245,7 @@ def test_fields_that_are_not_known(path):
 def test_processes_without_one():
     with pytest.raises(MonitorError, match="has no monitor: start it with MGLOOP_MONITOR"):
         monitor.find(os.getppid())
-    with pytest.raises(MonitorError, match="cannot be looked at"):
+    with pytest.raises(MonitorError, match="cannot inspect process"):
         monitor.find(2**30)
 
 
@@ -295,7 +299,7 @@ def test_a_bad_path_in_the_environment_is_said_once(tmp_path):
     with started(tmp_path / "no" / "folder") as program:
         out, errors = program.communicate("\n", support.PATIENCE)
     assert out == "runs\ndone\n"
-    assert errors.count("no monitor can be made there: No such file or directory") == 1
+    assert errors.count(": No such file or directory") == 1
     assert len(errors.splitlines()) == 1
 
 

@@ -276,16 +276,18 @@ def test_the_process_ends_meanwhile(tmp_path):
             process.wait()
             _, errors = command.communicate(timeout=support.PATIENCE)
     assert command.returncode == 1
-    assert re.fullmatch(r"mgloop.top: .*: (no monitor answers|this is no monitor).*\n", errors)
+    assert re.fullmatch(
+        r"mgloop.top: .*(cannot connect to a monitor|is not an mgloop monitor).*\n", errors
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--interval", "nan"], "not a time"),
-        (["--interval", "0"], "not a time"),
+        (["--interval", "nan"], "must be at least 0.01"),
+        (["--interval", "0"], "must be at least 0.01"),
         (["--interval", "soon"], "invalid"),
-        (["--count", "0"], "less than 1"),
+        (["--count", "0"], "must be at least 1"),
         (["--colour"], "unrecognized arguments"),
     ],
 )
@@ -315,7 +317,9 @@ def test_nobody_there(whose, request):
 def test_without_rich(program, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich", None)
     assert top.main([str(program[1])]) == 1
-    assert capsys.readouterr().err.startswith("mgloop.top: the screen needs rich: install mgloop")
+    assert capsys.readouterr().err.startswith(
+        "mgloop.top: the screen requires rich: pip install 'mgloop"
+    )
 
 
 def test_another_loop_where_the_former_was(program):

@@ -44,7 +44,7 @@ def test_a_wheel_of_a_processor_whose_programs_do_not_run_here(trywheel, monkeyp
     monkeypatch.setattr(trywheel.fresh, "release", lambda: ("bookworm", "mirror", ["main"]))
     monkeypatch.setattr(trywheel, "BINARY_FORMATS", tmp_path)
     monkeypatch.setattr(trywheel.platform, "machine", lambda: "x86_64")
-    with pytest.raises(trywheel.fresh.SkippedError, match=r"nothing here runs .* aarch64 \(on De"):
+    with pytest.raises(trywheel.fresh.SkippedError, match=r"aarch64 cannot run here \(on De"):
         trywheel.make_tree(None, "aarch64")
 
 

@@ -70,7 +70,7 @@ def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
     if fits:
         wheels.audit(wheel, platform)
     else:
-        with pytest.raises(SystemExit, match="needs more than its name says"):
+        with pytest.raises(SystemExit, match="needs more than its platform tag"):
             wheels.audit(wheel, platform)
 
 

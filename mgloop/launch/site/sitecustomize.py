@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Imported by every Python that `mgloop run` has started, and by their children: see mgloop.launch.
+"""The module that every Python under `mgloop run` imports at startup: see mgloop.launch.
 
-It takes the place of another sitecustomize, such as that of a distribution, and imports it.
+It hides another sitecustomize module, such as that of a distribution, and therefore imports it.
 """
 
 import os
@@ -12,16 +12,16 @@ def _activate() -> None:
     try:
         from mgloop.launch import activate
     except ImportError as exc:
-        # Another Python than the one that mgloop was installed for.
+        # The interpreter is another one than that for which mgloop is installed.
         print(
-            f"mgloop run: {sys.executable} (pid {os.getpid()}) keeps its own event loop: {exc}",
+            f"mgloop run: {sys.executable} (pid {os.getpid()}) does not use mgloop: {exc}",
             file=sys.stderr,
         )
     else:
         activate()
 
 
-def _give_way() -> None:
+def _import_hidden() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != here]
     ours = sys.modules.pop("sitecustomize")
@@ -36,6 +36,6 @@ def _give_way() -> None:
 
 if __name__ == "sitecustomize":
     try:
-        _give_way()
+        _import_hidden()
     finally:
         _activate()

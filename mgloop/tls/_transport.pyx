@@ -15,6 +15,10 @@ from mgloop.tls._states cimport UNWANTED
 from asyncio import constants, sslproto
 from warnings import warn
 
+
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
+
 # isinstance() answers for the standard library's class, and with it for those that code in the
 # wild asks about (asyncio.Transport, the _FlowControlMixin that loop.sendfile() wants).
 cdef object StdTransport = sslproto._SSLProtocolTransport
@@ -34,6 +38,7 @@ cdef class SSLTransport:
     _sendfile_compatible = FALLBACK
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # Nothing to warn about before there is a connection.
         self._closed = True
 

@@ -83,6 +83,10 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
+
+
 cdef enum:
     DEFAULT_HIGH = 64 * 1024
     INTEREST = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET
@@ -184,6 +188,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # Until it is given a descriptor it is as one that is over.
         self.closing = True
         self.conn_lost = 1

@@ -75,6 +75,10 @@ cdef extern from "Python.h":
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
 
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
+
+
 cdef enum:
     SMALL_READ = 4 * 1024       # expected below this: scratch and an exact copy
     MAX_READ = 256 * 1024       # as asyncio's max_size; a datagram must fit
@@ -90,6 +94,7 @@ cdef class Pipe:
     """What both directions share."""
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # Until it is given a pipe it is as one that is over.
         self.fd = -1
         self.closing = self.ending = True

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
+# cython: always_allow_keywords=False
+# Methods without arguments are METH_NOARGS. By default Cython has each of them look for keywords.
 """Handle and TimerHandle: what call_soon() and call_later() return, and what the ready queue holds.
 
 Native because one is made and run per callback. Up to four arguments live inside the handle and

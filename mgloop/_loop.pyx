@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
+# cython: always_allow_keywords=False
+# Methods without arguments are METH_NOARGS. By default Cython has each of them look for keywords.
 """LoopCore: the iteration of mgloop.Loop, and the only module that sees the Mongoose port.
 
 It owns the ready queue, the timers, the wake-up and the interest in descriptors: what runs per

@@ -29,6 +29,7 @@ Lifetime: a transport that is claimed or watched is held by the poll loop. It ow
 directly or through the Python socket that it was given or has made since somebody asked for it.
 """
 
+cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EBADF
@@ -590,6 +591,7 @@ cdef class SocketTransport(Watcher):
             close(fd)
         return 0
 
+    @cython.always_allow_keywords(False)    # see _loop.pyx
     def is_closing(self):
         """True once close() or abort() was called or the connection is lost."""
         return self.closing

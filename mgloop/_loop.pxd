@@ -131,7 +131,6 @@ cdef extern from *:
     }
     """
     PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) except NULL
-    PyObject *PyDict_GetItemWithError(dict d, object key) except? NULL
 
 
 # What runs when a descriptor is ready. Registered, it is kept alive by the poll loop.
@@ -258,14 +257,6 @@ cdef class LoopCore:
 # At the beginning of what belongs to the loop's thread: see check_thread().
 cdef inline int own_thread(LoopCore loop) except -1:
     return loop.check_thread() if loop is not None and loop._debug else 0
-
-
-# What a module has under that name; borrowed.
-cdef inline PyObject *attribute_of(dict module, str name) except NULL:
-    cdef PyObject *found = PyDict_GetItemWithError(module, name)
-    if found is NULL:
-        raise AttributeError(name)
-    return found
 
 
 # Has the handle run, after what has been posted until now.

@@ -124,6 +124,11 @@ cdef extern from "timersort.h":
     Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) except -1
 
 
+cdef extern from "watchedname.h":
+    void mgl_watch_name(dict module, str name) noexcept
+    PyObject *mgl_watched_value() except NULL
+
+
 cdef extern from "pulse.h":
     void mgl_inbox_stirs(mgl_inbox *box) noexcept
 
@@ -166,8 +171,8 @@ cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
-# Looked up at each use, as asyncio does: programs and tests put classes of their own there.
-cdef dict futures_module = futures.__dict__
+# Read at each use, as asyncio does: programs and tests put classes of their own there.
+mgl_watch_name(futures.__dict__, "Future")
 cdef object NativeFuture = _stdlib.NativeFuture
 cdef object asyncgen_begins = _stdlib.asyncgen_begins
 cdef tuple NO_ARGS = ()
@@ -1113,7 +1118,7 @@ cdef class LoopCore:
         return self.new_future()
 
     cdef object new_future(self):
-        cdef PyObject *kind = attribute_of(futures_module, "Future")
+        cdef PyObject *kind = mgl_watched_value()
         cdef object future
         cdef PyObject *made
         if kind != <PyObject *>NativeFuture or self.future_keywords is None:

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
+# cython: always_allow_keywords=False
+# Cython then compiles methods without arguments as METH_NOARGS. By default each of them checks for
+# keywords.
 """Represent scheduled callbacks: the handles that call_soon(), call_later() and add_reader() make.
 
 The module is native because the loop makes and runs one handle per callback. A handle stores up to

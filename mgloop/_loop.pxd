@@ -135,7 +135,6 @@ cdef extern from *:
     }
     """
     PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) except NULL
-    PyObject *PyDict_GetItemWithError(dict d, object key) except? NULL
 
 
 # Handles the events of one descriptor. The poll table holds a reference to a registered watcher.
@@ -267,14 +266,6 @@ cdef class LoopCore:
 # Check the thread at the beginning of a method that only the loop's thread may call.
 cdef inline int own_thread(LoopCore loop) except -1:
     return loop.check_thread() if loop is not None and loop._debug else 0
-
-
-# Return a module's attribute as a borrowed reference. Raise AttributeError.
-cdef inline PyObject *attribute_of(dict module, str name) except NULL:
-    cdef PyObject *found = PyDict_GetItemWithError(module, name)
-    if found is NULL:
-        raise AttributeError(name)
-    return found
 
 
 # Append a handle to the ready queue, after all handles that other threads have submitted so far.

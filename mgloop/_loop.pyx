@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
+# cython: always_allow_keywords=False
+# Cython then compiles methods without arguments as METH_NOARGS. By default each of them checks for
+# keywords.
 """Run the iterations of mgloop.Loop; this is the only module that calls the Mongoose port.
 
 LoopCore owns the ready queue, the timer heap, the wake-up and the registrations of descriptors. It
@@ -124,6 +127,11 @@ cdef extern from "timerheap.h":
     Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) except -1
 
 
+cdef extern from "watchedname.h":
+    void mgl_watch_name(dict module, str name) noexcept
+    PyObject *mgl_watched_value() except NULL
+
+
 cdef extern from "pulse.h":
     void mgl_inbox_stirs(mgl_inbox *box) noexcept
 
@@ -170,8 +178,8 @@ cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
-# Look the class up at each use, as asyncio does, because programs and tests replace it.
-cdef dict futures_module = futures.__dict__
+# Read at each use, as asyncio does, because programs and tests replace the class.
+mgl_watch_name(futures.__dict__, "Future")
 cdef object NativeFuture = _stdlib.NativeFuture
 cdef object asyncgen_begins = _stdlib.asyncgen_begins
 cdef tuple NO_ARGS = ()
@@ -1160,7 +1168,7 @@ cdef class LoopCore:
         return self.new_future()
 
     cdef object new_future(self):
-        cdef PyObject *kind = attribute_of(futures_module, "Future")
+        cdef PyObject *kind = mgl_watched_value()
         cdef object future
         cdef PyObject *made
         if kind != <PyObject *>NativeFuture or self.future_keywords is None:

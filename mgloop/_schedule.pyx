@@ -26,8 +26,7 @@ from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, WITHOUT_GIL, attribute_of, mgl_count, mgl_inbox_here, mgl_make,
-    queue,
+    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_inbox_here, mgl_make, queue,
 )
 
 from asyncio import BaseEventLoop, tasks
@@ -44,6 +43,7 @@ cdef extern from "Python.h":
     int METH_FASTCALL
     int METH_VARARGS
     int METH_KEYWORDS
+    Py_ssize_t PyDict_GET_SIZE(PyObject *d) noexcept
     bint PyDict_Next(PyObject *d, Py_ssize_t *position, PyObject **key, PyObject **value) noexcept
     PyObject *call "PyObject_Call"(PyObject *f, PyObject *args, PyObject *keywords) except NULL
     object PyDescr_NewMethod(PyTypeObject *type, PyMethodDef *method)
@@ -53,9 +53,14 @@ cdef extern from "Python.h":
     int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
 
 
+cdef extern from "watchedname.h":
+    void mgl_watch_name(dict module, str name) noexcept
+    PyObject *mgl_watched_value() except NULL
+
+
 cdef object create_task_cold = BaseEventLoop.create_task
-# Look the class up at each use, as asyncio does, because programs and tests replace it.
-cdef dict tasks_module = tasks.__dict__
+# Read at each use, as asyncio does, because programs and tests replace the class.
+mgl_watch_name(tasks.__dict__, "Task")
 cdef object NativeTask = _stdlib.NativeTask
 cdef str EAGER_START = "eager_start"
 cdef str CONTEXT = "context"
@@ -248,10 +253,11 @@ cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
     cdef PyObject *keyword
     cdef PyObject *value
     cdef Py_ssize_t position = 0
-    if keywords is NULL or not PyDict_Next(keywords, &position, &keyword, &value):
+    if keywords is NULL or PyDict_GET_SIZE(keywords) == 0:
         return loop.future_keywords
-    if keyword == <PyObject *>EAGER_START and <object>value is True \
-            and FORWARDS_EVERY_KEYWORD and not PyDict_Next(keywords, &position, NULL, NULL):
+    if PyDict_GET_SIZE(keywords) == 1 and FORWARDS_EVERY_KEYWORD \
+            and PyDict_Next(keywords, &position, &keyword, &value) \
+            and keyword == <PyObject *>EAGER_START and <object>value is True:
         return loop.eager_keywords
     return None
 
@@ -268,7 +274,7 @@ cdef PyObject *create_task(PyObject *self, PyObject *args, PyObject *keywords) e
     if PyTuple_GET_SIZE(args) != 1 or loop._task_factory is not None or loop._debug \
             or loop._closed:
         return create_task_by_asyncio(self, args, keywords)
-    kind = attribute_of(tasks_module, "Task")
+    kind = mgl_watched_value()
     if kind == <PyObject *>NativeTask:
         kept = kept_keywords(loop, keywords)
         if kept is not None:

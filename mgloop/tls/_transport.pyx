@@ -16,6 +16,10 @@ from mgloop.tls._states cimport UNWANTED
 from asyncio import constants, sslproto
 from warnings import warn
 
+
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
+
 # __class__ returns the standard library's class, so that isinstance() is true for it and its bases.
 # Existing code checks for those: for asyncio.Transport, and in sendfile() for _FlowControlMixin.
 cdef object StdTransport = sslproto._SSLProtocolTransport
@@ -34,6 +38,7 @@ cdef class SSLTransport:
     _sendfile_compatible = FALLBACK
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # __del__() must not warn before __init__() has been called.
         self._closed = True
 

@@ -32,6 +32,7 @@ descriptor, either directly or through a Python socket. The creator of the trans
 socket, or the transport makes it when the program asks for it.
 """
 
+cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EBADF
@@ -84,6 +85,10 @@ cdef extern from "Python.h":
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
     Py_ssize_t PyNumber_AsSsize_t(object number, PyObject *overflow) except? -1
     Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
 
 
 cdef enum:
@@ -197,6 +202,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # A transport without a descriptor behaves like one that is over.
         self.closing = True
         self.conn_lost = 1
@@ -623,6 +629,7 @@ cdef class SocketTransport(Watcher):
             close(fd)
         return 0
 
+    @cython.always_allow_keywords(False)    # see _loop.pyx
     def is_closing(self):
         """Return whether close() or abort() was called or the connection was lost."""
         return self.closing

@@ -77,6 +77,10 @@ cdef extern from "Python.h":
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
 
+cdef extern from "attributes.h":
+    void mgl_drop_empty_dict(object o)
+
+
 cdef enum:
     # If the expected size of a read is below this, it uses the scratch buffer and copies the data.
     SMALL_READ = 4 * 1024
@@ -94,6 +98,7 @@ cdef class Pipe:
     """The common part of the reading and the writing transport."""
 
     def __cinit__(self):
+        mgl_drop_empty_dict(self)
         # A transport without a pipe behaves like one that is closed.
         self.fd = -1
         self.closing = self.ending = True

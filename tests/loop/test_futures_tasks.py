@@ -47,6 +47,21 @@ class TestFutures:
         assert not future.done()
         future.cancel()
 
+    def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, run, monkeypatch):
+        class MyFuture(asyncio.Future):
+            pass
+
+        async def main():
+            kinds = []
+            for _ in range(3):
+                kinds.append(type(loop.create_future()))
+                with monkeypatch.context() as patch:
+                    patch.setattr(asyncio.futures, "Future", MyFuture)
+                    kinds.append(type(loop.create_future()))
+            return kinds
+
+        assert run(main()) == [asyncio.Future, MyFuture] * 3
+
     def test_done_callbacks_run_in_the_next_iteration_in_order(self, loop):
         order = []
         future = loop.create_future()
@@ -216,6 +231,22 @@ class TestTasks:
             return called
 
         assert run(main()) == []
+
+    def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, run, monkeypatch):
+        class MyTask(asyncio.Task):
+            pass
+
+        async def main():
+            tasks = []
+            for _ in range(3):
+                tasks.append(loop.create_task(asyncio.sleep(0)))
+                with monkeypatch.context() as patch:
+                    patch.setattr(asyncio.tasks, "Task", MyTask)
+                    tasks.append(loop.create_task(asyncio.sleep(0)))
+            await asyncio.gather(*tasks)
+            return [type(task) for task in tasks]
+
+        assert run(main()) == [asyncio.Task, MyTask] * 3
 
     @support.needs_eager_start
     def test_further_keywords_reach_the_task(self, loop, run, monkeypatch):
@@ -623,3 +654,42 @@ class TestAsyncGenerators:
         run(loop.shutdown_asyncgens())
         with pytest.warns(ResourceWarning, match="asynchronous generator"):
             run(main())
+
+
+TAKE_ALL_DICT_WATCHERS = """
+import _testcapi
+
+while True:
+    try:
+        _testcapi.add_dict_watcher(0)
+    except RuntimeError:
+        break
+"""
+
+REPLACE_BOTH_CLASSES = """
+import asyncio, mgloop
+
+class MyFuture(asyncio.Future):
+    pass
+
+class MyTask(asyncio.Task):
+    pass
+
+async def main():
+    loop = asyncio.get_running_loop()
+    for future, task in [(asyncio.Future, asyncio.Task), (MyFuture, MyTask)] * 2:
+        asyncio.futures.Future, asyncio.tasks.Task = future, task
+        assert type(loop.create_future()) is future
+        made = loop.create_task(asyncio.sleep(0))
+        assert type(made) is task
+        await made
+
+mgloop.run(main())
+"""
+
+
+@pytest.mark.mgloop_only
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="CPython 3.12 brought dict watchers")
+def test_replaced_classes_are_used_without_a_dict_watcher():
+    pytest.importorskip("_testcapi")
+    support.run_python("mgloop", TAKE_ALL_DICT_WATCHERS + REPLACE_BOTH_CLASSES)

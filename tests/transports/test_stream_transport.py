@@ -8,6 +8,7 @@ test_stream_writing.py, the end in test_stream_closing.py, volume in test_stream
 
 import asyncio
 import contextvars
+import gc
 import socket
 
 import pytest
@@ -19,6 +20,7 @@ from peers import (
     either_protocol,
     on_loop,
     raw_connection,
+    read_exactly,
     skip_if_sockets_keep_reading,
 )
 
@@ -80,6 +82,33 @@ async def test_private_state_that_programs_look_at(loop):
         assert not transport._protocol_paused
         transport.abort()
         assert state() == (True, True, True)
+
+
+@on_loop
+async def test_a_method_is_replaced_on_one_transport(loop):
+    def write():
+        transport.write(b"x")
+
+    written = []
+    async with raw_connection(loop, Recorder(loop)) as (transport, peer):
+        for _ in range(100):  # CPython specialises the call
+            write()
+        transport.write = written.append
+        write()
+        assert written == [b"x"]
+        del transport.write
+        write()
+        assert await read_exactly(loop, peer, 101) == b"x" * 101
+
+
+@pytest.mark.mgloop_only
+@on_loop
+async def test_a_transport_has_no_dict_until_an_attribute_is_set(loop):
+    async with raw_connection(loop, Recorder(loop)) as (transport, _):
+        assert {} not in gc.get_referents(transport)
+        transport.attribute = 1
+        assert {"attribute": 1} in gc.get_referents(transport)
+        assert vars(transport) == {"attribute": 1}
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 65536])

@@ -328,13 +328,16 @@ def _run(
                     check=False,
                     errors="replace",
                     timeout=suite.time_limit,
+                    # Sanic kills the process group of a worker that does not end.
+                    process_group=0,
                 )
         except subprocess.TimeoutExpired as exc:
             said = (exc.stdout or b"").decode(errors="replace")
             raise SuiteError(
                 f"pytest over {loop} did not end within {suite.time_limit} s:\n{said[-4000:]}"
             ) from None
-        if not record.exists():
+        # 0 and 1 are pytest's statuses of complete runs: all tests passed, or some failed.
+        if done.returncode not in (0, 1) or not record.exists():
             raise SuiteError(
                 f"pytest over {loop} ended with {done.returncode}:\n{done.stdout[-4000:]}"
             )

@@ -108,15 +108,27 @@ class Environments:
         import the installed one. With *overlay*, the files in ``overlays/NAME`` are laid over it.
         """
         commit = _pinned("commits.txt", name)
-        unpacked = self._checked_out(name, commit) if commit else self._unpacked_sdist(name)
+        archive, top = self._commit_archive(name, commit) if commit else self._sdist(name)
+        unpacked = self._sources / top
+        shutil.rmtree(unpacked, ignore_errors=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(self._sources, filter="data")
         if leave_out:
             shutil.rmtree(unpacked / leave_out)
         if overlay:
             shutil.copytree(HERE / "overlays" / name, unpacked, dirs_exist_ok=True)
         return unpacked
 
-    def _unpacked_sdist(self, name: str) -> Path:
+    @property
+    def _sources(self) -> Path:
+        """The folder of the archives and the unpacked sources."""
         folder = self.base / "sdists"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _sdist(self, name: str) -> tuple[Path, str]:
+        """Return the archive of the pinned source distribution, and its top folder."""
+        folder = self._sources
         entry = _pinned("sdists.txt", name)
         version = entry.split()[0].partition("==")[2]
         # Source distributions are named with underscores instead of hyphens.
@@ -124,7 +136,6 @@ class Environments:
         archive = folder / f"{stem}.tar.gz"
         wanted = entry.partition("sha256:")[2].strip()
         if not archive.exists() or hashlib.sha256(archive.read_bytes()).hexdigest() != wanted:
-            folder.mkdir(exist_ok=True)
             only = folder / f"{name}.txt"
             only.write_text(entry + "\n")
             _run(
@@ -142,14 +153,13 @@ class Environments:
                 "-d",
                 folder,
             )
-        unpacked = folder / stem
-        shutil.rmtree(unpacked, ignore_errors=True)
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-        return unpacked
+        return archive, stem
 
-    def _checked_out(self, name: str, entry: str) -> Path:
-        """The tree of the pinned commit, which is its own checksum, out of a repository at hand."""
+    def _commit_archive(self, name: str, entry: str) -> tuple[Path, str]:
+        """Return an archive of the pinned commit, and its top folder.
+
+        The commit, which is its own checksum, is taken from a clone of the repository.
+        """
         release, commit = entry.split()
         repository = self.base / "repositories" / name
         known = ["git", "-C", str(repository), "cat-file", "-e", f"{commit}^{{commit}}"]
@@ -162,11 +172,7 @@ class Environments:
                 f"project's repository (or a link to one) that has {release}, commit {commit}, "
                 f"at {repository}"
             )
-        unpacked = self.base / "sdists" / release.replace("==", "-")
-        shutil.rmtree(unpacked, ignore_errors=True)
-        unpacked.mkdir(parents=True)
-        archive = unpacked.with_suffix(".tar")
-        _run("git", "-C", repository, "archive", "--output", archive, commit)
-        with tarfile.open(archive) as tar:
-            tar.extractall(unpacked, filter="data")
-        return unpacked
+        top = release.replace("==", "-")
+        archive = self._sources / f"{top}.tar"
+        _run("git", "-C", repository, "archive", f"--prefix={top}/", "-o", archive, commit)
+        return archive, top

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 
@@ -200,15 +200,36 @@ def _wait_ready(variables: dict[str, str]) -> None:
     raise ServerError("postgres came up but does not accept connections")
 
 
+#: Redis' own port.
+_REDIS_PORT = 6379
+
+
+def redis_on_its_port() -> AbstractContextManager[dict[str, str]]:
+    """Start a Redis for redis-py's suite: on 127.0.0.1:6379, to which tests of it connect.
+
+    Other tests use the command DEBUG, which Redis 7 refuses by default.
+    """
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", _REDIS_PORT)) == 0:
+            raise ServerError(
+                f"a server listens on 127.0.0.1:{_REDIS_PORT}, the port that tests of redis-py's "
+                "suite connect to: stop the server, or run the target in a network namespace"
+            )
+    return redis(_REDIS_PORT, "--enable-debug-command", "local")
+
+
 @contextmanager
-def redis() -> Iterator[dict[str, str]]:
-    """A Redis without persistence; yields ECOSYSTEM_REDIS_PORT and ECOSYSTEM_REDIS_SOCKET."""
+def redis(port: int | None = None, *options: str) -> Iterator[dict[str, str]]:
+    """Start a Redis without persistence on *port*, by default a free one, with further *options*.
+
+    Yields ECOSYSTEM_REDIS_PORT and ECOSYSTEM_REDIS_SOCKET.
+    """
     server = shutil.which("redis-server")
     if not server:
         raise ServerError("redis-server is not installed; on Debian: apt-get install redis-server")
     account = _account()
     with _folder(account) as folder:
-        port = _free_port()
+        port = port or _free_port()
         path = folder / "redis.sock"
         command = [
             server,
@@ -226,6 +247,7 @@ def redis() -> Iterator[dict[str, str]]:
             "no",
             "--dir",
             str(folder),
+            *options,
         ]
         with _serving(command, port, signal.SIGTERM, folder / "log", account, dict(os.environ)):
             os.chmod(folder, 0o755)

@@ -30,8 +30,10 @@ from support import turns
 
 EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
 
-#: Seconds that a history may wait for one event.
+#: How long a history may wait for one condition: so many seconds, and so many checks of it. On a
+#: busy machine a process may get little time, and makes few checks in these seconds.
 SOON = 5.0
+CHECKS = 200
 
 LARGE = 400_000
 
@@ -417,12 +419,14 @@ class Bystanders:
 async def until(predicate, what):
     """Wait until `predicate()` is true; collect garbage, which may keep connections open."""
     deadline = time.monotonic() + SOON
-    while not predicate():
+    for number in itertools.count():
+        if predicate():
+            break
         await asyncio.sleep(0.001)
         gc.collect(1)
         if time.monotonic() > deadline - SOON + 0.05:
             gc.collect()
-        assert time.monotonic() < deadline, f"{what} takes too long"
+        assert time.monotonic() < deadline or number < CHECKS, f"{what} takes too long"
 
 
 async def settled(tasks):

@@ -55,6 +55,7 @@ temporary_folder = pytest.StashKey[Path]()
 def give_temporary_folder(config):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="mgloop-"))
+    folder.chmod(0o1777)  # tests run programs as other users
     config.stash[temporary_folder] = folder
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None

@@ -235,7 +235,7 @@ def test_whoever_is_before_the_library_is_not_passed_by(name, tmp_path):
     out, _ = support.run_python(
         "mgloop", HELLO, env={"LD_PRELOAD": str(library), "MGLOOP_TLS_ENGINE": "openssl"}
     )
-    assert out == f"ssl {name} is not to be found, or somebody else's\n"
+    assert out == f"ssl {name} was not found, or belongs to another library\n"
 
 
 class Shouting(asyncio.Protocol):

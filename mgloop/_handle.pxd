@@ -20,12 +20,12 @@ cdef extern from "timerheap.h":
 
 
 cdef extern from "posted.h":
-    ctypedef struct mgl_letter:
+    ctypedef struct mgl_node:
         pass
 
 
-cdef extern from "turn.h":
-    ctypedef struct mgl_turn:
+cdef extern from "runstate.h":
+    ctypedef struct mgl_run_state:
         pass
 
     void mgl_flag_raise(int *flag) noexcept
@@ -77,13 +77,13 @@ cdef class TimerHandle(Handle):
 
 # A handle that another thread may put into the loop's cross-thread queue.
 cdef class PostedHandle(Handle):
-    cdef mgl_letter letter      # the node that links the handle into that queue
+    cdef mgl_node node          # the node that links the handle into that queue
 
 
 # The handle that call_soon_threadsafe() returns on Python 3.14 and later, and without the GIL.
 # cancel() from another thread waits until a running callback ends.
 cdef class ThreadSafeHandle(PostedHandle):
-    cdef mgl_turn turn              # the run state, which port/turn.h defines
+    cdef mgl_run_state run_state    # defined in port/runstate.h
     cdef object ended               # threading.Event for threads that wait for the end, or None
 
     cdef int end_run(self) except -1

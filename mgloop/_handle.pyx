@@ -52,20 +52,20 @@ cdef extern from "Python.h":
     void PyObject_ClearWeakRefs(PyObject *o)
 
 
-cdef extern from "turn.h":
-    bint mgl_turn_begin(mgl_turn *turn) noexcept
-    bint mgl_turn_end(mgl_turn *turn) noexcept
-    bint mgl_turn_cancel(mgl_turn *turn) noexcept
-    bint mgl_turn_runs(mgl_turn *turn, bint here) noexcept
-    bint mgl_turn_is_mine(mgl_turn *turn) noexcept
-    bint mgl_turn_look(mgl_turn *turn) noexcept
-    void mgl_turn_looked(mgl_turn *turn) noexcept
-    bint mgl_turn_await(mgl_turn *turn) noexcept
+cdef extern from "runstate.h":
+    bint mgl_run_state_begin(mgl_run_state *state) noexcept
+    bint mgl_run_state_end(mgl_run_state *state) noexcept
+    bint mgl_run_state_cancel(mgl_run_state *state) noexcept
+    bint mgl_run_state_runs(mgl_run_state *state, bint here) noexcept
+    bint mgl_run_state_is_mine(mgl_run_state *state) noexcept
+    bint mgl_run_state_inspect(mgl_run_state *state) noexcept
+    void mgl_run_state_inspected(mgl_run_state *state) noexcept
+    bint mgl_run_state_await(mgl_run_state *state) noexcept
 
 
 cdef extern from "posted.h":
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
-    PyObject *mgl_gift(PyObject *o)
+    PyObject *mgl_new_shared_reference(PyObject *o)
 
 
 cdef extern from "snapshot.h":
@@ -430,30 +430,30 @@ cdef class ThreadSafeHandle(PostedHandle):
 
     asyncio has such a handle since Python 3.14. The callback itself may cancel its handle.
 
-    asyncio takes a lock for each run. Here an atomic word, `turn`, holds the run state of the
-    handle (port/turn.h), and an Event is created only by a thread that has to wait. Another thread
-    can read the callback and its arguments only until the callback runs.
+    asyncio takes a lock for each run. Here the run state is an atomic word (port/runstate.h). Only a
+    thread that has to wait creates an Event. Another thread can read the callback and its arguments
+    only until the callback runs.
     """
 
     cdef void abandon(self) noexcept:
         # Another thread may be cancelling the handle now.
-        if mgl_turn_cancel(&self.turn):
+        if mgl_run_state_cancel(&self.run_state):
             self.finish()
 
     cdef Handle seen(self):
         cdef ThreadSafeHandle other
-        if not WITHOUT_GIL or mgl_turn_is_mine(&self.turn):
+        if not WITHOUT_GIL or mgl_run_state_is_mine(&self.run_state):
             return self
         other = ThreadSafeHandle.__new__(ThreadSafeHandle)
-        if mgl_turn_look(&self.turn):
+        if mgl_run_state_inspect(&self.run_state):
             self.show_as(other)
-            mgl_turn_looked(&self.turn)
+            mgl_run_state_inspected(&self.run_state)
         else:
             self.show_past_as(other)
         return other
 
     cdef int run(self, bint keep) except -1:
-        if not mgl_turn_begin(&self.turn):
+        if not mgl_run_state_begin(&self.run_state):
             return 0
         try:
             return Handle.run(self, keep)
@@ -461,7 +461,7 @@ cdef class ThreadSafeHandle(PostedHandle):
             self.end_run()
 
     cdef int run_by(self, object patched_run, bint keep) except -1:
-        if not mgl_turn_begin(&self.turn):
+        if not mgl_run_state_begin(&self.run_state):
             return 0
         try:
             return Handle.run_by(self, patched_run, keep)
@@ -469,7 +469,7 @@ cdef class ThreadSafeHandle(PostedHandle):
             self.end_run()
 
     cdef int end_run(self) except -1:
-        if mgl_turn_end(&self.turn):
+        if mgl_run_state_end(&self.run_state):
             with cython.critical_section(self):
                 ended = self.ended
             ended.set()
@@ -478,7 +478,7 @@ cdef class ThreadSafeHandle(PostedHandle):
     def cancel(self):
         """Cancel the callback, or wait until it ends if another thread is running it."""
         self._await_end()
-        if mgl_turn_cancel(&self.turn) or mgl_turn_runs(&self.turn, True):
+        if mgl_run_state_cancel(&self.run_state) or mgl_run_state_runs(&self.run_state, True):
             self.drop()
         else:
             # The callback has run or another thread has cancelled it. That thread drops the
@@ -490,12 +490,12 @@ cdef class ThreadSafeHandle(PostedHandle):
         return bool(mgl_flag_raised(&self.cancelled_flag))
 
     def _await_end(self):
-        while mgl_turn_runs(&self.turn, False):
+        while mgl_run_state_runs(&self.run_state, False):
             with cython.critical_section(self):
                 if self.ended is None:
                     self.ended = threading.Event()
                 ended = self.ended
-            if mgl_turn_await(&self.turn):
+            if mgl_run_state_await(&self.run_state):
                 ended.wait()
 
     @property
@@ -598,40 +598,40 @@ cdef Py_ssize_t find_mapping() except -1:
 cdef Py_ssize_t mapping = find_mapping()
 
 
-cdef inline PyObject *reference(PyObject *o, bint gift) noexcept:
-    if gift:
-        return mgl_gift(o)
+cdef inline PyObject *reference(PyObject *o, bint shared) noexcept:
+    if shared:
+        return mgl_new_shared_reference(o)
     Py_INCREF(<object>o)
     return o
 
 
-# Set the fields of a new handle. With `gift`, count the references as those of another thread,
-# because the loop's thread will drop them (mgl_gift() in port/posted.h).
+# Set the fields of a new handle. With `shared`, count the references as those of another thread,
+# because the loop's thread will drop them (mgl_new_shared_reference() in port/posted.h).
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
                      Py_ssize_t nargs, PyObject *context, PyObject **snapshot,
-                     bint gift) except -1:
+                     bint shared) except -1:
     cdef Py_ssize_t i
     cdef PyObject *copy
     if context is NULL and snapshot is NULL:
         copy = PyContext_CopyCurrent()
-        h.context = mgl_gift(copy)
+        h.context = mgl_new_shared_reference(copy)
         Py_DECREF(<object>copy)
     elif context is NULL:
         h.context = mgl_snapshot(snapshot, mapping)
         h.shared = mapping != 0
     else:
-        h.context = reference(context, gift)
+        h.context = reference(context, shared)
     h.loop = loop
     if nargs <= MAX_INLINE:
         for i in range(nargs):
-            h.args[1 + i] = reference(args[i], gift)
+            h.args[1 + i] = reference(args[i], shared)
         h.nargs = <int>nargs
     else:
         h.args[1] = PyTuple_New(nargs)
         for i in range(nargs):
-            PyTuple_SET_ITEM(h.args[1], i, reference(args[i], gift))
+            PyTuple_SET_ITEM(h.args[1], i, reference(args[i], shared))
         h.nargs = -1
-    h.callback = reference(callback, gift)
+    h.callback = reference(callback, shared)
     return 0
 
 

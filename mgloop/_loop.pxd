@@ -24,12 +24,12 @@ cdef extern from "posted.h":
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
 
 
-cdef extern from "inbox.h":
-    ctypedef struct mgl_inbox:
+cdef extern from "threadqueue.h":
+    ctypedef struct mgl_thread_queue:
         mgl_posted posted
         int64_t wakeups
 
-    bint mgl_inbox_here(mgl_inbox *box) noexcept
+    bint mgl_thread_queue_here(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "counters.h":
@@ -173,7 +173,7 @@ cdef enum:
 
 cdef class LoopCore:
     cdef mgl_poll *poll
-    cdef mgl_inbox *inbox       # the cross-thread queue and the means to wake the loop
+    cdef mgl_thread_queue *thread_queue     # the cross-thread queue and the means to wake the loop
     cdef mgl_counters count     # the counters that stats() reports
     cdef mgl_timing *timing     # measured times, or NULL without timing
     cdef dict spent             # with timing, {key: Spending}; whose_turn() makes the keys
@@ -231,7 +231,7 @@ cdef class LoopCore:
     cdef bint may_gather(self, Py_ssize_t nbytes) noexcept
 
     cdef void spend(self, object whose, int64_t ns) noexcept
-    cdef int look_at_clock(self) except -1
+    cdef int check_clock(self) except -1
     cdef bint has_other_clock(self) except -1
     cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
@@ -270,7 +270,7 @@ cdef inline int own_thread(LoopCore loop) except -1:
 
 # Append a handle to the ready queue, after all handles that other threads have submitted so far.
 cdef inline int queue(LoopCore loop, PyObject *handle) except -1:
-    if mgl_posted_any(&loop.inbox.posted):
+    if mgl_posted_any(&loop.thread_queue.posted):
         loop.collect_posted()
     return mgl_ring_push(&loop.ready, handle)
 

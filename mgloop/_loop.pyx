@@ -27,11 +27,11 @@ stay registered. SystemExit and KeyboardInterrupt leave run_forever(); the watch
 events that it was called for and handles them when the loop runs again. Handle.run() catches the
 exceptions of callbacks.
 
-One thread runs a loop. Other threads submit handles to a cross-thread queue, the `inbox`
-(port/inbox.h). The loop moves these handles to the ready queue at the beginning of an iteration and
-again after the poll, before the events of that poll. The queues, the timers and the registrations
-live as long as the loop is open, the inbox as long as the loop object. docs/architecture.md lists
-the owner of each piece of state.
+One thread runs a loop. Other threads submit handles to the cross-thread queue
+(port/threadqueue.h). The loop moves these handles to the ready queue at the beginning of an
+iteration and again after the poll, before the events of that poll. The ready queue, the timers and
+the registrations live as long as the loop is open, the cross-thread queue as long as the loop
+object. docs/architecture.md lists the owner of each piece of state.
 """
 
 cimport cython
@@ -44,7 +44,7 @@ from libc.math cimport ceil
 
 from mgloop._handle cimport (
     Handle, PostedHandle, ThreadSafeHandle, TimerHandle, mgl_heap_clear, mgl_heap_remove,
-    mgl_letter, new_handle,
+    mgl_node, new_handle,
 )
 
 import functools
@@ -58,7 +58,7 @@ from . import _stdlib
 
 cdef extern from "poll.h":
     ctypedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events) noexcept
-    mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox,
+    mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_thread_queue *thread_queue,
                            mgl_counters *count, bint enable_wakeup) except NULL
     void mgl_poll_free(mgl_poll *poll)
     const int64_t MGL_NEVER
@@ -71,9 +71,9 @@ cdef extern from "poll.h":
     void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
     PyObject *mgl_poll_owner(const mgl_poll *poll, int fd)
     int mgl_poll_limit(const mgl_poll *poll)
-    void mgl_poll_wakeup(mgl_inbox *inbox)
+    void mgl_poll_wakeup(mgl_thread_queue *thread_queue)
     bint mgl_poll_forked(const mgl_poll *poll)
-    bint mgl_inbox_forked(const mgl_inbox *inbox)
+    bint mgl_thread_queue_forked(const mgl_thread_queue *thread_queue)
     int mgl_poll_adopt(mgl_poll *poll)
     const char *mgl_mongoose_version()
     const char *mgl_version()
@@ -83,20 +83,20 @@ cdef extern from "clock.h":
     int64_t mgl_clock_ns() noexcept
 
 
-cdef extern from "inbox.h":
-    mgl_inbox *mgl_inbox_new() except NULL
-    void mgl_inbox_free(mgl_inbox *box)
+cdef extern from "threadqueue.h":
+    mgl_thread_queue *mgl_thread_queue_new() except NULL
+    void mgl_thread_queue_free(mgl_thread_queue *queue)
     ctypedef enum mgl_permit:
         MGL_MAY, MGL_RUNS, MGL_CLOSES
-    mgl_permit mgl_inbox_enter(mgl_inbox *box) noexcept
-    void mgl_inbox_leave(mgl_inbox *box) noexcept
-    mgl_permit mgl_inbox_begin_close(mgl_inbox *box) noexcept
-    void mgl_inbox_abandon_close(mgl_inbox *box) noexcept
-    bint mgl_inbox_elsewhere(mgl_inbox *box) noexcept
+    mgl_permit mgl_thread_queue_enter(mgl_thread_queue *queue) noexcept
+    void mgl_thread_queue_leave(mgl_thread_queue *queue) noexcept
+    mgl_permit mgl_thread_queue_begin_close(mgl_thread_queue *queue) noexcept
+    void mgl_thread_queue_abandon_close(mgl_thread_queue *queue) noexcept
+    bint mgl_thread_queue_elsewhere(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "posted.h":
-    int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) except -1
+    int mgl_posted_add(mgl_posted *p, mgl_node *node, PyObject *handle) except -1
     PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) noexcept
     Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) except -1
     void mgl_posted_close(mgl_posted *p) noexcept
@@ -132,8 +132,8 @@ cdef extern from "watchedname.h":
     PyObject *mgl_watched_value() except NULL
 
 
-cdef extern from "pulse.h":
-    void mgl_inbox_stirs(mgl_inbox *box) noexcept
+cdef extern from "stalls.h":
+    void mgl_wait_ended(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "<unistd.h>":
@@ -347,12 +347,12 @@ cdef class LoopCore:
     def __cinit__(self, *args, bint enable_wakeup=True, timing=None, **kwargs):
         self._closed = True     # if __cinit__() raises, there is nothing to close
         self.wakeup_enabled = enable_wakeup
-        self.inbox = mgl_inbox_new()
+        self.thread_queue = mgl_thread_queue_new()
         self.scratch = <char *>PyMem_RawMalloc(SCRATCH)
         if self.scratch is NULL:
             raise MemoryError
         self.poll = mgl_poll_new(
-            <PyObject *>self, record, self.inbox, &self.count, enable_wakeup)
+            <PyObject *>self, record, self.thread_queue, &self.count, enable_wakeup)
         self.made_at = mgl_clock_ns()
         if timing is None:
             timing = os.environ.get("MGLOOP_TIMING", "0") not in ("", "0")
@@ -362,11 +362,11 @@ cdef class LoopCore:
                 raise MemoryError
             self.spent = {}
         self._closed = False
-        self.look_at_clock()
+        self.check_clock()
 
     def __dealloc__(self):
         self.dispose()
-        mgl_inbox_free(self.inbox)
+        mgl_thread_queue_free(self.thread_queue)
         mgl_timing_free(self.timing)
         PyMem_RawFree(self.scratch)
 
@@ -376,15 +376,15 @@ cdef class LoopCore:
         PyObject_GenericSetAttr(self, name, <PyObject *>value)
         if name == "time":
             self.time_given = True
-            self.look_at_clock()
+            self.check_clock()
 
     def __delattr__(self, name):
         PyObject_GenericSetAttr(self, name, NULL)
         if name == "time":
             self.time_given = False
-            self.look_at_clock()
+            self.check_clock()
 
-    cdef int look_at_clock(self) except -1:
+    cdef int check_clock(self) except -1:
         """Check whether time() of this loop or of its class has been replaced."""
         # Read the version before the attribute, because another thread may change the class between
         # the two reads.
@@ -397,7 +397,7 @@ cdef class LoopCore:
         """Return whether time() has been replaced on this object or on its class."""
         cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
         if version == 0 or version != self.time_version:
-            self.look_at_clock()
+            self.check_clock()
         return self.time_patched
 
     cdef void dispose(self) noexcept:
@@ -410,13 +410,13 @@ cdef class LoopCore:
             if is_handle(item):
                 (<Handle>item).abandon()
             Py_DECREF(<object>item)
-        if self.inbox is not NULL:
-            mgl_posted_close(&self.inbox.posted)
-            item = mgl_posted_pop(&self.inbox.posted)
+        if self.thread_queue is not NULL:
+            mgl_posted_close(&self.thread_queue.posted)
+            item = mgl_posted_pop(&self.thread_queue.posted)
             while item is not NULL:
                 (<Handle>item).abandon()
                 Py_DECREF(<object>item)
-                item = mgl_posted_pop(&self.inbox.posted)
+                item = mgl_posted_pop(&self.thread_queue.posted)
         while self.timers.len > 0:
             item = mgl_heap_remove(&self.timers, self.timers.len - 1)
             (<Handle>item).finish()
@@ -489,11 +489,11 @@ cdef class LoopCore:
 
         Raise RuntimeError if the loop is closed, or if it is already running.
         """
-        # Until this thread owns the loop another thread may be closing it, so that only the inbox
-        # may be accessed.
-        cdef mgl_permit answer = mgl_inbox_enter(self.inbox)
+        # Until this thread owns the loop another thread may be closing it, so that only the
+        # cross-thread queue may be accessed.
+        cdef mgl_permit answer = mgl_thread_queue_enter(self.thread_queue)
         if answer == MGL_RUNS:
-            raise RuntimeError(PARENTS if mgl_inbox_forked(self.inbox)
+            raise RuntimeError(PARENTS if mgl_thread_queue_forked(self.thread_queue)
                                else "This event loop is already running")
         if answer != MGL_MAY:
             raise RuntimeError("Event loop is closed")
@@ -501,11 +501,11 @@ cdef class LoopCore:
             self.adopt()
             self.keep_keywords()
         except BaseException:
-            mgl_inbox_leave(self.inbox)
+            mgl_thread_queue_leave(self.thread_queue)
             raise
         mgl_note(&self.native_thread, gettid())
-        # If a stall detector watches the loop and sleeps, wake it (port/pulse.h).
-        mgl_inbox_stirs(self.inbox)
+        # If a stall detector watches the loop and sleeps, wake it (port/stalls.h).
+        mgl_wait_ended(self.thread_queue)
 
     cdef int keep_keywords(self) except -1:
         """Cache the keyword arguments with which futures and tasks are created.
@@ -522,7 +522,7 @@ cdef class LoopCore:
     def _leave(self):
         self.future_keywords = self.eager_keywords = None
         mgl_note(&self.native_thread, 0)
-        mgl_inbox_leave(self.inbox)
+        mgl_thread_queue_leave(self.thread_queue)
 
     def _begin_close(self):
         """Close the cross-thread queue and return the posted handles from the ready queue.
@@ -530,7 +530,7 @@ cdef class LoopCore:
         Return None if another call closes the loop or has closed it. Raise RuntimeError if the loop
         is running, and MemoryError if the list cannot be allocated; the loop then stays open.
         """
-        cdef mgl_permit answer = mgl_inbox_begin_close(self.inbox)
+        cdef mgl_permit answer = mgl_thread_queue_begin_close(self.thread_queue)
         cdef list handles = []
         cdef PyObject *item
         cdef size_t i = 0
@@ -547,21 +547,21 @@ cdef class LoopCore:
                     handles.append(<object>item)
                 i += 1
         except MemoryError:
-            mgl_inbox_abandon_close(self.inbox)
+            mgl_thread_queue_abandon_close(self.thread_queue)
             raise
-        mgl_posted_close(&self.inbox.posted)
+        mgl_posted_close(&self.thread_queue.posted)
         return handles
 
     def _run_posted(self, list handles):
         """Run the callbacks from other threads that have not run yet, when the loop closes.
 
-        These are *handles* (from the ready queue) and those that are still in the inbox.
+        These are *handles* (from the ready queue) and the contents of the cross-thread queue.
         """
         cdef object interruption = None
         cdef object handle
         cdef PyObject *item
         cdef uintptr_t cursor = 0
-        if not handles and mgl_posted_next(&self.inbox.posted, &cursor) is NULL:
+        if not handles and mgl_posted_next(&self.thread_queue.posted, &cursor) is NULL:
             return
         running = asyncio_events._get_running_loop()
         asyncio_events._set_running_loop(self)
@@ -571,7 +571,7 @@ cdef class LoopCore:
                 if handles:
                     handle = handles.pop()
                 else:
-                    item = mgl_posted_pop(&self.inbox.posted)
+                    item = mgl_posted_pop(&self.thread_queue.posted)
                     if item is NULL:
                         break
                     mgl_count(&self.count.threadsafe_calls, 1)
@@ -598,7 +598,7 @@ cdef class LoopCore:
         cdef size_t count, before
         if mgl_poll_forked(self.poll):
             self.adopt()
-        if mgl_posted_any(&self.inbox.posted):
+        if mgl_posted_any(&self.thread_queue.posted):
             self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             deadline = self.first_deadline()
@@ -614,7 +614,7 @@ cdef class LoopCore:
             n = self.poll_timed(deadline)
         if n < 0 and n != -EINTR:
             raise_errno(-n)
-        if mgl_posted_any(&self.inbox.posted):
+        if mgl_posted_any(&self.thread_queue.posted):
             self.collect_posted_before(mgl_ring_len(&self.ready) - before)
         # Check for signals also without EINTR, because a loop may iterate for a long time without
         # running any Python code.
@@ -866,7 +866,7 @@ cdef class LoopCore:
         cdef mgl_counters *c = &self.count
         cdef list connections = []
         cdef int i
-        if not mgl_inbox_elsewhere(self.inbox):
+        if not mgl_thread_queue_elsewhere(self.thread_queue):
             note_levels(self)
         for i in range(MGL_CONNECTION_KINDS):
             connections.append((
@@ -887,7 +887,7 @@ cdef class LoopCore:
             "ready": mgl_counted(&c.ready),
             "most_ready": mgl_counted(&c.most_ready),
             "threadsafe_calls": mgl_counted(&c.threadsafe_calls),
-            "wakeups": mgl_counted(&self.inbox.wakeups),
+            "wakeups": mgl_counted(&self.thread_queue.wakeups),
             "connections": connections,
             "bytes_received": mgl_counted(&c.bytes_received),
             "bytes_sent": mgl_counted(&c.bytes_sent),
@@ -1125,7 +1125,7 @@ cdef class LoopCore:
 
     cdef void wake(self) noexcept:
         """End the loop's wait if it is waiting; callable from any thread."""
-        mgl_poll_wakeup(self.inbox)
+        mgl_poll_wakeup(self.thread_queue)
 
     cdef int post(self, PostedHandle handle) except -1:
         """Submit a handle to the loop from another thread.
@@ -1133,14 +1133,15 @@ cdef class LoopCore:
         Raise RuntimeError if the loop is closed, and MemoryError.
         """
         handle.posted = True
-        if mgl_posted_add(&self.inbox.posted, &handle.letter, <PyObject *>handle):
-            mgl_poll_wakeup(self.inbox)
+        if mgl_posted_add(&self.thread_queue.posted, &handle.node, <PyObject *>handle):
+            mgl_poll_wakeup(self.thread_queue)
         else:
             raise RuntimeError("Event loop is closed")
         return 0
 
     cdef int collect_posted(self) except -1:
-        mgl_count(&self.count.threadsafe_calls, mgl_posted_take(&self.inbox.posted, &self.ready))
+        cdef Py_ssize_t n = mgl_posted_take(&self.thread_queue.posted, &self.ready)
+        mgl_count(&self.count.threadsafe_calls, n)
         return 0
 
     cdef int collect_posted_before(self, size_t events) except -1:
@@ -1156,7 +1157,7 @@ cdef class LoopCore:
         return 0
 
     cdef int check_thread(self) except -1:
-        if mgl_inbox_elsewhere(self.inbox):
+        if mgl_thread_queue_elsewhere(self.thread_queue):
             self._check_thread()
         return 0
 
@@ -1260,7 +1261,7 @@ CLOSED._closed = True
 CLOSED.dispose()
 
 
-def _settle_before_fork():
+def _flush_before_fork():
     """Send the deferred writes of the running loop before fork().
 
     Otherwise both parent and child would send them, or neither.
@@ -1270,7 +1271,7 @@ def _settle_before_fork():
         (<LoopCore>loop).flush()
 
 
-os.register_at_fork(before=_settle_before_fork)
+os.register_at_fork(before=_flush_before_fork)
 
 # Initialise the cache before other threads exist. A repeated call gives the same result.
 patched_run()
@@ -1291,13 +1292,13 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
             rc = visit(owner, arg)
         if rc == 0 and is_handle(owner) and not (<Handle>owner).lasting:
             rc = show_references(<Handle>owner, visit, arg)
-    if loop.inbox is not NULL:
-        owner = mgl_posted_next(&loop.inbox.posted, &cursor)
+    if loop.thread_queue is not NULL:
+        owner = mgl_posted_next(&loop.thread_queue.posted, &cursor)
         while owner is not NULL and rc == 0:
             rc = visit(owner, arg)
             if rc == 0:
                 rc = show_references(<Handle>owner, visit, arg)
-            owner = mgl_posted_next(&loop.inbox.posted, &cursor)
+            owner = mgl_posted_next(&loop.thread_queue.posted, &cursor)
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)

@@ -26,7 +26,7 @@ from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_inbox_here, mgl_make, queue,
+    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_thread_queue_here, mgl_make, queue,
 )
 
 from asyncio import BaseEventLoop, tasks
@@ -154,7 +154,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
                                     PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
     cdef Handle h
-    cdef bint here = mgl_inbox_here(loop.inbox)
+    cdef bint here = mgl_thread_queue_here(loop.thread_queue)
     if not common_form(nargs, 1, kwnames):
         return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:

@@ -151,7 +151,7 @@ cdef class Connection(Channel):
     cdef int replace_host(self, bytes host) except -1
     cdef const char *path_of_absolute(
         self, const char *start, const char *end, const char **host) noexcept
-    cdef int look_at_peer(self) except -1
+    cdef int check_peer(self) except -1
 
     cdef int begin_request(self) except -1
     cdef bint is_websocket(self) except -1

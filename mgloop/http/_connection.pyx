@@ -732,7 +732,7 @@ cdef class Connection(Channel):
         cdef Site site = self.site
         cdef dict scope, extensions
         if self.common_scope is None:
-            self.look_at_peer()
+            self.check_peer()
         scope = self.common_scope.copy()    # a third of the cost of setting each key separately
         scope[CLIENT] = self.client
         scope[ASGI] = site.versions.copy()
@@ -834,7 +834,7 @@ cdef class Connection(Channel):
             at += 1
         return at if mgl_is_host(host[0], at - host[0]) else NULL
 
-    cdef int look_at_peer(self) except -1:
+    cdef int check_peer(self) except -1:
         """Find out the addresses, the TLS details and the scheme, once for all requests."""
         cdef Site site = self.site
         cdef str scheme = "https" if self.over_tls else "http"

@@ -180,13 +180,13 @@ cdef class Site:
     cdef mgl_outgoing_pool pool         # buffers that no response uses at present
 
     cdef mgl_deadlines deadlines
-    cdef object alarm                   # the TimerHandle for the first deadline, or None
-    cdef double rings_at                # when it expires, as mgl_coarse_time()
+    cdef object timer                   # the TimerHandle for the first deadline, or None
+    cdef double timer_expires           # when it expires, as mgl_coarse_time()
 
     cdef bytes headers_now(self)
     cdef int call_soon(self, object callback) except -1
-    cdef int ring_by(self, double when) except -1
-    cdef int ring_for_next(self) except -1
+    cdef int arm_timer(self, double when) except -1
+    cdef int arm_timer_for_next(self) except -1
     cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
     cdef long count_handshakes(self) noexcept

@@ -103,8 +103,8 @@ cdef class Member:
         """Set the deadline of this kind, counted from now."""
         cdef mgl_deadline *entry = &self.write_deadline if kind == MGL_WRITE else &self.deadline
         cdef double when = mgl_deadline_set(&self.site.deadlines, entry, kind)
-        if when > 0 and (self.site.alarm is None or when < self.site.rings_at):
-            self.site.ring_by(when)
+        if when > 0 and (self.site.timer is None or when < self.site.timer_expires):
+            self.site.arm_timer(when)
         return 0
 
     cdef int timed_out(self, int kind) except -1:
@@ -273,21 +273,22 @@ cdef class Site:
 
     # ------------------------------------------------------------------- timeouts ----
 
-    cdef int ring_by(self, double when) except -1:
-        if self.alarm is not None:
-            self.alarm.cancel()
-            self.alarm = None
+    cdef int arm_timer(self, double when) except -1:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         if not self.loop.is_closed():
-            self.rings_at = when
-            self.alarm = self.loop.call_later(
-                max(0.01, when - mgl_coarse_time()), self._ring, context=self.context.copy())
+            self.timer_expires = when
+            self.timer = self.loop.call_later(
+                max(0.01, when - mgl_coarse_time()), self._timer_expired,
+                context=self.context.copy())
         return 0
 
-    def _ring(self):
+    def _timer_expired(self):
         cdef double now = mgl_coarse_time() + 0.005
         cdef mgl_deadline *first
         cdef int kind
-        self.alarm = None
+        self.timer = None
         try:
             for kind in range(MGL_KINDS):
                 first = mgl_deadline_first(&self.deadlines, kind)
@@ -295,9 +296,9 @@ cdef class Site:
                     self.expire(first, kind)
                     first = mgl_deadline_first(&self.deadlines, kind)
         finally:
-            self.ring_for_next()
+            self.arm_timer_for_next()
 
-    cdef int ring_for_next(self) except -1:
+    cdef int arm_timer_for_next(self) except -1:
         """Set the timer for the deadline that expires first."""
         cdef double next = 0
         cdef mgl_deadline *first
@@ -306,8 +307,8 @@ cdef class Site:
             first = mgl_deadline_first(&self.deadlines, kind)
             if first is not NULL and (next == 0 or first.when < next):
                 next = first.when
-        if next > 0 and (self.alarm is None or next < self.rings_at):
-            self.ring_by(next)
+        if next > 0 and (self.timer is None or next < self.timer_expires):
+            self.arm_timer(next)
         return 0
 
     cdef int expire(self, mgl_deadline *entry, int kind) except -1:
@@ -466,9 +467,9 @@ cdef class Site:
             request.cancel()
         for member in list(self.members):
             member.cancel()
-        if self.alarm is not None:
-            self.alarm.cancel()
-            self.alarm = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 cdef double shorter(double seconds, double limit) noexcept:

@@ -4,7 +4,7 @@
 When a callback runs for longer than a threshold, the watchdog's thread captures the stack of the
 loop's thread, and again each time the duration has doubled. When the loop continues, the watchdog
 reports the stall once. This requires neither debug mode nor timing, and costs nothing while a loop
-is not blocked: port/pulse.h describes how stalls are detected.
+is not blocked: port/stalls.h describes how stalls are detected.
 
 Native code that holds the GIL, such as a C extension or a regular expression, also blocks the
 watchdog's thread. If that code ends before the watchdog acquires the GIL, the report has no stack,
@@ -34,7 +34,7 @@ from typing import Any, Self
 from .._loop import LoopCore
 from .._stdlib import has_gil
 from ..loop import Loop
-from ._pulse import Pulse
+from ._stalls import StallDetector
 from .environment import OncePerProcess
 from .naming import coroutine_name
 
@@ -48,7 +48,7 @@ _GIL_HELD = 0.05
 #: Seconds after which a stall is reported although it continues, because it may never end.
 _LONG = 10.0
 
-#: A result of Pulse.wait(): calls as (code, line, globals), the task, the handle's repr().
+#: A result of StallDetector.wait(): calls as (code, line, globals), the task, the handle's repr().
 Seen = tuple[list[tuple[CodeType, int, dict[str, Any]]], asyncio.Task[Any] | None, str | None]
 
 
@@ -132,7 +132,7 @@ class Watchdog:
         self.threshold = threshold
         self._given = None if loops is None else list(loops)
         self._callback = _log if callback is None else callback
-        self._pulse = Pulse(threshold, threshold / _CHECKS)
+        self._detector = StallDetector(threshold, threshold / _CHECKS)
         self._thread: threading.Thread | None = None
         self._stalls: dict[Loop, Stall] = {}
         # When the watchdog last reported a loop, and how long it had waited for the GIL by then.
@@ -151,30 +151,30 @@ class Watchdog:
             raise RuntimeError("watchdogs can only be started once")
         try:
             for loop in loops:
-                self._pulse.add(loop)
+                self._detector.add(loop)
             thread = threading.Thread(target=self._run, name="mgloop watchdog", daemon=True)
             thread.start()
         except BaseException:
-            self._pulse.remove_all()
+            self._detector.remove_all()
             raise
         self._thread = thread
 
     def stop(self) -> None:
         """Report stalls that are in progress, and stop watching. Further calls do nothing."""
-        self._pulse.stop()
+        self._detector.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._pulse.remove_all()
+        self._detector.remove_all()
 
     @contextlib.contextmanager
     def watching(self, loop: Loop) -> Iterator[None]:
         """Also watch `loop` while the block lasts, unless it already has a watchdog."""
         with contextlib.suppress(RuntimeError):
-            self._pulse.add(loop)
+            self._detector.add(loop)
         try:
             yield
         finally:
-            self._pulse.remove(loop)
+            self._detector.remove(loop)
 
     def __enter__(self) -> Self:
         self.start()
@@ -193,7 +193,7 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             try:
-                state = self._pulse.wait()
+                state = self._detector.wait()
                 if state is None:
                     break
                 self._handle_state(*state)
@@ -207,7 +207,7 @@ class Watchdog:
     def _handle_state(
         self, loop: LoopCore, stalled: bool, seconds: float, delay: float, seen: Seen | None
     ) -> None:
-        """Handle a result of Pulse.wait(): a loop that is blocked, or was until now.
+        """Handle a result of StallDetector.wait(): a loop that is blocked, or was until now.
 
         seconds: duration of the stall when the watchdog noticed it. delay: seconds from then until
         this thread acquired the GIL.
@@ -252,7 +252,7 @@ class Watchdog:
 
     def _doing(self, loop: Loop) -> str:
         in_call = _in_system_call(loop._native_thread)
-        return "a system call" if in_call and self._pulse.stands(loop) else "Python code"
+        return "a system call" if in_call and self._detector.is_stalled(loop) else "Python code"
 
     def _report(self, stall: Stall) -> None:
         try:

@@ -4,7 +4,7 @@
 #include "poll.h"
 
 #include "clock.h"
-#include "pulse.h"
+#include "stalls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ enum {
 /* The low half of an epoll key is the descriptor, and the high half is its generation. Mongoose's own
  * keys are user-space pointers, whose top bit is clear. In the port's keys it is set. */
 #define MGL_OURS UINT64_C(0x8000000000000000)
-#define MGL_ALARM UINT64_C(1) /* the key of the timer descriptor, which cannot be a pointer */
+#define MGL_TIMER UINT64_C(1) /* the key of the timer descriptor, which cannot be a pointer */
 #define MGL_GENERATION 0x7fffffffu
 
 typedef struct {
@@ -67,15 +67,15 @@ struct mgl_poll {
     int linked;
     bool full; /* the last wait returned the maximum number of events */
     int64_t deadline;
-    int alarm_fd;
-    int64_t alarm; /* when the timer descriptor expires; MGL_NEVER if not set */
+    int timer_fd;
+    int64_t timer_expires; /* when the timerfd expires; MGL_NEVER if not set */
     int failed; /* errno of the wait, or 0 */
     bool waited; /* the last poll could block, so it has reported the timer if that had expired */
     bool wakeup; /* wake-ups are enabled */
     int zero_polls;
     int score; /* of probes with the GIL held: +1 for a hit, -2 for a miss */
     int unprobed;
-    mgl_inbox *inbox; /* borrowed from the loop */
+    mgl_thread_queue *thread_queue; /* borrowed from the loop */
     mgl_counters *count; /* borrowed from the loop */
     registration *table; /* indexed by descriptor */
     int limit;
@@ -100,7 +100,7 @@ static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
 
 bool mgl_poll_forked(const mgl_poll *poll) { return poll->fork_count != fork_count; }
 
-bool mgl_inbox_forked(const mgl_inbox *inbox) { return inbox->fork_count != fork_count; }
+bool mgl_thread_queue_forked(const mgl_thread_queue *thread_queue) { return thread_queue->fork_count != fork_count; }
 
 const char *mgl_mongoose_version(void) { return MG_VERSION; }
 
@@ -111,46 +111,46 @@ uint64_t mg_millis(void) { return 0; }
 
 /* ---------------------------------------------------------------- the wait ---- */
 
-/* A wait has no timeout. A timer descriptor (the alarm), which is in the epoll set, ends it. The alarm
- * is not changed if it expires at the deadline or earlier. An early expiry, because the timer that it
+/* A wait has no timeout. A timerfd, which is in the epoll set, ends it. The timerfd is not changed if
+ * it expires at the deadline or earlier. An early expiry, because the timer that it
  * was set for has been cancelled, costs one iteration of the loop. A server that arms and cancels a
- * timeout per request therefore sets the alarm once per length of the timeout. A timeout of
+ * timeout per request therefore sets the timerfd once per length of the timeout. A timeout of
  * epoll_wait() would start and stop a kernel timer, and require the current time, at every wait. In
  * addition, the kernel rounds timeouts up, but not timer descriptors. */
-static bool set_alarm(mgl_poll *poll, int64_t deadline) {
+static bool set_timer(mgl_poll *poll, int64_t deadline) {
     struct itimerspec at = {.it_value = {deadline / 1000000000, deadline % 1000000000}};
-    if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0) return false;
-    poll->alarm = deadline;
+    if (timerfd_settime(poll->timer_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0) return false;
+    poll->timer_expires = deadline;
     return true;
 }
 
-enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* blocking and being woken by the alarm takes longer than this */
+enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* blocking and being woken by the timerfd takes longer than this */
 
-/* Returns the timeout for epoll_wait() in milliseconds: -1 if the alarm expires in time, and 0 if the
- * deadline has passed. If the alarm cannot be set, for example in a sandbox, the wait has a timeout. */
+/* Returns the timeout for epoll_wait() in milliseconds: -1 if the timerfd expires in time, and 0 if the
+ * deadline has passed. If the timerfd cannot be set, for example in a sandbox, the wait has a timeout. */
 static int time_out(mgl_poll *poll) {
     if (poll->deadline <= 0) return 0;
-    if (poll->alarm <= poll->deadline) return -1;
+    if (poll->timer_expires <= poll->deadline) return -1;
     int64_t left = poll->deadline - mgl_clock_ns();
     if (left <= MGL_NO_SLEEP_NS) {
         while (left > 0) left = poll->deadline - mgl_clock_ns();
         return 0;
     }
-    if (set_alarm(poll, poll->deadline)) return -1;
+    if (set_timer(poll, poll->deadline)) return -1;
     left = left / 1000000 + 1; /* round up, because the loop would spin after an early return */
     return left < INT_MAX ? (int) left : INT_MAX;
 }
 
 bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline) {
-    return !poll->waited || poll->alarm > deadline;
+    return !poll->waited || poll->timer_expires > deadline;
 }
 
-static bool make_alarm(mgl_poll *poll) {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = MGL_ALARM};
-    poll->alarm = MGL_NEVER;
-    poll->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    return poll->alarm_fd >= 0 &&
-           epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, poll->alarm_fd, &event) == 0;
+static bool make_timer(mgl_poll *poll) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = MGL_TIMER};
+    poll->timer_expires = MGL_NEVER;
+    poll->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return poll->timer_fd >= 0 &&
+           epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, poll->timer_fd, &event) == 0;
 }
 
 static int look(mgl_poll *poll, int ms) {
@@ -187,15 +187,15 @@ static int wait_for_events(mgl_poll *poll) {
     }
     poll->zero_polls = 0;
     /* An unnecessary wake-up is harmless, but a missing one is not. */
-    atomic_store(&poll->inbox->woken, false);
-    atomic_store(&poll->inbox->waiting, true);
-    if (mgl_posted_any(&poll->inbox->posted)) ms = 0;
+    atomic_store(&poll->thread_queue->woken, false);
+    atomic_store(&poll->thread_queue->waiting, true);
+    if (mgl_posted_any(&poll->thread_queue->posted)) ms = 0;
     state = PyEval_SaveThread();
     n = look(poll, ms);
     int error = errno;
     PyEval_RestoreThread(state);
-    atomic_store(&poll->inbox->waiting, false);
-    mgl_inbox_stirs(poll->inbox);
+    atomic_store(&poll->thread_queue->waiting, false);
+    mgl_wait_ended(poll->thread_queue);
     errno = error;
     return n;
 }
@@ -235,18 +235,18 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     int foreign = 0, ready = 0;
     int n = wait_for_events(poll);
     poll->failed = n < 0 ? errno : 0;
-    if (n < 0) poll->waited = false; /* the alarm may have expired without being reported */
+    if (n < 0) poll->waited = false; /* the timerfd may have expired without being reported */
     poll->full = n == poll->pool_size;
     struct epoll_event *ours = poll->events;
     for (int i = 0; i < n; i++) {
         uint64_t key = poll->events[i].data.u64;
-        if (key == MGL_ALARM) {
-            poll->alarm = MGL_NEVER;
+        if (key == MGL_TIMER) {
+            poll->timer_expires = MGL_NEVER;
             continue;
         }
         if (!(key & MGL_OURS)) {
             if (foreign < max) out[foreign++] = poll->events[i];
-            atomic_store(&poll->inbox->woken, false);
+            atomic_store(&poll->thread_queue->woken, false);
             continue;
         }
         uint32_t fd = (uint32_t) key;
@@ -385,10 +385,10 @@ static void on_wakeup(struct mg_connection *c, int event, void *data) {
         wufn(c, event, data);
         return;
     }
-    pthread_mutex_lock(&poll->inbox->lock);
+    pthread_mutex_lock(&poll->thread_queue->lock);
     wufn(c, event, data); /* closes the sending end */
     poll->base = NULL;
-    pthread_mutex_unlock(&poll->inbox->lock);
+    pthread_mutex_unlock(&poll->thread_queue->lock);
     if (poll->pool_size > 0) poll->pool[0]->next = NULL;
 }
 
@@ -430,50 +430,50 @@ static bool make_wakeup(mgl_poll *poll) {
         return false;
     }
     c->fn = on_wakeup;
-    pthread_mutex_lock(&poll->inbox->lock);
+    pthread_mutex_lock(&poll->thread_queue->lock);
     poll->base = c;
-    pthread_mutex_unlock(&poll->inbox->lock);
+    pthread_mutex_unlock(&poll->thread_queue->lock);
     if (poll->pool_size > 0) poll->pool[0]->next = c;
     return true;
 }
 
-void mgl_poll_wakeup(mgl_inbox *inbox) {
-    if (!atomic_load(&inbox->waiting) || atomic_exchange(&inbox->woken, true)) return;
+void mgl_poll_wakeup(mgl_thread_queue *thread_queue) {
+    if (!atomic_load(&thread_queue->waiting) || atomic_exchange(&thread_queue->woken, true)) return;
     /* The child of a fork must not wake its parent, and the lock may be held forever in it. */
-    if (mgl_inbox_forked(inbox)) return;
-    pthread_mutex_lock(&inbox->lock);
-    mgl_poll *poll = inbox->poll;
+    if (mgl_thread_queue_forked(thread_queue)) return;
+    pthread_mutex_lock(&thread_queue->lock);
+    mgl_poll *poll = thread_queue->poll;
     if (poll != NULL) {
-        mgl_count(&inbox->wakeups, 1);
+        mgl_count(&thread_queue->wakeups, 1);
         errno = 0; /* mg_wakeup() does not report whether its send() failed */
         if (poll->base == NULL || !mg_wakeup(&poll->mgr, poll->base->id, "", 0) || errno != 0) {
-            /* Use the alarm, which also ends a wait: let it expire immediately. */
+            /* Use the timerfd, which also ends a wait: let it expire immediately. */
             struct itimerspec now = {.it_value = {0, 1}};
-            if (timerfd_settime(poll->alarm_fd, TFD_TIMER_ABSTIME, &now, NULL) != 0)
-                atomic_store(&inbox->woken, false);
+            if (timerfd_settime(poll->timer_fd, TFD_TIMER_ABSTIME, &now, NULL) != 0)
+                atomic_store(&thread_queue->woken, false);
         }
     }
-    pthread_mutex_unlock(&inbox->lock);
+    pthread_mutex_unlock(&thread_queue->lock);
 }
 
 /* ---------------------------------------------------------------- lifetime ---- */
 
 /* Sets the poll object that wake-ups use; NULL disables them. */
-static void wake_by(mgl_inbox *inbox, mgl_poll *poll) {
-    pthread_mutex_lock(&inbox->lock);
-    inbox->poll = poll;
-    pthread_mutex_unlock(&inbox->lock);
+static void wake_by(mgl_thread_queue *thread_queue, mgl_poll *poll) {
+    pthread_mutex_lock(&thread_queue->lock);
+    thread_queue->poll = poll;
+    pthread_mutex_unlock(&thread_queue->lock);
 }
 
 /* Called for a new loop, and in the only thread of a forked child. */
-static void begin_inbox(mgl_inbox *inbox) {
-    pthread_mutex_init(&inbox->lock, NULL);
-    atomic_store(&inbox->waiting, false);
-    atomic_store(&inbox->woken, false);
-    inbox->fork_count = fork_count;
+static void begin_thread_queue(mgl_thread_queue *thread_queue) {
+    pthread_mutex_init(&thread_queue->lock, NULL);
+    atomic_store(&thread_queue->waiting, false);
+    atomic_store(&thread_queue->woken, false);
+    thread_queue->fork_count = fork_count;
 }
 
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, mgl_counters *count,
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_thread_queue *thread_queue, mgl_counters *count,
                        bool enable_wakeup) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -495,11 +495,11 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, m
     }
     poll->loop = loop;
     poll->record = record;
-    poll->inbox = inbox;
+    poll->thread_queue = thread_queue;
     poll->count = count;
     poll->fork_count = fork_count;
-    begin_inbox(inbox);
-    if (!make_alarm(poll)) {
+    begin_thread_queue(thread_queue);
+    if (!make_timer(poll)) {
         error = errno;
         mgl_poll_free(poll);
         errno = error;
@@ -518,7 +518,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, m
         mgl_poll_free(poll);
         return (mgl_poll *) PyErr_NoMemory();
     }
-    if (enable_wakeup) wake_by(inbox, poll);
+    if (enable_wakeup) wake_by(thread_queue, poll);
     return poll;
 }
 
@@ -543,9 +543,9 @@ static void drop_wakeup(mgl_poll *poll) {
 int mgl_poll_adopt(mgl_poll *poll) {
     if (!mgl_poll_forked(poll)) return 0;
     if (!leave_parents_epoll(poll)) return -errno;
-    begin_inbox(poll->inbox);
-    close(poll->alarm_fd);
-    if (!make_alarm(poll)) return -errno;
+    begin_thread_queue(poll->thread_queue);
+    close(poll->timer_fd);
+    if (!make_timer(poll)) return -errno;
     drop_wakeup(poll);
     if (poll->wakeup && !make_wakeup(poll)) return -errno;
     poll->fork_count = fork_count;
@@ -560,10 +560,10 @@ int mgl_poll_adopt(mgl_poll *poll) {
 }
 
 void mgl_poll_free(mgl_poll *poll) {
-    if (mgl_poll_forked(poll)) begin_inbox(poll->inbox);
-    wake_by(poll->inbox, NULL);
+    if (mgl_poll_forked(poll)) begin_thread_queue(poll->thread_queue);
+    wake_by(poll->thread_queue, NULL);
     for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
-    if (poll->alarm_fd >= 0) close(poll->alarm_fd);
+    if (poll->timer_fd >= 0) close(poll->timer_fd);
     free(poll->table);
     poll->limit = 0;
     poll->table = NULL;

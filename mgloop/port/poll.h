@@ -39,7 +39,7 @@
 #include <sys/epoll.h>
 
 #include "counters.h"
-#include "inbox.h"
+#include "threadqueue.h"
 
 typedef struct mgl_poll mgl_poll;
 
@@ -47,8 +47,9 @@ typedef struct mgl_poll mgl_poll;
 typedef void (*mgl_record_fn)(PyObject *loop, PyObject *owner, uint32_t events);
 
 /* Creates a poll object, or returns NULL with a Python exception set. enable_wakeup: whether to set up
- * mg_wakeup(). `loop`, `inbox` and `count` are borrowed. A poll does not wait if the inbox has handles. */
-mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_inbox *inbox, mgl_counters *count,
+ * mg_wakeup(). `loop`, `thread_queue` and `count` are borrowed. A poll does not wait if the thread
+ * queue has handles. */
+mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_thread_queue *thread_queue, mgl_counters *count,
                        bool enable_wakeup);
 void mgl_poll_free(mgl_poll *poll);
 
@@ -78,11 +79,11 @@ int mgl_poll_limit(const mgl_poll *poll);
 
 /* Interrupts the loop's wait with the stock mg_wakeup(). It makes no system call while the loop is not
  * waiting or a wake-up has already been sent. The loop may already be closed. */
-void mgl_poll_wakeup(mgl_inbox *inbox);
+void mgl_poll_wakeup(mgl_thread_queue *thread_queue);
 
 bool mgl_poll_forked(const mgl_poll *poll);
-/* The same for the inbox, which any thread may read. */
-bool mgl_inbox_forked(const mgl_inbox *inbox);
+/* The same for the cross-thread queue, which any thread may read. */
+bool mgl_thread_queue_forked(const mgl_thread_queue *thread_queue);
 /* In a child of the process that created the loop, creates a new epoll set with all registrations, a new
  * timer descriptor and a new wake-up pair. Returns 0 or -errno. */
 int mgl_poll_adopt(mgl_poll *poll);

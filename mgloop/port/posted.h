@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The queue of handles that other threads have posted to a loop, as a part of its inbox.
+ * The queue of handles that other threads have posted to a loop, as a part of its cross-thread queue
+ * (threadqueue.h).
  *
  * It has many producers and one consumer, the loop's thread, which moves all posted handles to the end
  * of its ready queue at once. The handles that one thread has posted keep their order.
@@ -29,18 +30,18 @@
 
 #define MGL_WITHOUT_GIL 1
 
-typedef struct mgl_letter {
-    struct mgl_letter *before;
+typedef struct mgl_node {
+    struct mgl_node *before;
     PyObject *handle; /* the handle that contains the node */
-} mgl_letter;
+} mgl_node;
 
 typedef struct {
-    _Atomic(mgl_letter *) newest; /* mgl_no_more if closed */
-    mgl_letter *rest;             /* after closing: the rest, oldest first, for the loop's thread */
+    _Atomic(mgl_node *) newest; /* mgl_no_more if closed */
+    mgl_node *rest;             /* after closing: the rest, oldest first, for the loop's thread */
 } mgl_posted;
 
 /* The value of `newest` in a closed queue. */
-static mgl_letter *const mgl_no_more = (mgl_letter *) 1;
+static mgl_node *const mgl_no_more = (mgl_node *) 1;
 
 /* Creates a new reference that another thread will drop.
  *
@@ -49,38 +50,38 @@ static mgl_letter *const mgl_no_more = (mgl_letter *) 1;
  * creating thread would have to merge the counts for each posted call, through a queue
  * (_Py_brc_queue_object). The reference is therefore added to the shared count, as Py_INCREF() does in
  * any other thread than the creating one. */
-static inline PyObject *mgl_gift(PyObject *o) {
+static inline PyObject *mgl_new_shared_reference(PyObject *o) {
     if (!_Py_IsImmortal(o)) _Py_atomic_add_ssize(&o->ob_ref_shared, 1 << _Py_REF_SHARED_SHIFT);
     return o;
 }
 
 /* Posts a handle with a new reference. Returns 1, 0 if the queue is closed, or -1 with MemoryError. */
-static inline int mgl_posted_add(mgl_posted *p, mgl_letter *letter, PyObject *handle) {
-    mgl_letter *before = atomic_load_explicit(&p->newest, memory_order_relaxed);
-    letter->handle = mgl_gift(handle);
+static inline int mgl_posted_add(mgl_posted *p, mgl_node *node, PyObject *handle) {
+    mgl_node *before = atomic_load_explicit(&p->newest, memory_order_relaxed);
+    node->handle = mgl_new_shared_reference(handle);
     do {
         if (before == mgl_no_more) {
             Py_DECREF(handle);
             return 0;
         }
-        letter->before = before;
-    } while (!atomic_compare_exchange_weak(&p->newest, &before, letter));
+        node->before = before;
+    } while (!atomic_compare_exchange_weak(&p->newest, &before, node));
     return 1;
 }
 
 /* Returns whether handles have been posted. For the loop's thread. */
 static inline bool mgl_posted_any(mgl_posted *p) {
-    mgl_letter *newest = atomic_load(&p->newest);
+    mgl_node *newest = atomic_load(&p->newest);
     return newest != NULL && newest != mgl_no_more;
 }
 
 /* Returns the next posted handle (borrowed), or NULL at the end. The cursor starts at 0. For the
  * garbage collector, during which no thread posts. */
 static inline PyObject *mgl_posted_next(mgl_posted *p, uintptr_t *cursor) {
-    mgl_letter *newest = atomic_load(&p->newest), *first = newest == mgl_no_more ? p->rest : newest;
-    mgl_letter *letter = *cursor == 0 ? first : ((mgl_letter *) *cursor)->before;
-    *cursor = (uintptr_t) letter;
-    return letter != NULL ? letter->handle : NULL;
+    mgl_node *newest = atomic_load(&p->newest), *first = newest == mgl_no_more ? p->rest : newest;
+    mgl_node *node = *cursor == 0 ? first : ((mgl_node *) *cursor)->before;
+    *cursor = (uintptr_t) node;
+    return node != NULL ? node->handle : NULL;
 }
 
 /* Moves all handles to the end of the queue and returns their number. On -1 with MemoryError, they stay
@@ -89,16 +90,16 @@ static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
     size_t n = 0;
     /* A closed queue stays closed: only the loop's thread closes it. */
     if (!mgl_posted_any(p)) return 0;
-    mgl_letter *newest = atomic_exchange(&p->newest, NULL);
-    for (mgl_letter *letter = newest; letter != NULL; letter = letter->before, n++) {
+    mgl_node *newest = atomic_exchange(&p->newest, NULL);
+    for (mgl_node *node = newest; node != NULL; node = node->before, n++) {
         if (mgl_ring_reserve(queue, 1) == 0) {
-            mgl_ring_put(queue, letter->handle);
+            mgl_ring_put(queue, node->handle);
             continue;
         }
         /* Restore the list, behind the handles that have been posted meanwhile. Only this thread
          * traverses or takes that part of the list. */
         mgl_ring_unput(queue, n);
-        mgl_letter *last = NULL;
+        mgl_node *last = NULL;
         if (!atomic_compare_exchange_strong(&p->newest, &last, newest)) {
             while (last->before != NULL) last = last->before;
             last->before = newest;
@@ -111,22 +112,22 @@ static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
 
 /* Closes the queue: posting fails from now on. The posted handles can be popped without allocation. */
 static inline void mgl_posted_close(mgl_posted *p) {
-    mgl_letter *letter = atomic_exchange(&p->newest, mgl_no_more);
-    if (letter == mgl_no_more) return;
-    while (letter != NULL) {
-        mgl_letter *before = letter->before;
-        letter->before = p->rest;
-        p->rest = letter;
-        letter = before;
+    mgl_node *node = atomic_exchange(&p->newest, mgl_no_more);
+    if (node == mgl_no_more) return;
+    while (node != NULL) {
+        mgl_node *before = node->before;
+        node->before = p->rest;
+        p->rest = node;
+        node = before;
     }
 }
 
 /* Returns the oldest handle of a closed queue, with its reference, or NULL if it is empty. */
 static inline PyObject *mgl_posted_pop(mgl_posted *p) {
-    mgl_letter *letter = p->rest;
-    if (letter == NULL) return NULL;
-    p->rest = letter->before;
-    return letter->handle;
+    mgl_node *node = p->rest;
+    if (node == NULL) return NULL;
+    p->rest = node->before;
+    return node->handle;
 }
 
 #else /* under the GIL */
@@ -135,16 +136,16 @@ static inline PyObject *mgl_posted_pop(mgl_posted *p) {
 
 typedef struct {
     char none[0]; /* takes no space in a handle */
-} mgl_letter;
+} mgl_node;
 
 typedef struct {
     mgl_ring ring;
     bool closed;
 } mgl_posted;
 
-static inline PyObject *mgl_gift(PyObject *o) { return Py_NewRef(o); }
+static inline PyObject *mgl_new_shared_reference(PyObject *o) { return Py_NewRef(o); }
 
-static inline int mgl_posted_add(mgl_posted *p, mgl_letter *Py_UNUSED(letter), PyObject *handle) {
+static inline int mgl_posted_add(mgl_posted *p, mgl_node *Py_UNUSED(node), PyObject *handle) {
     if (p->closed) return 0;
     return mgl_ring_push(&p->ring, handle) == 0 ? 1 : -1;
 }

@@ -33,7 +33,7 @@ cdef class Engine:
     cdef int use(self, object sslobj) except -1
     cdef int call_directly(self) except -1
     cdef int indirectly(self) except -1
-    cdef int look_at_context(self) except -1
+    cdef int check_context(self) except -1
     cdef str name(self)
     cdef int forget(self) except -1
     cdef int recount(self) except -1

@@ -153,7 +153,7 @@ cdef class Engine:
             self.inner = None
         return 0
 
-    cdef int look_at_context(self) except -1:
+    cdef int check_context(self) except -1:
         """Call the ssl module if a server-name callback has chosen a context that is traced.
 
         Only the ssl module reports exceptions of that callback.

@@ -347,7 +347,7 @@ cdef class SSLProtocol(Reading):
             if error is not None:
                 raise error
             self.set_state(WRAPPED)
-            self.tls.look_at_context()
+            self.tls.check_context()
             peercert = sslobj.getpeercert()
         except Exception as exc:
             failed = True

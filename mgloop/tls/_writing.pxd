@@ -35,7 +35,7 @@ cdef class Writing(Connection):
     cdef int send_outgoing(self) except -1
     cdef int send_lent(self) except -1
     cdef int flush_record(self) except -1
-    cdef int settle(self) except -1
+    cdef int flush_pending(self) except -1
     cdef int send_backlog(self, bint everything) except -1
     cdef int drop_writes(self) except -1
 

@@ -312,7 +312,7 @@ cdef class Writing(Connection):
             buffers.record_owner = NULL
         return 0
 
-    cdef int settle(self) except -1:
+    cdef int flush_pending(self) except -1:
         """Pass the data that the present callback has written to the transport below."""
         try:
             self.flush_record()
@@ -446,7 +446,7 @@ cdef class Writing(Connection):
         return 0
 
 
-def _settle_before_fork():
+def _flush_before_fork():
     """Pass the data that the present callbacks have written to the transports below, before a fork.
 
     The transport below sends it before the fork. Otherwise both the parent and the child would send
@@ -458,10 +458,10 @@ def _settle_before_fork():
     cdef Writing connection
     while delivering is not NULL:
         connection = <Writing>delivering
-        connection.settle()
+        connection.flush_pending()
         delivering = connection.outer
 
 
 # Functions registered with `before` are called in reverse order of registration. So the loop's own
 # function, which flushes the transports below, runs after this one.
-os.register_at_fork(before=_settle_before_fork)
+os.register_at_fork(before=_flush_before_fork)

@@ -85,7 +85,7 @@ cdef class SocketTransport(Watcher):
 
     # Methods that the subclasses override.
     cdef Py_ssize_t pending(self) noexcept          # return the bytes that the kernel has not taken
-    cdef int settle(self) except -1                 # send the deferred writes
+    cdef int flush_pending(self) except -1                 # send the deferred writes
     cdef void drop_queue(self) noexcept             # discard the write buffer
     cdef int connection_ended(self) except -1       # clean up after connection_lost()
     cdef int leave_tls(self) except -1              # clear the TLS protocol's pointer to self
@@ -98,7 +98,7 @@ cdef class SocketTransport(Watcher):
     cdef int attach(self, object server) except -1
     cdef int abandon(self) except -1
     cdef int start(self, object connection_made) except -1
-    cdef int settle_for_outsider(self, bint for_good) except -1
+    cdef int flush_for_outsider(self, bint for_good) except -1
     cdef uint32_t interest(self) noexcept
     cdef int watch_self(self) except -1
     cdef int await_room(self, bint wanted) except -1

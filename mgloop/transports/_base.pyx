@@ -189,7 +189,7 @@ cdef class SocketTransport(Watcher):
     cdef Py_ssize_t pending(self) noexcept:
         return 0
 
-    cdef int settle(self) except -1:
+    cdef int flush_pending(self) except -1:
         return 0
 
     cdef void drop_queue(self) noexcept:
@@ -489,7 +489,7 @@ cdef class SocketTransport(Watcher):
         """
         own_thread(self.loop)
         set_limits(&self.limits, high, low)
-        self.settle()
+        self.flush_pending()
         self.pause_protocol()
 
     def get_write_buffer_limits(self):
@@ -498,7 +498,7 @@ cdef class SocketTransport(Watcher):
 
     def get_write_buffer_size(self):
         """Return the number of bytes that the kernel has not accepted yet."""
-        self.settle()
+        self.flush_pending()
         return self.pending()
 
     cdef warn_conn_lost(self):
@@ -514,14 +514,14 @@ cdef class SocketTransport(Watcher):
         if self.closing:
             return
         self.closing = True
-        self.settle()
+        self.flush_pending()
         if self.pending() == 0:
             self.end(None)
 
     def abort(self):
         """Discard the write buffer and close."""
         own_thread(self.loop)
-        self.settle()
+        self.flush_pending()
         self.force_close(None)
 
     def _force_close(self, exc):
@@ -650,7 +650,7 @@ cdef class SocketTransport(Watcher):
         Return *default* if the name is unknown.
         """
         if name == "socket":
-            self.settle()
+            self.flush_pending()
             if self.public_socket is None:
                 self.public_socket = PublicSocket(self, self.make_socket())
             return self.public_socket
@@ -674,7 +674,7 @@ cdef class SocketTransport(Watcher):
             return address_tuple(&name)
         return self.make_socket().getsockname()
 
-    cdef int settle_for_outsider(self, bint for_good) except -1:
+    cdef int flush_for_outsider(self, bint for_good) except -1:
         """Send the deferred writes before other code uses the socket without the transport.
 
         With `for_good` that code will not call again before each use, and the transport no longer
@@ -682,10 +682,10 @@ cdef class SocketTransport(Watcher):
         """
         if for_good:
             self.exposed = True
-        return self.settle()
+        return self.flush_pending()
 
-    def _settle(self, for_good):
-        self.settle_for_outsider(for_good)
+    def _flush_pending(self, for_good):
+        self.flush_for_outsider(for_good)
 
     cdef object make_socket(self):
         """Return the Python socket. Make it if necessary; it then owns the descriptor."""
@@ -732,7 +732,7 @@ cdef class SocketTransport(Watcher):
     def _sock(self):
         if self.fd < 0:
             return None
-        self.settle_for_outsider(True)
+        self.flush_for_outsider(True)
         return self.make_socket()
 
     @property

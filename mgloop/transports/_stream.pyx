@@ -537,7 +537,7 @@ cdef class Stream(SocketTransport):
         mgl_count(&self.loop.count.deferred_writes, 1)
         self.loop.defer_flush(self)
         if <Py_ssize_t>self.queue.size > self.limits.high:
-            self.settle()
+            self.flush_pending()
         return 0
 
     cdef int send_queue(self) except -1:
@@ -616,9 +616,9 @@ cdef class Stream(SocketTransport):
         return 0
 
     cdef int on_flush(self) except -1:
-        return self.settle()
+        return self.flush_pending()
 
-    cdef int settle(self) except -1:
+    cdef int flush_pending(self) except -1:
         """Send the deferred writes. Afterwards the transport is in the same state as without them.
         """
         if self.queue.size > 0 and not self.blocked and not self.conn_lost:
@@ -629,15 +629,15 @@ cdef class Stream(SocketTransport):
                 self.pause_protocol()
         return 0
 
-    cdef int settle_for_outsider(self, bint for_good) except -1:
+    cdef int flush_for_outsider(self, bint for_good) except -1:
         cdef SSLProtocol tls = self.tls
         if tls is not None:
             tls.exposed |= for_good
             if tls.gathering:
-                tls.settle()
+                tls.flush_pending()
                 if for_good:
                     tls.gathering = False
-        return SocketTransport.settle_for_outsider(self, for_good)
+        return SocketTransport.flush_for_outsider(self, for_good)
 
     def can_write_eof(self):
         return True
@@ -651,7 +651,7 @@ cdef class Stream(SocketTransport):
         own_thread(self.loop)
         if self.closing or self.eof:
             return
-        self.settle()
+        self.flush_pending()
         if self.closing:
             return      # sending the deferred writes has failed
         self.eof = True
@@ -672,7 +672,7 @@ cdef class Stream(SocketTransport):
         """
         if self.empty_waiter is not None:
             raise RuntimeError("Empty waiter is already set")
-        self.settle()
+        self.flush_pending()
         self.empty_waiter = self.loop.new_future()
         if self.queue.size == 0:
             self.empty_waiter.set_result(None)

@@ -28,27 +28,27 @@ class PublicSocket(_stdlib.TransportSocket):  # type: ignore[misc]
         super().__init__(sock)
         self._transport = weakref.ref(transport)
 
-    def _settle(self, *, for_good: bool = False) -> None:
+    def _flush_pending(self, *, for_good: bool = False) -> None:
         transport = self._transport()
         if transport is not None:
-            transport._settle(for_good)
+            transport._flush_pending(for_good)
 
     def fileno(self) -> int:
-        self._settle(for_good=True)
+        self._flush_pending(for_good=True)
         return super().fileno()  # type: ignore[no-any-return]
 
     def dup(self) -> socket.socket:
-        self._settle(for_good=True)
+        self._flush_pending(for_good=True)
         return super().dup()  # type: ignore[no-any-return]
 
     def getsockopt(self, *args: Any, **kwargs: Any) -> Any:
-        self._settle()
+        self._flush_pending()
         return super().getsockopt(*args, **kwargs)
 
     def setsockopt(self, *args: Any, **kwargs: Any) -> None:
-        self._settle()
+        self._flush_pending()
         super().setsockopt(*args, **kwargs)
 
     def shutdown(self, how: int) -> None:
-        self._settle()
+        self._flush_pending()
         super().shutdown(how)

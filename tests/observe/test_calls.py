@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mgloop.observe._pulse import calls_of
+from mgloop.observe._stalls import calls_of
 
 pytestmark = pytest.mark.mgloop_only
 

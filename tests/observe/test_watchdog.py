@@ -21,7 +21,7 @@ import support
 
 import mgloop
 from mgloop._stdlib import has_gil
-from mgloop.observe._pulse import Pulse
+from mgloop.observe._stalls import StallDetector
 from mgloop.observe.naming import coroutine_name
 from mgloop.observe.watchdog import Watchdog
 
@@ -345,20 +345,20 @@ def test_one_watchdog_for_a_loop(loop, stalls):
         pass
 
 
-def test_a_pulse_that_is_dropped_leaves_its_loops_to_others(loop):
-    """This also holds in a cycle, if the loop is cleared before the pulse is freed."""
-    Pulse(THRESHOLD, THRESHOLD).add(loop)
-    another = Pulse(THRESHOLD, THRESHOLD)
+def test_a_dropped_detector_leaves_its_loops_to_others(loop):
+    """This also holds in a cycle, if the loop is cleared before the detector is freed."""
+    StallDetector(THRESHOLD, THRESHOLD).add(loop)
+    another = StallDetector(THRESHOLD, THRESHOLD)
     another.add(loop)
     del another
-    Pulse(THRESHOLD, THRESHOLD).add(loop)
+    StallDetector(THRESHOLD, THRESHOLD).add(loop)
     forgotten = mgloop.new_event_loop()
-    forgotten.pulse = Pulse(THRESHOLD, THRESHOLD)
-    forgotten.pulse.add(forgotten)
+    forgotten.detector = StallDetector(THRESHOLD, THRESHOLD)
+    forgotten.detector.add(forgotten)
     forgotten.close()
     del forgotten
     gc.collect()
-    Pulse(THRESHOLD, THRESHOLD).add(loop)
+    StallDetector(THRESHOLD, THRESHOLD).add(loop)
 
 
 @pytest.mark.parametrize("threshold", [0, -1, math.nan, math.inf])

@@ -22,8 +22,8 @@
  * The structure has its own cache lines. It lives as long as the loop object, to which each posting
  * thread has a reference. After `posted` is closed, nothing can be posted. It holds one reference to
  * each handle. */
-#ifndef MGLOOP_INBOX_H
-#define MGLOOP_INBOX_H
+#ifndef MGLOOP_THREADQUEUE_H
+#define MGLOOP_THREADQUEUE_H
 
 #include <Python.h>
 #include <pthread.h>
@@ -38,31 +38,31 @@
 struct mgl_poll;
 struct mgl_watcher;
 
-typedef struct mgl_inbox {
+typedef struct mgl_thread_queue {
     _Alignas(64) mgl_posted posted;
     atomic_bool waiting; /* the loop is waiting in a poll, or about to */
     atomic_bool woken;   /* a wake-up has been sent */
     pthread_mutex_t lock;
     struct mgl_poll *poll; /* NULL if the loop cannot be woken up */
     int64_t wakeups;       /* number of wake-ups sent */
-    _Atomic(struct mgl_watcher *) watcher; /* detects stalls of the loop (pulse.h); NULL if there is none */
+    _Atomic(struct mgl_watcher *) watcher; /* detects stalls of the loop (stalls.h); NULL if there is none */
     unsigned fork_count;   /* identifies the process, as in the port */
     atomic_ulong thread;   /* the thread that runs the loop; 0 if it is not running */
     atomic_bool closing;   /* a thread is closing the loop, or has closed it */
-} mgl_inbox;
+} mgl_thread_queue;
 
-static inline mgl_inbox *mgl_inbox_new(void) {
-    mgl_inbox *box = (mgl_inbox *) aligned_alloc(64, sizeof(*box));
-    if (box == NULL) return (mgl_inbox *) PyErr_NoMemory();
-    memset(box, 0, sizeof(*box));
-    pthread_mutex_init(&box->lock, NULL);
-    return box;
+static inline mgl_thread_queue *mgl_thread_queue_new(void) {
+    mgl_thread_queue *queue = (mgl_thread_queue *) aligned_alloc(64, sizeof(*queue));
+    if (queue == NULL) return (mgl_thread_queue *) PyErr_NoMemory();
+    memset(queue, 0, sizeof(*queue));
+    pthread_mutex_init(&queue->lock, NULL);
+    return queue;
 }
 
-static inline void mgl_inbox_free(mgl_inbox *box) {
-    if (box == NULL) return;
-    pthread_mutex_destroy(&box->lock);
-    free(box);
+static inline void mgl_thread_queue_free(mgl_thread_queue *queue) {
+    if (queue == NULL) return;
+    pthread_mutex_destroy(&queue->lock);
+    free(queue);
 }
 
 typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;
@@ -70,35 +70,35 @@ typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;
 /* As in Dekker's algorithm, run() stores `thread` and then loads `closing`, and close() does the
  * reverse. With sequentially consistent order, at least one of two racing threads sees the other. */
 
-static inline void mgl_inbox_leave(mgl_inbox *box) { atomic_store(&box->thread, 0); }
+static inline void mgl_thread_queue_leave(mgl_thread_queue *queue) { atomic_store(&queue->thread, 0); }
 
 /* On MGL_MAY, this thread runs the loop from now on. */
-static inline mgl_permit mgl_inbox_enter(mgl_inbox *box) {
+static inline mgl_permit mgl_thread_queue_enter(mgl_thread_queue *queue) {
     unsigned long nobody = 0;
-    if (!atomic_compare_exchange_strong(&box->thread, &nobody, PyThread_get_thread_ident())) return MGL_RUNS;
-    if (!atomic_load(&box->closing)) return MGL_MAY;
-    mgl_inbox_leave(box);
+    if (!atomic_compare_exchange_strong(&queue->thread, &nobody, PyThread_get_thread_ident())) return MGL_RUNS;
+    if (!atomic_load(&queue->closing)) return MGL_MAY;
+    mgl_thread_queue_leave(queue);
     return MGL_CLOSES;
 }
 
-static inline void mgl_inbox_abandon_close(mgl_inbox *box) { atomic_store(&box->closing, false); }
+static inline void mgl_thread_queue_abandon_close(mgl_thread_queue *queue) { atomic_store(&queue->closing, false); }
 
 /* On MGL_MAY, no other thread can close or run the loop from now on. */
-static inline mgl_permit mgl_inbox_begin_close(mgl_inbox *box) {
-    if (atomic_exchange(&box->closing, true)) return MGL_CLOSES;
-    if (atomic_load(&box->thread) == 0) return MGL_MAY;
-    mgl_inbox_abandon_close(box);
+static inline mgl_permit mgl_thread_queue_begin_close(mgl_thread_queue *queue) {
+    if (atomic_exchange(&queue->closing, true)) return MGL_CLOSES;
+    if (atomic_load(&queue->thread) == 0) return MGL_MAY;
+    mgl_thread_queue_abandon_close(queue);
     return MGL_RUNS;
 }
 
 /* Returns whether the loop runs in this thread. */
-static inline bool mgl_inbox_here(mgl_inbox *box) {
-    return atomic_load_explicit(&box->thread, memory_order_relaxed) == PyThread_get_thread_ident();
+static inline bool mgl_thread_queue_here(mgl_thread_queue *queue) {
+    return atomic_load_explicit(&queue->thread, memory_order_relaxed) == PyThread_get_thread_ident();
 }
 
 /* Returns whether the loop runs in another thread. */
-static inline bool mgl_inbox_elsewhere(mgl_inbox *box) {
-    unsigned long thread = atomic_load_explicit(&box->thread, memory_order_relaxed);
+static inline bool mgl_thread_queue_elsewhere(mgl_thread_queue *queue) {
+    unsigned long thread = atomic_load_explicit(&queue->thread, memory_order_relaxed);
     return thread != 0 && thread != PyThread_get_thread_ident();
 }
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Detect stalled loops: Pulse is the native half of the watchdog in watchdog.py.
+"""Detect stalled loops: StallDetector is the native half of the watchdog in watchdog.py.
 
 A loop is stalled while one callback blocks it. The detection is native because it must cost the
-loops nothing, and must run without the GIL, which the blocking callback may hold. port/pulse.h
-describes it. One thread, the watchdog's, waits in Pulse.wait(); the other methods may be called
-from any thread. A Pulse holds a reference to each loop that it watches.
+loops nothing, and must run without the GIL, which the blocking callback may hold. port/stalls.h
+describes it. One thread, the watchdog's, waits in StallDetector.wait(); the other methods may be
+called from any thread. A StallDetector holds a reference to each loop that it watches.
 
 Reading the stack of the loop's thread is native too. A Python function can lose the GIL between any
 two instructions. A callback that waits for the GIL in native code could then end before its stack
@@ -21,7 +21,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from mgloop._handle cimport Handle
-from mgloop._loop cimport LoopCore, mgl_count, mgl_counters, mgl_inbox, mgl_ring
+from mgloop._loop cimport LoopCore, mgl_count, mgl_counters, mgl_thread_queue, mgl_ring
 
 from mgloop._stdlib import has_gil
 
@@ -30,23 +30,24 @@ cdef extern from "clock.h":
     int64_t mgl_clock_ns() nogil
 
 
-cdef extern from "pulse.h":
+cdef extern from "stalls.h":
     ctypedef struct mgl_watcher:
         pass
-    ctypedef enum mgl_pulse:
+    ctypedef enum mgl_stall_event:
         MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON
     ctypedef enum mgl_watching:
         MGL_IS_WATCHED, MGL_WAS_WATCHED, MGL_TOO_MANY
     mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period)
     void mgl_watcher_give_back(mgl_watcher *w)
     void mgl_watcher_stop(mgl_watcher *w)
-    mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, const mgl_ring *ready,
+    mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_thread_queue *queue, const mgl_ring *ready,
                                  mgl_counters *count)
     void mgl_watcher_call(mgl_watcher *w)
-    bint mgl_watcher_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood)
-    int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox)
-    bint mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox)
-    mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) nogil
+    bint mgl_watcher_take_resumed(mgl_watcher *w, mgl_thread_queue *queue, int64_t *stalled_for)
+    int64_t mgl_watcher_remove(mgl_watcher *w, mgl_thread_queue *queue)
+    bint mgl_watcher_is_stalled(mgl_watcher *w, mgl_thread_queue *queue)
+    mgl_stall_event mgl_watcher_wait(
+        mgl_watcher *w, mgl_thread_queue **which, int64_t *lasted) nogil
 
 
 cdef extern from "calls.h":
@@ -136,14 +137,14 @@ cdef void see(void *arg) noexcept:
         (<Handle>glance.item).show_as(glance.copy)
 
 
-cdef class Pulse:
+cdef class StallDetector:
     """Watch a set of loops for stalls.
 
     Only one thread may call wait(), and any thread the other methods.
     """
 
     cdef mgl_watcher *watcher
-    # {address of the loop's inbox: loop}; the inbox lives as long as the loop
+    # {address of the loop's cross-thread queue: loop}; the queue lives as long as the loop
     cdef dict loops
     # deque of (loop, nanoseconds of the stall) for loops that were removed before wait() reported
     # the end of their stall
@@ -172,23 +173,23 @@ cdef class Pulse:
         Raise RuntimeError if the loop has a watchdog already, or if this one watches 256 loops.
         """
         cdef mgl_watching done = mgl_watcher_add(
-            self.watcher, loop.inbox, &loop.ready, &loop.count)
+            self.watcher, loop.thread_queue, &loop.ready, &loop.count)
         if done == MGL_WAS_WATCHED:
             raise RuntimeError(f"{loop!r} already has a watchdog")
         if done == MGL_TOO_MANY:
             raise RuntimeError("a watchdog watches at most 256 loops: create another one")
         try:
-            self.loops[<size_t>loop.inbox] = loop
+            self.loops[<size_t>loop.thread_queue] = loop
         except BaseException:
-            mgl_watcher_remove(self.watcher, loop.inbox)
+            mgl_watcher_remove(self.watcher, loop.thread_queue)
             raise
 
     def remove(self, LoopCore loop not None):
         """Stop watching *loop*. If it was stalled, wait() still reports the end of the stall."""
-        cdef int64_t stood = mgl_watcher_remove(self.watcher, loop.inbox)
-        self.loops.pop(<size_t>loop.inbox, None)
-        if stood > 0:
-            self.left.append((loop, stood))
+        cdef int64_t stalled_for = mgl_watcher_remove(self.watcher, loop.thread_queue)
+        self.loops.pop(<size_t>loop.thread_queue, None)
+        if stalled_for > 0:
+            self.left.append((loop, stalled_for))
             mgl_watcher_call(self.watcher)
 
     def remove_all(self):
@@ -204,9 +205,9 @@ cdef class Pulse:
         long this thread then waited for the GIL, or without the GIL for the loop's thread, in
         seconds. *seen* is the result of look() if the loop is stalled, else None.
         """
-        cdef mgl_inbox *which = NULL
+        cdef mgl_thread_queue *which = NULL
         cdef int64_t lasted = 0, began
-        cdef mgl_pulse what
+        cdef mgl_stall_event what
         cdef LoopCore loop
         while True:
             if self.left:
@@ -220,7 +221,7 @@ cdef class Pulse:
             if what == MGL_STALLS and loop is not None:
                 seen = self.look(loop)
                 return loop, True, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
-            if what == MGL_GOES_ON and mgl_watcher_tells(self.watcher, which, &lasted):
+            if what == MGL_GOES_ON and mgl_watcher_take_resumed(self.watcher, which, &lasted):
                 mgl_count(&loop.count.stalls, 1)
                 return loop, False, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, None
             if what == MGL_STOPPED and not self.left:
@@ -240,11 +241,11 @@ cdef class Pulse:
         if calls is None:
             return None
         task = asyncio.current_task(loop)
-        return (calls, task, glance.described()) if self.stands(loop) else None
+        return (calls, task, glance.described()) if self.is_stalled(loop) else None
 
-    def stands(self, LoopCore loop not None):
+    def is_stalled(self, LoopCore loop not None):
         """Return whether *loop* is still stalled in the same callback."""
-        return mgl_watcher_stands(self.watcher, loop.inbox)
+        return mgl_watcher_is_stalled(self.watcher, loop.thread_queue)
 
     def stop(self):
         """Make wait() return None, immediately and in all later calls."""

@@ -20,8 +20,8 @@
  *
  * The threads that held locks do not exist in the child of a fork, so the child initializes all locks
  * again. The data that they protect is consistent, apart from an entry that was just being added. */
-#ifndef MGLOOP_PULSE_H
-#define MGLOOP_PULSE_H
+#ifndef MGLOOP_STALLS_H
+#define MGLOOP_STALLS_H
 
 #include <errno.h>
 #include <pthread.h>
@@ -34,11 +34,11 @@
 
 #include "clock.h"
 #include "counters.h"
-#include "inbox.h"
+#include "threadqueue.h"
 #include "ring.h"
 
 typedef struct {
-    mgl_inbox *inbox;
+    mgl_thread_queue *thread_queue;
     const mgl_ring *ready;
     mgl_counters *count;
     size_t head; /* head of the queue and iterations at the last check */
@@ -58,8 +58,8 @@ typedef struct mgl_watcher {
     mgl_watched loops[MGL_WATCHED];
     int n;
     int64_t threshold, period; /* nanoseconds */
-    mgl_inbox *resumed; /* of the loop whose stall has ended and has not been reported yet */
-    int64_t stood;      /* length of that stall in nanoseconds */
+    mgl_thread_queue *resumed; /* of the loop whose stall has ended and has not been reported yet */
+    int64_t stalled_for;      /* length of that stall in nanoseconds */
     atomic_bool asleep;
     atomic_bool called;
     atomic_bool stopped;
@@ -83,20 +83,20 @@ static void mgl_watchers_in_child(void) {
     for (w = mgl_newest_watcher; w != NULL; w = w->older) pthread_mutex_init(&w->lock, NULL);
 }
 
-typedef enum { MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON } mgl_pulse;
+typedef enum { MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON } mgl_stall_event;
 
 static inline void mgl_watcher_wake(mgl_watcher *w) {
     if (atomic_load(&w->asleep) && atomic_exchange(&w->asleep, false)) sem_post(&w->wake);
 }
 
 /* Called by a loop at the end of a wait. */
-static inline void mgl_inbox_stirs(mgl_inbox *box) {
-    mgl_watcher *w = atomic_load(&box->watcher);
+static inline void mgl_wait_ended(mgl_thread_queue *queue) {
+    mgl_watcher *w = atomic_load(&queue->watcher);
     if (w != NULL) mgl_watcher_wake(w);
 }
 
 static inline bool mgl_is_idle(const mgl_watched *l) {
-    return atomic_load(&l->inbox->waiting) || atomic_load(&l->inbox->thread) == 0;
+    return atomic_load(&l->thread_queue->waiting) || atomic_load(&l->thread_queue->thread) == 0;
 }
 
 /* Returns whether the loop has made progress since the last check, and stores its current position. */
@@ -110,7 +110,7 @@ static inline bool mgl_has_moved(mgl_watched *l) {
 }
 
 /* Checks all loops. Returns the index of the first one with a result, or -1. *busy: one is not idle. */
-static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_pulse *what, int64_t *lasted) {
+static inline int mgl_watcher_check(mgl_watcher *w, int64_t now, bool *busy, mgl_stall_event *what, int64_t *lasted) {
     *busy = false;
     for (int i = 0; i < w->n; i++) {
         mgl_watched *l = &w->loops[i];
@@ -130,8 +130,8 @@ static inline int mgl_watcher_look(mgl_watcher *w, int64_t now, bool *busy, mgl_
         l->next = w->threshold;
         l->reported = false;
         if (reported) {
-            w->resumed = l->inbox;
-            w->stood = *lasted;
+            w->resumed = l->thread_queue;
+            w->stalled_for = *lasted;
             *what = MGL_GOES_ON;
             return i;
         }
@@ -195,16 +195,17 @@ static inline void mgl_watcher_call(mgl_watcher *w) {
 
 typedef enum { MGL_IS_WATCHED, MGL_WAS_WATCHED, MGL_TOO_MANY } mgl_watching;
 
-static inline mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, const mgl_ring *ready,
+static inline mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_thread_queue *queue, const mgl_ring *ready,
                                            mgl_counters *count) {
     struct mgl_watcher *nobody = NULL;
     mgl_watching done = MGL_TOO_MANY;
     pthread_mutex_lock(&w->lock);
     if (w->n < MGL_WATCHED) {
         done = MGL_WAS_WATCHED;
-        if (atomic_compare_exchange_strong(&inbox->watcher, &nobody, w)) {
+        if (atomic_compare_exchange_strong(&queue->watcher, &nobody, w)) {
             done = MGL_IS_WATCHED;
-            w->loops[w->n++] = (mgl_watched){.inbox = inbox, .ready = ready, .count = count, .next = w->threshold};
+            w->loops[w->n++] = (mgl_watched){
+                .thread_queue = queue, .ready = ready, .count = count, .next = w->threshold};
         }
     }
     pthread_mutex_unlock(&w->lock);
@@ -213,59 +214,60 @@ static inline mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_inbox *inbox, con
 }
 
 /* Returns whether the caller must report the end of the stall. Each end is reported once, either by the
- * watcher's thread or by a thread that removes the loop. *stood: length of the stall in nanoseconds. */
-static inline bool mgl_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood) {
-    if (w->resumed != inbox) return false;
+ * watcher's thread or by a thread that removes the loop. *stalled_for: length of the stall in nanoseconds. */
+static inline bool mgl_take_resumed(mgl_watcher *w, mgl_thread_queue *queue, int64_t *stalled_for) {
+    if (w->resumed != queue) return false;
     w->resumed = NULL;
-    *stood = w->stood;
+    *stalled_for = w->stalled_for;
     return true;
 }
 
-static inline bool mgl_watcher_tells(mgl_watcher *w, mgl_inbox *inbox, int64_t *stood) {
+static inline bool mgl_watcher_take_resumed(mgl_watcher *w, mgl_thread_queue *queue, int64_t *stalled_for) {
     pthread_mutex_lock(&w->lock);
-    bool tells = mgl_tells(w, inbox, stood);
+    bool taken = mgl_take_resumed(w, queue, stalled_for);
     pthread_mutex_unlock(&w->lock);
-    return tells;
+    return taken;
 }
 
 /* Removes a loop. Returns the length of its stall in nanoseconds if its end has not been reported,
  * otherwise 0. */
-static inline int64_t mgl_watcher_remove(mgl_watcher *w, mgl_inbox *inbox) {
-    int64_t stood = 0;
+static inline int64_t mgl_watcher_remove(mgl_watcher *w, mgl_thread_queue *queue) {
+    int64_t stalled_for = 0;
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < w->n; i++)
-        if (w->loops[i].inbox == inbox) {
-            if (!mgl_tells(w, inbox, &stood) && w->loops[i].reported) stood = mgl_clock_ns() - w->loops[i].since;
+        if (w->loops[i].thread_queue == queue) {
+            if (!mgl_take_resumed(w, queue, &stalled_for) && w->loops[i].reported)
+                stalled_for = mgl_clock_ns() - w->loops[i].since;
             w->loops[i] = w->loops[--w->n];
-            atomic_store(&inbox->watcher, NULL);
+            atomic_store(&queue->watcher, NULL);
             break;
         }
     pthread_mutex_unlock(&w->lock);
-    return stood;
+    return stalled_for;
 }
 
 /* Returns whether the loop has made no progress since the last check. */
-static inline bool mgl_watcher_stands(mgl_watcher *w, mgl_inbox *inbox) {
-    bool stands = false;
+static inline bool mgl_watcher_is_stalled(mgl_watcher *w, mgl_thread_queue *queue) {
+    bool stalled = false;
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < w->n; i++)
-        if (w->loops[i].inbox == inbox) {
+        if (w->loops[i].thread_queue == queue) {
             mgl_watched copy = w->loops[i];
-            stands = !mgl_is_idle(&copy) && !mgl_has_moved(&copy);
+            stalled = !mgl_is_idle(&copy) && !mgl_has_moved(&copy);
         }
     pthread_mutex_unlock(&w->lock);
-    return stands;
+    return stalled;
 }
 
 /* Blocks until there is a result for the loop *which, or the watcher is called or stopped. The caller
  * is detached from the interpreter. *lasted: length of the stall in nanoseconds. */
-static inline mgl_pulse mgl_watcher_wait(mgl_watcher *w, mgl_inbox **which, int64_t *lasted) {
+static inline mgl_stall_event mgl_watcher_wait(mgl_watcher *w, mgl_thread_queue **which, int64_t *lasted) {
     for (;;) {
         bool busy;
-        mgl_pulse what = MGL_STOPPED;
+        mgl_stall_event what = MGL_STOPPED;
         pthread_mutex_lock(&w->lock);
-        int i = mgl_watcher_look(w, mgl_clock_ns(), &busy, &what, lasted);
-        if (i >= 0) *which = w->loops[i].inbox;
+        int i = mgl_watcher_check(w, mgl_clock_ns(), &busy, &what, lasted);
+        if (i >= 0) *which = w->loops[i].thread_queue;
         if (i < 0 && !busy) {
             atomic_store(&w->asleep, true);
             for (int j = 0; j < w->n; j++)

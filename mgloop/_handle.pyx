@@ -430,9 +430,9 @@ cdef class ThreadSafeHandle(PostedHandle):
 
     asyncio has such a handle since Python 3.14. The callback itself may cancel its handle.
 
-    asyncio takes a lock for each run. Here the run state is an atomic word (port/runstate.h). Only a
-    thread that has to wait creates an Event. Another thread can read the callback and its arguments
-    only until the callback runs.
+    asyncio takes a lock for each run. Here the run state is an atomic word (port/runstate.h). A
+    thread creates an Event only if it has to wait. Another thread can read the callback and its
+    arguments only until the callback runs.
     """
 
     cdef void abandon(self) noexcept:

@@ -48,8 +48,8 @@ BUDGETS = {
     "CHANGELOG": (r"CHANGELOG\.md", 1.0),
     "README, docs, CONTRIBUTING": (r"(?!docs/benchmarks/).*\.md", 2.0),
     "mgloop, Cython": (r"mgloop/.*\.(pyx|pxd)", 1.0),
-    "mgloop, C": (r"mgloop/.*\.[ch]", 4.0),
-    "mgloop, Python": (r"mgloop/.*\.py", 4.0),
+    "mgloop, C": (r"mgloop/.*\.[ch]", 2.5),
+    "mgloop, Python": (r"mgloop/.*\.py", 2.5),
     "bench, tools, examples": (r"(bench|tools|examples)/.*\.py", 1.0),
     "tests": (r"tests/.*\.(py|c)", 3.0),
 }

@@ -335,14 +335,14 @@ def installed(server: Server, way: str, *variables: tuple[str, str], code: str =
     return Row(server, way, MGLOOP, code, (("SELECTING_INSTALL", "yes"), *variables))
 
 
-def too_late(server: Server, way: str, expected: str, code: str = "") -> Row:
-    """The application calls install() while the server's loop runs; install() warns."""
-    return Row(server, way, expected, code, (("SELECTING_INSTALL", "yes"),), warns=True)
-
-
 def ignored(server: Server, way: str, expected: str, code: str = "") -> Row:
     """The application calls install() before any loop runs, and the server uses another loop."""
     return Row(server, way, expected, code, (("SELECTING_INSTALL", "yes"),))
+
+
+def too_late(server: Server, way: str, expected: str, code: str = "") -> Row:
+    """The application calls install() while the server's loop runs; install() warns."""
+    return ignored(server, way, expected, code)._replace(warns=True)
 
 
 def python(code: str) -> str:

@@ -13,7 +13,7 @@ program without changes to its source.
 mgloop.Loop is the class of the event loop, a subclass of asyncio.BaseEventLoop. In addition to
 asyncio's interface it has stats(), which returns counters of the loop (mgloop.LoopStats).
 mgloop.watchdog(threshold=0.1) reports the code that blocks a loop, and mgloop.monitor(path) lets
-`python -m mgloop.top` display the loops of the process.
+`mgloop top` display the loops of the process.
 
 mgloop.serve(app) serves an ASGI application, as the command `mgloop serve pkg.mod:app` does;
 mgloop.http has the server for use inside a program.
@@ -37,11 +37,13 @@ except ModuleNotFoundError as _exc:
         " start Python in another directory, or run make build there and use its .venv/bin/python"
     ) from None
 
-from ._install import EventLoopPolicy, install, new_event_loop, run, uninstall
+from . import loop as _loop_module
 from ._loop import MONGOOSE_VERSION
 from ._loop import VERSION as _VERSION
 from .loop import Loop
+from .observe import EnvironmentObserver as _EnvironmentObserver
 from .stats import LoopStats
+from .use.install import EventLoopPolicy, install, new_event_loop, run, uninstall
 
 if _TYPE_CHECKING:
     from .http import serve
@@ -64,6 +66,8 @@ __all__ = [
 
 # Compiled in, because a vendored copy lacks a distribution's metadata.
 __version__ = _VERSION
+
+_loop_module.observer = _EnvironmentObserver()
 
 
 def __getattr__(name: str) -> _Any:

@@ -9,7 +9,7 @@ from typing_extensions import TypeVarTuple, Unpack, disjoint_base
 from ._awaitable import Awaitable
 from ._loop import Watcher
 from ._schedule import ScheduleCore
-from .selector_view import SelectorView
+from ._selector_view import SelectorView
 
 _Ts = TypeVarTuple("_Ts")
 

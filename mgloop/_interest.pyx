@@ -26,7 +26,7 @@ from mgloop._loop cimport (
 import weakref
 
 from . import _stdlib
-from .selector_view import SelectorView
+from ._selector_view import SelectorView
 
 
 cdef class Waiter(Awaitable):

@@ -8,7 +8,7 @@
 The module is native because these methods run once per callback. They take *args and a keyword
 argument. Ordinary methods would receive these in a new tuple and dict per call. C functions with
 the flag METH_FASTCALL receive them in a C array instead; install_method() puts such functions into
-the type. They handle only the common form of a call. signatures.py handles all other forms: it has
+the type. They handle only the common form of a call. _signatures.py handles all other forms: it has
 the full Python signatures and their error messages. create_task() takes the tuple and the dict,
 because it passes them on.
 
@@ -31,7 +31,7 @@ from mgloop._loop cimport (
 
 from asyncio import BaseEventLoop, tasks
 
-from . import _stdlib, signatures
+from . import _signatures, _stdlib
 
 
 cdef extern from "Python.h":
@@ -135,7 +135,7 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     cdef LoopCore loop = <LoopCore>self
     cdef Handle h
     if not common_form(nargs, 1, kwnames):
-        return by_signature(signatures.call_soon, self, args, nargs, kwnames)
+        return by_signature(_signatures.call_soon, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if loop._debug:
@@ -156,7 +156,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     cdef Handle h
     cdef bint here = mgl_thread_queue_here(loop.thread_queue)
     if not common_form(nargs, 1, kwnames):
-        return by_signature(signatures.call_soon_threadsafe, self, args, nargs, kwnames)
+        return by_signature(_signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if not loop.wakeup_enabled:
@@ -210,7 +210,7 @@ cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *kwnames) except NULL:
     cdef PyObject *timer
     if not common_form(nargs, 2, kwnames):
-        return by_signature(signatures.call_at, self, args, nargs, kwnames)
+        return by_signature(_signatures.call_at, self, args, nargs, kwnames)
     if <object>args[0] is None:
         raise TypeError("when cannot be None")
     timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
@@ -226,7 +226,7 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
     cdef object delay
     cdef double when
     if not common_form(nargs, 2, kwnames):
-        return by_signature(signatures.call_later, self, args, nargs, kwnames)
+        return by_signature(_signatures.call_later, self, args, nargs, kwnames)
     delay = <object>args[0]
     if delay is None:
         raise TypeError("delay must not be None")

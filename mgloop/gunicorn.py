@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._install import use
+from .use.install import use
 
 
 class _Installing:

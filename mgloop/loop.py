@@ -9,11 +9,11 @@ CPython version. It calls hooks that it defines for subclasses. This module impl
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _stdlib, stats
 from ._sock import SockCore
@@ -21,14 +21,14 @@ from .mixins.executor import ExecutorMixin
 from .mixins.process import ProcessMixin
 from .mixins.resolve import ResolveMixin
 from .mixins.sendfile import SendfileMixin
+from .mixins.server import ServerMixin
 from .mixins.signals import SignalsMixin
+from .mixins.tls import TlsMixin
+from .mixins.unix import UnixMixin
 from .stats import LoopStats, TimeSpent
-from .tls.mixin import TlsMixin
 from .transports._datagram import Datagram
 from .transports._pipe import ReadPipe, WritePipe
 from .transports._stream import Stream
-from .transports.server import ServerMixin
-from .transports.unix import UnixMixin
 
 if TYPE_CHECKING:
     import contextvars
@@ -36,6 +36,21 @@ if TYPE_CHECKING:
 
 # All open loops, for the monitor.
 _open: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
+
+
+class LoopObserver(Protocol):
+    """An object that is informed of the loops of this process."""
+
+    def created(self, loop: Loop) -> None:
+        """Handle a new loop."""
+
+    def running(self, loop: Loop) -> AbstractContextManager[Any] | None:
+        """Return a context manager that stays entered while `loop` runs, or None."""
+
+
+#: The observer of all loops. mgloop/__init__.py sets it, because the modules of observe/ need this
+#: one, which therefore cannot import them.
+observer: LoopObserver | None = None
 
 
 def open_loops() -> list[Loop]:
@@ -93,22 +108,16 @@ class Loop(
         # asyncio's own transports register themselves here.
         self._transports: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         _open[id(self)] = self
-        if os.environ.get("MGLOOP_MONITOR"):
-            from .observe import monitor
-
-            monitor.of_environment()
+        if observer is not None:
+            observer.created(self)
 
     def run_forever(self) -> None:
         """Run until stop() is called; as asyncio.loop.run_forever."""
-        watchdog = None
-        if os.environ.get("MGLOOP_WATCHDOG"):
-            from .observe.watchdog import of_environment
-
-            watchdog = of_environment()
-        if watchdog is None:
+        watching = None if observer is None else observer.running(self)
+        if watching is None:
             super().run_forever()
             return
-        with watchdog.watching(self):
+        with watching:
             super().run_forever()
 
     def close(self) -> None:

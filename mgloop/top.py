@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m mgloop.top PID|SOCKET`: the activity of a process's loops, refreshed each second.
+"""`mgloop top PID|SOCKET`: the activity of a process's loops, refreshed each second.
 
 The process must have a monitor: MGLOOP_MONITOR in its environment, or mgloop.monitor(). For a PID,
 its child processes are shown as well, such as the workers of a server. The screen requires rich
@@ -67,7 +67,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m mgloop.top",
+        prog="mgloop top",
         description="Show what the event loops of a process are doing. The process must have a"
         " monitor: set MGLOOP_MONITOR=PATH in its environment, or call mgloop.monitor(PATH) in it.",
         allow_abbrev=False,
@@ -331,7 +331,7 @@ _GAP, _EDGES = 3, 2
 #: The columns of a loop. A call is a callback or an event that the loop has handled without a
 #: callback: a loop that only serves transports runs no callbacks.
 _COLUMNS: dict[str, Callable[[LoopRates], str]] = {
-    "turns/s": lambda loop: _number(loop.iterations),
+    "iters/s": lambda loop: _number(loop.iterations),
     "calls/s": lambda loop: _number(loop.callbacks + loop.events),
     "CPU": lambda loop: _percent(loop.cpu),
     "busy": lambda loop: _percent(loop.busy),
@@ -346,7 +346,7 @@ _COLUMNS: dict[str, Callable[[LoopRates], str]] = {
     "out/s": lambda loop: _number(loop.sent) + "B",
 }
 #: Columns that start a new table.
-_BREAKS = {"turns/s", "lag p50"}
+_BREAKS = {"iters/s", "lag p50"}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from .errors import (
     LifespanError,
     StartError,
 )
-from .running import serve
+from .process.running import serve
 from .server import Server
 
 __all__ = [

@@ -13,10 +13,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from .._loop import VERSION
 from . import config as configuration
-from . import importing, logs, prometheus, reloading, running, sockets, tls
+from . import importing, logs, prometheus, tls
 from .config import DEFAULTS, OPTIONS, Config, Option, flag_of
 from .errors import StartError
+from .process import reloading, running, sockets
+from .process.loops import loop_factory
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,19 +30,20 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser of `mgloop`."""
-    from mgloop import __version__
-
     shared: dict[str, Any] = {"allow_abbrev": False}
     top = _Parser(
         prog="mgloop",
         description="Run programs on the mgloop event loop, or serve ASGI applications with it.",
         **shared,
     )
-    top.add_argument("--version", action="version", version=f"mgloop {__version__}")
+    top.add_argument("--version", action="version", version=f"mgloop {VERSION}")
     commands = top.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
     commands.add_parser("run", help="run an unmodified program on mgloop", add_help=False)
+    commands.add_parser(
+        "top", help="show what the event loops of a process are doing", add_help=False
+    )
     serve = commands.add_parser(
         "serve",
         help="serve an ASGI application",
@@ -57,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="import the application, check options and certificates, and exit",
     )
-    serve.add_argument("--version", action="version", version=f"mgloop {__version__}")
+    serve.add_argument("--version", action="version", version=f"mgloop {VERSION}")
     groups = {
         title: serve.add_argument_group(title)
         for title in dict.fromkeys(option.group for option in OPTIONS.values())
@@ -147,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _check(config)
         running.run(config, on_end=running.exit_in_time)
     except StartError as exc:
-        return running.report(exc)
+        return logs.report(exc)
     except KeyboardInterrupt:
         return 130  # SIGINT before the server has installed its handlers
     return 0
@@ -167,7 +171,7 @@ def _guess(unknown: Sequence[str]) -> str:
 
 
 def _check(config: Config) -> int:
-    running.loop_factory(config)
+    loop_factory(config)
     sockets.check(config)
     tls.make_context(config)
     prometheus.check(config)

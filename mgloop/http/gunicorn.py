@@ -21,10 +21,11 @@ from typing import Any, ClassVar
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers import base
 
-from . import running, signals
 from .config import Config
 from .errors import StartError
 from .logs import access_logger, logger
+from .process import signals
+from .process.loops import loop_factory, run_loop
 from .server import Server
 
 # Longest interval, in seconds, between two heartbeats that report to gunicorn that the loop runs.
@@ -54,7 +55,7 @@ class Worker(base.Worker):
             config = self._config()
             self._use_log(logger, self.log.error_log)
             self._use_log(access_logger, self.log.access_log)
-            running.run_loop(running.loop_factory(config), lambda: self._serve(config))
+            run_loop(loop_factory(config), lambda: self._serve(config))
         except StartError as exc:
             self.log.error("%s", exc)
             # With this status gunicorn does not restart the worker again and again.

@@ -13,43 +13,32 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import importlib
 import json
 import logging
 import logging.config
 import os
+import platform
 import sys
 import time
 import tomllib
+import traceback
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from .._loop import VERSION
+from .colors import TRACE, paint, paint_level, paint_status
 from .config import Config
-from .errors import ConfigError
+from .errors import ApplicationError, ConfigError, StartError
 
-TRACE = 5
+# The folder of the server, to recognize its frames in a traceback.
+_SERVER = os.path.join(os.path.dirname(__file__), "")
 
 logger = logging.getLogger("mgloop.http")
 access_logger = logging.getLogger("mgloop.http.access")
 
 AccessLog = Callable[[Mapping[str, Any], int, int, float], None]
-
-_COLORS = {
-    TRACE: "34",
-    logging.DEBUG: "36",
-    logging.INFO: "32",
-    logging.WARNING: "33",
-    logging.ERROR: "31",
-    logging.CRITICAL: "91",
-}
-_STATUS_COLORS = {1: "37", 2: "32", 3: "33", 4: "31", 5: "91"}
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
-
-
-def paint(text: str, color: str) -> str:
-    """Return `text` with the escape sequences of a terminal colour, such as "31"."""
-    return f"\x1b[{color}m{text}\x1b[0m"
 
 
 class Formatter(logging.Formatter):
@@ -84,17 +73,6 @@ def prefix(level: int, use_colors: bool) -> str:
     name = logging.getLevelName(level)
     space = " " * max(9 - len(name), 1)
     return (paint_level(name, level) if use_colors else name) + ":" + space
-
-
-def paint_level(name: str, level: int) -> str:
-    """Return the name of a level in the colour of that level."""
-    return paint(name, _COLORS.get(level, "0"))
-
-
-def paint_status(status: int, use_colors: bool) -> str:
-    """Return a status code with its phrase, optionally in colour."""
-    text = f"{status} {_PHRASES.get(status, '')}".rstrip()
-    return paint(text, _STATUS_COLORS.get(status // 100, "0")) if use_colors else text
 
 
 class AccessFormatter(Formatter):
@@ -167,6 +145,51 @@ def _handler(config: Config) -> logging.Handler:
 def writes_json() -> bool:
     """Return whether the server's records are written as JSON."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logger.handlers)
+
+
+def announce(config: Config, urls: list[str]) -> None:
+    """Log the banner: versions, event loop, processes and addresses."""
+    name = "mgloop" if config.loop == "auto" else config.loop
+    processes = f"{config.workers} worker{'s' * (config.workers > 1)}"
+    threads = f" of {config.threads} threads" if config.threads > 1 else ""
+    logger.info(
+        "mgloop %s on Python %s (loop: %s; %s%s%s)",
+        VERSION,
+        platform.python_version(),
+        name,
+        processes,
+        threads,
+        "; reload" if config.reload else "",
+    )
+    logger.info("Serving on %s (Press CTRL+C to quit)", ", ".join(urls))
+
+
+def report(exc: StartError) -> int:
+    """Log why the server could not start and return the exit status.
+
+    The log has one line, preceded by the traceback of an exception of the application.
+    """
+    cause = exc.__cause__
+    if isinstance(exc, ApplicationError) and cause is not None:
+        frames = cause.__traceback__
+        while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+            frames = frames.tb_next
+        if writes_json():
+            logger.error("%s", exc, exc_info=(type(cause), cause, frames))
+            return exc.status
+        traceback.print_exception(type(cause), cause, frames)
+    if logger.handlers:
+        logger.error("%s", exc)
+    else:
+        print(f"mgloop serve: {exc}", file=sys.stderr)
+    return exc.status
+
+
+def _is_ours(filename: str) -> bool:
+    """Return whether a traceback frame belongs to the server or importlib, not the application."""
+    return filename.startswith((_SERVER, "<frozen importlib")) or os.path.dirname(
+        filename
+    ) == os.path.dirname(importlib.__file__)
 
 
 def _level(level: str | int | None) -> int:

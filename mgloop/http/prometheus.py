@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The Prometheus endpoint GET /metrics on a separate address, using prometheus_client.
 
-It covers a single process, all threads of a process, or all workers of a supervisor. The process
-that opens the listening sockets also runs this endpoint, with mgloop's own server.
+It covers a single process, all threads of a process, or all workers of a supervisor. server.py has
+the server that runs this application.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
 from .errors import StartError
-from .logs import logger
 from .metrics import BOUNDS, ServerStats
 
 if TYPE_CHECKING:
@@ -24,13 +22,6 @@ if TYPE_CHECKING:
 Accounts = Callable[[], Awaitable[Mapping[str, ServerStats]]]
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
-
-
-def endpoint(config: Config, accounts: Accounts) -> contextlib.AbstractAsyncContextManager[Any]:
-    """Return a context manager that runs the endpoint if metrics_port is set; raises StartError."""
-    if config.metrics_port is None:
-        return contextlib.nullcontext()
-    return _endpoint(config, accounts)
 
 
 def check(config: Config) -> None:
@@ -49,10 +40,8 @@ def _library() -> Any:
     return prometheus_client
 
 
-@contextlib.asynccontextmanager
-async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
-    from .server import Server
-
+def application(accounts: Accounts) -> Callable[..., Awaitable[None]]:
+    """Return an ASGI application that serves GET /metrics. Raises StartError."""
     library = _library()
     now: dict[str, ServerStats] = {}
     registry = library.CollectorRegistry()
@@ -72,14 +61,7 @@ async def _endpoint(config: Config, accounts: Accounts) -> AsyncIterator[None]:
         now.update(await accounts())
         await answer(scope, receive, send)
 
-    assert config.metrics_port is not None
-    own = Config(
-        app=app, host=config.metrics_address, port=config.metrics_port, lifespan="off",
-        access_log=False, proxy_headers=False, timeout_graceful_shutdown=1.0,
-    )  # fmt: skip
-    async with Server(own, quiet=True) as server:
-        logger.info("Serving metrics on %s/metrics", server.url)
-        yield
+    return app
 
 
 class _Collector:

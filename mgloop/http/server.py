@@ -27,17 +27,19 @@ import random
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from . import importing, logs, prometheus, proxy_protocol, signals, sockets, tls
+from . import importing, logs, prometheus, tls
 from .config import Config
 from .errors import StartError
 from .health import Health
 from .lifespan import Lifespan
 from .metrics import Meter, ServerStats
+from .process import signals, sockets
 from .proxy import TrustedProxies
+from .wire import proxy_protocol
 
 logger = logging.getLogger("mgloop.http")
 
@@ -148,7 +150,8 @@ class Server:
             raise
 
     async def _start(self) -> None:
-        from ._site import Site
+        from .wire._connection import Connection
+        from .wire._site import Site
 
         loop = asyncio.get_running_loop()
         config = self.config
@@ -158,7 +161,7 @@ class Server:
         if self._given is None:
             self._listeners = sockets.open_all(config)
             self.sockets = self._listeners.of_slot(0)
-            await self._around.enter_async_context(prometheus.endpoint(self.config, self._accounts))
+            await self._around.enter_async_context(metrics_endpoint(self.config, self._accounts))
         app = self._app
         if app is None:
             with signals.interrupted_import(loop):
@@ -172,6 +175,7 @@ class Server:
             loop,
             app,
             config,
+            connection=Connection,
             state=lifespan.state,
             access_log=self._account_of_responses(loop),
             proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
@@ -576,3 +580,26 @@ def resident_memory() -> int:
     """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as stream:
         return int(stream.read().split()[1]) * _PAGE
+
+
+@contextlib.asynccontextmanager
+async def metrics_endpoint(config: Config, accounts: prometheus.Accounts) -> AsyncIterator[None]:
+    """Serve GET /metrics while the block lasts, if metrics_port is set. Raises StartError.
+
+    The process that opens the listening sockets runs it.
+    """
+    if config.metrics_port is None:
+        yield
+        return
+    own = Config(
+        app=prometheus.application(accounts),
+        host=config.metrics_address,
+        port=config.metrics_port,
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1.0,
+    )
+    async with Server(own, quiet=True) as server:
+        logger.info("Serving metrics on %s/metrics", server.url)
+        yield

@@ -17,10 +17,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .logs import access_logger, logger, paint, paint_level, paint_status
+from .colors import paint, paint_level, paint_status
 
 #: The server's loggers, and the uvicorn loggers that receive their records.
-_LOGGERS = {logger: "uvicorn.error", access_logger: "uvicorn.access"}
+_LOGGERS = {
+    logging.getLogger("mgloop.http"): "uvicorn.error",
+    logging.getLogger("mgloop.http.access"): "uvicorn.access",
+}
 
 
 class DefaultFormatter(logging.Formatter):

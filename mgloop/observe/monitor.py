@@ -115,10 +115,10 @@ class Monitor(Closing):
 
 def document() -> dict[str, Any]:
     """Return the report of all open loops of this process."""
-    from .. import __version__
+    from .._loop import VERSION
 
     return {
-        "mgloop": __version__,
+        "mgloop": VERSION,
         "format": FORMAT,
         "pid": os.getpid(),
         "program": " ".join(sys.orig_argv),

@@ -3,7 +3,7 @@
 
 The module is native because it runs once per accepted connection. It makes the transport, calls the
 protocol factory and calls connection_made() in one callback, without a Python socket and without a
-task. asyncio's way with a task (transports/server.py) is used for connections with TLS, in debug
+task. asyncio's way with a task (mixins/server.py) is used for connections with TLS, in debug
 mode, for other address families than IPv4, IPv6 and UNIX, and for listening sockets whose class
 overrides accept().
 

@@ -5,7 +5,8 @@ import asyncio
 import contextlib
 import types
 
-from mgloop.http._site import Site
+from mgloop.http.wire._connection import Connection
+from mgloop.http.wire._site import Site
 
 #: mgloop.http.Config's defaults, as far as a Site uses them, but without timeouts because a machine
 #: may be slow.
@@ -87,7 +88,15 @@ class Serving:
     def __init__(self, loop, app, state=None, access_log=None, proxy=None, **config):
         self.loop = loop
         settings = types.SimpleNamespace(**DEFAULTS | config)
-        self.site = Site(loop, app, settings, state=state, access_log=access_log, proxy=proxy)
+        self.site = Site(
+            loop,
+            app,
+            settings,
+            connection=Connection,
+            state=state,
+            access_log=access_log,
+            proxy=proxy,
+        )
         self.clients = []
 
     async def __aenter__(self):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upgrading import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, closing, frame
 
-from mgloop.http import deflate
-from mgloop.http._frames import FrameReader, FrameWriter, close_frame, control_frame, sendable
+from mgloop.http.wire import deflate
+from mgloop.http.wire._frames import FrameReader, FrameWriter, close_frame, control_frame, sendable
 
 NEED_DATA, FAILED = -1, -2
 FLUSHED = b"\x00\x00\xff\xff"

@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sites import DEFAULTS, answer
 
-from mgloop.http._site import Site
+from mgloop.http.wire._connection import Connection
+from mgloop.http.wire._site import Site
 
 h11 = pytest.importorskip("h11")
 
@@ -66,7 +67,7 @@ class Understood:
         self.loop = loop
         self.requests = []
         config = types.SimpleNamespace(**DEFAULTS | {"timeout_keep_alive": 0, "timeout_head": 0})
-        self.site = Site(loop, self.app, config)
+        self.site = Site(loop, self.app, config, connection=Connection)
 
     async def app(self, scope, receive, send):
         request = [scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], b""]

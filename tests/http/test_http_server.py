@@ -16,7 +16,7 @@ import support
 from commands import APPLICATION, Command, connect, fails, get, pending, write_app
 
 from mgloop.http import Config, LifespanError, Server, StartError
-from mgloop.http._peer import distinguished_name
+from mgloop.http.wire._peer import distinguished_name
 
 
 async def hello(scope, receive, send):

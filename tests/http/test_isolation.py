@@ -21,7 +21,8 @@ import pytest
 import support
 from sites import DEFAULTS, Serving, get
 
-from mgloop.http import _site
+from mgloop.http.wire import _site
+from mgloop.http.wire._connection import Connection
 
 PROGRAMS = Path(__file__).with_name("isolation")
 BEGUN = b"HTTP/1.1 200 OK\r\nx: b\r\ntransfer-encoding: chunked\r\n\r\n2\r\nb1\r\n"
@@ -138,7 +139,7 @@ class Memory(asyncio.Transport):
 
 
 def site_of(loop, app, **config):
-    return _site.Site(loop, app, types.SimpleNamespace(**DEFAULTS | config))
+    return _site.Site(loop, app, types.SimpleNamespace(**DEFAULTS | config), connection=Connection)
 
 
 def test_code_that_runs_while_a_large_piece_is_written(loop):

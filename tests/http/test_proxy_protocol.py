@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from peers import on_loop
 
 from mgloop.http import Config, Server
-from mgloop.http.proxy_protocol import MalformedError, parse
+from mgloop.http.wire.proxy_protocol import MalformedError, parse
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 

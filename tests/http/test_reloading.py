@@ -7,7 +7,7 @@ import pytest
 
 from mgloop.http import Config
 from mgloop.http.config import OPTIONS, RELOAD_EXCLUDES, RELOAD_INCLUDES
-from mgloop.http.reloading import _Patterns
+from mgloop.http.process.reloading import _Patterns
 
 FILES = {
     *("main.py", "main.pyc", ".hidden.py", "page.html", "tests/test_a.py", "tests/deep/b.py"),

@@ -13,7 +13,7 @@ import support
 from commands import Command, environment, get, write_app
 
 from mgloop.http import Config, ConfigError, StartError
-from mgloop.http import sockets as listening
+from mgloop.http.process import sockets as listening
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from commands import (
 )
 
 from mgloop.http import Config, StartError
-from mgloop.http.supervisor import Supervisor, WorkerError, supervise
+from mgloop.http.process.supervisor import Supervisor, WorkerError, supervise
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
 

@@ -13,7 +13,8 @@ import types
 
 import support
 
-from mgloop.http._websocket import WebSocket
+from mgloop.http.wire._connection import Connection
+from mgloop.http.wire._websocket import WebSocket
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -100,7 +101,7 @@ class Upgrade(asyncio.Protocol):
 @contextlib.asynccontextmanager
 async def serving(loop, app, *, ssl=None, **options):
     """Yield a Site with a server; at the end every session must end or is cut off."""
-    site = Site(loop, app, **options)
+    site = Site(loop, app, connection=Connection, **options)
     server = await loop.create_server(lambda: Upgrade(site), "127.0.0.1", 0, ssl=ssl)
     site.address = server.sockets[0].getsockname()
     site.url = f"{'wss' if ssl else 'ws'}://localhost:{site.address[1]}/"

@@ -47,10 +47,10 @@ LATE_IMPORTS = (
     "concurrent.futures.thread",
     "encodings.idna",
     "mgloop",
-    "mgloop.http._site",
-    "mgloop.http._upgrade",
-    "mgloop.http._websocket",
-    "mgloop.http.deflate",
+    "mgloop.http.wire._site",
+    "mgloop.http.wire._upgrade",
+    "mgloop.http.wire._websocket",
+    "mgloop.http.wire.deflate",
     "mgloop.http.server",
 )
 

@@ -44,7 +44,8 @@ import certificates  # noqa: E402 - the hook comes before mgloop
 from sites import DEFAULTS  # noqa: E402
 
 import mgloop  # noqa: E402
-from mgloop.http._site import Site  # noqa: E402
+from mgloop.http.wire._connection import Connection  # noqa: E402
+from mgloop.http.wire._site import Site  # noqa: E402
 
 faulthandler.dump_traceback_later(100, exit=True)
 # The hostile function breaks connections, and the reports of that are irrelevant here.
@@ -241,7 +242,7 @@ async def serve(hostile):
         | {"ws_max_size": 1 << 20, "ws_max_queue": 32, "ws_ping_interval": 1, "ws_ping_timeout": 5}
         | {"ws_per_message_deflate": False, "timeout_keep_alive": 5}
     )
-    site = Site(loop, Application(hostile), config)
+    site = Site(loop, Application(hostile), config, connection=Connection)
     servers = {
         "http": await loop.create_server(site.connection, "127.0.0.1", 0),
         "https": await loop.create_server(

@@ -38,11 +38,11 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD := build/$(notdir $(VENV))
 MESON_ARGS ?=
-# The environment's tools come first: meson, ninja and cython for whatever builds mgloop, pycodestyle for cython-lint.
+# The tools of the environment come first: meson, ninja and cython for the build, pycodestyle for cython-lint.
 RUN = PATH="$(abspath $(BIN)):$$PATH"
-# pip's own five attempts at each file make half a minute of silence where there is no network.
+# By default pip tries five times per file, which takes half a minute without output if there is no network.
 PIP = PIP_RETRIES=$${PIP_RETRIES:-1} $(RUN) $(BIN)/python -m pip --disable-pip-version-check
-# What follows pip's complaint, for whoever has no network, or an index that has not got everything.
+# The message that follows pip's error if there is no network, or if the index lacks a package.
 NO_INDEX = { echo "Cannot install packages into $(VENV): see the error of pip above. Without a network," \
 	"download the packages of pyproject.toml elsewhere (pip download --dest FOLDER pip --group build --group serve" \
 	"--group test), select that folder (PIP_NO_INDEX=1 PIP_FIND_LINKS=/the/FOLDER make serve), and provide the" \
@@ -89,19 +89,19 @@ types: build $(VENV)/.group-types
 	$(BIN)/mypy
 	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
-# A file's tests stay in one process. One process more than there are cores, for tests wait a third of their time; with
-# still more they measure how patient they are.
+# The tests of a file run in one process. There is one process more than there are cores, because tests wait during a
+# third of their time. With more processes than that, tests with time limits fail.
 PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=loadfile
 
-# Tests of the tools around the loop, of what is Python in processes that start one another, and with other programs (a
-# browser, proxies, curl), which would have to bear the memory checks as well: these have nothing to say about them.
+# Tests in which the memory checks would find nothing: those of the tools, those of Python code that starts other
+# processes, and those with other programs (a browser, proxies, curl), which would run under the checks as well.
 ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch programs/test_pytest_plugin.py) \
 	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py shutdown.py supervisor.py $(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
-# Leaks are not looked for: an interpreter frees little of what it holds when it exits. malloc must be the C library's,
-# or the sanitizer would see Python's arenas instead of the objects in them; a free-threaded Python has no choice of it.
-# The libraries are preloaded because the interpreter itself is not built with them.
+# Leaks are not reported, because an interpreter frees only a part of its memory when it exits. PYTHONMALLOC selects the
+# C library's malloc(), because the sanitizer would otherwise see Python's arenas instead of the objects in them. A
+# free-threaded interpreter cannot use it. The libraries are preloaded because the interpreter is not built with them.
 ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $$($(VENV)-asan/bin/python -c 'import sysconfig; \
@@ -112,8 +112,8 @@ asan:
 		-Csetup-args=-Dc_args=-fno-omit-frame-pointer"
 	$(ASAN) $(VENV)-asan/bin/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) -o timeout=240 $(PYTEST_ARGS)
 
-# Cython and pip, run by such an interpreter, are slow, and what it says of them is of no interest here. What it says of a
-# test that passes has to be seen, too: pytest would keep what is written to descriptor 2.
+# An interpreter with ThreadSanitizer also runs Cython and pip, whose reports are suppressed. Reports during a test that
+# passes must be shown, but pytest would capture output to descriptor 2: hence --capture=sys.
 TSAN = env TSAN_OPTIONS="suppressions=$(CURDIR)/tests/threads/tsan.suppressions history_size=5 exitcode=66"
 tsan:
 	env TSAN_OPTIONS=report_bugs=0 $(MAKE) build $(VENV)-tsan/.group-test VENV=$(VENV)-tsan MESON_ARGS=" \
@@ -124,11 +124,11 @@ debug: build $(VENV)/.group-test
 	env PYTHONMALLOC=debug PYTHONDEVMODE=1 $(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(ABOUT_TOOLS) \
 		$(PYTEST_ARGS)
 
-# A tree of its own, which gets its own environment: needs none here.
+# This target creates a separate Debian tree with an environment of its own, so it needs no environment here.
 fresh:
 	@$(PYTHON) tools/fresh.py --pytest='$(PYTEST_ARGS)' $(ARGS)
 
-# ASan has them by MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
+# The same under AddressSanitizer: MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
 fuzz: build $(VENV)/.group-test
 	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --dist=load --loops=mgloop \
 		-o timeout=0 tests/transports/test_fuzz_raising.py $(PYTEST_ARGS)
@@ -143,8 +143,8 @@ conformance: build $(VENV)/.group-test
 ecosystem: build $(VENV)/.group-test
 	$(RUN) python -m tests.ecosystem $(ARGS)
 
-# Everything else here calls OpenSSL directly, where that is safe. The other engine is chosen for the processes that the
-# tests start, too; asyncio's half, which has only one, is left out.
+# All other targets call OpenSSL directly where that is safe. This one selects the other engine, also for the processes
+# that the tests start. It leaves out the tests over asyncio's loop, which has only one engine.
 TLS_SUITES = ssl sslproto start_tls streams sendfile buffered_proto
 tls: export MGLOOP_TLS_ENGINE = ssl
 tls: build $(VENV)/.group-test
@@ -152,7 +152,7 @@ tls: build $(VENV)/.group-test
 		$(PYTEST_ARGS)
 	$(RUN) python -m tests.conformance --no-control --suite $(TLS_SUITES) $(ARGS)
 
-# Half an hour. ARGS="slow --quick", say, is a part, and a little of it.
+# This takes half an hour. ARGS="slow --quick", for example, runs a shorter version of one part.
 serve-soak: build $(VENV)/.group-test
 	$(BIN)/python tests/http/soaks $(ARGS)
 
@@ -175,7 +175,7 @@ sdist: $(VENV)/.group-wheels
 wheels: $(VENV)/.group-wheels
 	$(RUN) $(BIN)/python tools/wheels.py $(ARGS)
 
-# Needs no environment, like fresh.
+# Like fresh, this target needs no environment.
 try-wheel:
 	@test -n "$(WHEEL)" || { echo "WHEEL is required: make try-wheel WHEEL=dist/mgloop-...whl" >&2; exit 2; }
 	@$(PYTHON) tools/trywheel.py $(WHEEL) $(ARGS)
@@ -183,7 +183,7 @@ try-wheel:
 pictures: build $(VENV)/.group-test $(VENV)/.group-bench
 	$(RUN) python -m tests.observe.pictures $(ARGS)
 
-# Needs no build of mgloop. (The variable keeps the theme from printing a notice about MkDocs 2.)
+# This target needs no build of mgloop. The variable prevents a notice of the theme about MkDocs 2.
 docs: $(VENV)/.group-docs
 	env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
 	$(BIN)/python tools/site/check.py build/site
@@ -194,25 +194,25 @@ clean:
 
 build: $(VENV)/.built
 
-# An editable installation: mgloop/ lies in the folder where the targets run, and would otherwise be imported from there
-# without its native half. It also looks for changed sources, and rebuilds, whenever mgloop is imported.
+# The installation is editable, because the targets run in the folder that contains mgloop/, and Python would otherwise
+# import it from there, without the compiled modules. Importing mgloop also rebuilds it if a source has changed.
 $(VENV)/.built: $(VENV)/.group-build $(SOURCES)
 	@echo "building mgloop for $$($(BIN)/python -V)"
 	@$(RUN) $(BIN)/python tools/show_build.py python -m pip --disable-pip-version-check --verbose \
 		install --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) $(MESON_ARGS) --editable .
 	@touch $@
 
-# A group of tools or libraries from pyproject.toml.
+# Install a dependency group of pyproject.toml.
 $(VENV)/.group-%: pyproject.toml | $(VENV)/.made
 	@echo "installing the $* requirements into $(VENV)"
 	@$(PIP) --quiet install --group $*$$($(BIN)/python -c "$(VARIANT)") || $(NO_INDEX)
 	@touch $@
 
-# Of a dependency group: test is test-free-threaded where there is no GIL.
+# The suffix of a dependency group: without the GIL, `test` is `test-free-threaded`.
 VARIANT = import sysconfig; print('-free-threaded' if '$*' == 'test' and sysconfig.get_config_var('Py_GIL_DISABLED') else '')
 
-# Where venv or ensurepip is missing, which is how Debian and Ubuntu package Python, `python -m venv` leaves half an
-# environment behind: asked for beforehand. pip learnt about --group in 25.1, interpreters bring older ones.
+# Debian and Ubuntu package venv and ensurepip separately. If one is missing, `python -m venv` leaves an incomplete
+# environment, so this checks for both first. pip has --group since 25.1, and interpreters come with older versions.
 $(VENV)/.made:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or later, or" \
 		"select one: make PYTHON=/path/to/python3" >&2; exit 1; }

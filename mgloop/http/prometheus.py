@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 #: Returns the counters of the servers by the value of the label `worker`.
-Accounts = Callable[[], Awaitable[Mapping[str, ServerStats]]]
+StatsSource = Callable[[], Awaitable[Mapping[str, ServerStats]]]
 
 _BOUNDS = [*map(str, BOUNDS[:-1]), "+Inf"]
 
@@ -40,7 +40,7 @@ def _library() -> Any:
     return prometheus_client
 
 
-def application(accounts: Accounts) -> Callable[..., Awaitable[None]]:
+def application(stats: StatsSource) -> Callable[..., Awaitable[None]]:
     """Return an ASGI application that serves GET /metrics. Raises StartError."""
     library = _library()
     now: dict[str, ServerStats] = {}
@@ -58,7 +58,7 @@ def application(accounts: Accounts) -> Callable[..., Awaitable[None]]:
                 }
             )
             return
-        now.update(await accounts())
+        now.update(await stats())
         await answer(scope, receive, send)
 
     return app

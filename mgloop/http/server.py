@@ -33,6 +33,7 @@ from typing import Any, Self
 
 from . import importing, logs, prometheus, tls
 from .config import Config
+from .draining import CLEAN_UP, Draining
 from .errors import StartError
 from .health import Health
 from .lifespan import Lifespan
@@ -43,17 +44,6 @@ from .wire import proxy_protocol
 
 logger = logging.getLogger("mgloop.http")
 
-# Seconds that cancelled requests have for their cleanup.
-_CLEAN_UP = 5.0
-# Seconds to wait, during shutdown, for a request on a connection that was accepted or became idle
-# just before.
-_ON_ITS_WAY = 0.25
-# Seconds after idle connections have been closed until the server logs that it waits for others.
-_TELL_AFTER = 0.1
-# Seconds that the application of a stream has to return after its client was disconnected.
-_AFTER_CUT_OFF = 2.0
-# Interval, in seconds, at which a server that shuts down checks for unfinished TLS handshakes.
-_HANDSHAKE_INTERVAL = 0.02
 # Interval, in seconds, at which a process checks its memory usage.
 _MEMORY_INTERVAL = 1.0
 # Limit for the unsent bytes of a response in the kernel's send queue. Without it the kernel accepts
@@ -95,7 +85,7 @@ class Server:
         self.urls: list[str] = []
         self.site: Any = None
         self.started = False
-        self._given = listeners
+        self._given_sockets = listeners
         self._listeners: sockets.Listeners | None = None
         self._app = app
         self._on_limit = on_limit or self._stop_at_limit
@@ -107,14 +97,13 @@ class Server:
         self._memory_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._stop_called = asyncio.Event()  # possibly during startup, before start() returns
-        self._now = asyncio.Event()
         self._interrupts = 0
         self._retired = False
         self._delay: asyncio.TimerHandle | None = None
-        self._idle_time = _ON_ITS_WAY
+        self._draining = Draining(config, quiet=quiet)
         self._quiet = quiet
         self._meter: Meter | None = None
-        self._around = contextlib.AsyncExitStack()
+        self._resources = contextlib.AsyncExitStack()
 
     def stats(self) -> ServerStats:
         """Return what the server has counted; all zero without metrics_port. Thread-safe."""
@@ -155,13 +144,15 @@ class Server:
 
         loop = asyncio.get_running_loop()
         config = self.config
-        if self._given is not None:
-            self.sockets = self._given
+        if self._given_sockets is not None:
+            self.sockets = self._given_sockets
         self._context = tls.make_context(config)
-        if self._given is None:
+        if self._given_sockets is None:
             self._listeners = sockets.open_all(config)
             self.sockets = self._listeners.of_slot(0)
-            await self._around.enter_async_context(metrics_endpoint(self.config, self._accounts))
+            await self._resources.enter_async_context(
+                metrics_endpoint(self.config, self._stats_by_worker)
+            )
         app = self._app
         if app is None:
             with signals.interrupted_import(loop):
@@ -177,10 +168,11 @@ class Server:
             config,
             connection=Connection,
             state=lifespan.state,
-            access_log=self._account_of_responses(loop),
+            access_log=self._response_log(loop),
             proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
         )
         self.site.on_limit = self._request_limit_reached
+        self._draining.site = self.site
         for sock in self.sockets:
             self._servers.append(await self._server(loop, sock))
             await self._start_listening(self._servers[-1], sock)
@@ -189,14 +181,14 @@ class Server:
             self._watch_memory()
         self.started = True
 
-    def _account_of_responses(self, loop: asyncio.AbstractEventLoop) -> logs.AccessLog | None:
+    def _response_log(self, loop: asyncio.AbstractEventLoop) -> logs.AccessLog | None:
         log = logs.access_log(self.config, loop)
         if self.config.metrics_port is None:
             return log
         self._meter = Meter(log)
         return self._meter
 
-    async def _accounts(self) -> dict[str, ServerStats]:
+    async def _stats_by_worker(self) -> dict[str, ServerStats]:
         return {"0": self.stats()}
 
     async def _server(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> asyncio.Server:
@@ -259,7 +251,7 @@ class Server:
             await self._end()
         except asyncio.CancelledError:
             self.stop(now=True)
-            limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
+            limit = self.config.timeout_graceful_shutdown or CLEAN_UP
             await self._end(for_application=limit)
             raise
 
@@ -269,7 +261,7 @@ class Server:
         for_application: seconds that the lifespan shutdown may take; None for no limit.
         """
         if self.site is not None:
-            await self._drain()
+            await self._draining.run()
             self.site.end()
         if self._lifespan is not None:
             shutdown = asyncio.ensure_future(self._lifespan.shutdown())
@@ -279,97 +271,7 @@ class Server:
                 shutdown.cancel()
                 await asyncio.gather(shutdown, return_exceptions=True)
         self._servers.clear()
-        await self._around.aclose()
-
-    async def _drain(self) -> None:
-        self.site.begin_draining()
-        drained = asyncio.ensure_future(self._drained())
-        logging_task = asyncio.ensure_future(self._log_pending_work())
-        now = asyncio.ensure_future(self._now.wait())
-        begun = asyncio.get_running_loop().time()
-        try:
-            for when, step in self._time_line():
-                if drained.done() or now.done():
-                    break
-                passed = asyncio.get_running_loop().time() - begun
-                await _first_of(drained, now, timeout=max(0.0, when - passed))
-                if not (drained.done() or now.done()):
-                    step()
-            else:
-                if not self.config.timeout_graceful_shutdown:
-                    await _first_of(drained, now)
-            if not drained.done():
-                await self._cut(drained)
-            self.site.begin_shutdown()
-        finally:
-            for task in (drained, now, logging_task):
-                task.cancel()
-            await asyncio.gather(drained, now, logging_task, return_exceptions=True)
-
-    async def _log_pending_work(self) -> None:
-        """Log why the shutdown takes time, with uvicorn's messages."""
-        if self._quiet:
-            return
-        await asyncio.sleep(self._idle_time + _TELL_AFTER)
-        if self.site.connections:
-            logger.info("Waiting for connections to close. (CTRL+C to force quit)")
-        while self.site.connections:
-            await asyncio.sleep(_TELL_AFTER)
-        if self.site.in_flight:
-            logger.info("Waiting for background tasks to complete. (CTRL+C to force quit)")
-
-    def _time_line(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return the steps of a shutdown as (seconds since its begin, function), in order.
-
-        They are taken for as long as requests are running.
-        """
-        idle, limit = self._idle_time, self.config.timeout_graceful_shutdown
-        line: list[tuple[float, Callable[[], None]]] = [(idle, self.site.begin_shutdown)]
-        if self.config.timeout_stream_shutdown and not self._retired:
-            stream = max(idle, self.config.timeout_stream_shutdown)
-            line.append((stream, self._end_streams))
-            line.append((stream + _AFTER_CUT_OFF, self._cancel_streams))
-        if limit:
-            # Later steps are dropped, but idle connections are always closed.
-            line = [(min(idle, limit), self.site.begin_shutdown)] + [
-                each for each in line[1:] if each[0] < limit
-            ]
-            line.append((limit, lambda: None))
-        return line
-
-    def _end_streams(self) -> None:
-        if count := self.site.end_streams():
-            logger.warning("Closing %d stream(s), timeout stream shutdown exceeded.", count)
-
-    def _cancel_streams(self) -> None:
-        if count := self.site.cancel_streams():
-            logger.warning(
-                "Cancelling %d stream(s) that kept running after their clients were disconnected.",
-                count,
-            )
-
-    async def _cut(self, drained: asyncio.Future[None]) -> None:
-        """Cancel the remaining requests and close the remaining connections."""
-        self.site.begin_shutdown()
-        if self.site.in_flight or self.site.connections:
-            logger.warning(
-                "Cancelling %d request(s) and closing %d connection(s)%s.",
-                self.site.in_flight,
-                self.site.connections,
-                "" if self._now.is_set() else ", timeout graceful shutdown exceeded",
-            )
-        self.site.cancel_all()
-        await asyncio.wait([drained], timeout=_CLEAN_UP)
-
-    async def _drained(self) -> None:
-        """Wait until all connections are closed."""
-        # A connection that was accepted in this iteration is not registered with the site yet.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await self.site.wait_drained()
-        while self.site.shaking_hands:
-            await asyncio.sleep(_HANDSHAKE_INTERVAL)
-            await self.site.wait_drained()
+        await self._resources.aclose()
 
     # --- as a process ------------------------------------------------------------------------
 
@@ -382,12 +284,12 @@ class Server:
         Raises StartError. If the task is cancelled, requests are cancelled, and the server has
         stopped before CancelledError is raised.
         """
-        around = (
+        signal_handlers = (
             signals.handled(signals.handlers_of(self))
             if handle_signals
             else contextlib.nullcontext()
         )
-        with around:
+        with signal_handlers:
             starting = asyncio.ensure_future(self.start())
             stop_called = asyncio.ensure_future(self._stop_called.wait())
             try:
@@ -418,7 +320,7 @@ class Server:
         """Cancel the application's startup, which may be waiting for something indefinitely."""
         logger.warning("Shutdown requested during application startup. Cancelling startup.")
         starting.cancel()
-        limit = self.config.timeout_graceful_shutdown or _CLEAN_UP
+        limit = self.config.timeout_graceful_shutdown or CLEAN_UP
         await asyncio.wait([starting], timeout=limit)
         if not starting.done():
             logger.error(
@@ -435,11 +337,12 @@ class Server:
     def stop(self, *, now: bool = False) -> None:
         """Make serve() return. now: cancel requests. Must be called in the loop's thread."""
         if self._retired:
-            self._end_soon()
+            self._retired = False
+            self._draining.apply_deadlines()
         self._stopping.set()
         self._stop_called.set()
         if now:
-            self._now.set()
+            self._draining.force.set()
 
     def drain(self) -> None:
         """Make serve() return, after drain_delay if that is set.
@@ -461,19 +364,10 @@ class Server:
         already be in transit; they are closed after its response. Streams continue until they end,
         because nothing waits for this process to exit.
         """
-        self._idle_time = (self.config.timeout_keep_alive or 0.0) + _ON_ITS_WAY
+        self._draining.without_deadlines()
         signals.leaving(asyncio.get_running_loop())
         self.stop()
         self._retired = True
-
-    def _end_soon(self) -> None:
-        """Apply the deadlines of a normal shutdown to the streams of a retired process."""
-        self._retired = False
-        self.site.begin_shutdown()
-        if limit := self.config.timeout_stream_shutdown:
-            loop = asyncio.get_running_loop()
-            loop.call_later(limit, self._end_streams)
-            loop.call_later(limit + _AFTER_CUT_OFF, self._cancel_streams)
 
     def interrupted(self, number: int) -> None:
         """Act on SIGINT or SIGTERM.
@@ -571,11 +465,6 @@ def _stop_accepting(
         stop_serving(sock)
 
 
-async def _first_of(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until one of the futures is done, or for `timeout` seconds."""
-    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-
-
 def resident_memory() -> int:
     """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as stream:
@@ -583,7 +472,7 @@ def resident_memory() -> int:
 
 
 @contextlib.asynccontextmanager
-async def metrics_endpoint(config: Config, accounts: prometheus.Accounts) -> AsyncIterator[None]:
+async def metrics_endpoint(config: Config, stats: prometheus.StatsSource) -> AsyncIterator[None]:
     """Serve GET /metrics while the block lasts, if metrics_port is set. Raises StartError.
 
     The process that opens the listening sockets runs it.
@@ -591,8 +480,8 @@ async def metrics_endpoint(config: Config, accounts: prometheus.Accounts) -> Asy
     if config.metrics_port is None:
         yield
         return
-    own = Config(
-        app=prometheus.application(accounts),
+    endpoint = Config(
+        app=prometheus.application(stats),
         host=config.metrics_address,
         port=config.metrics_port,
         lifespan="off",
@@ -600,6 +489,6 @@ async def metrics_endpoint(config: Config, accounts: prometheus.Accounts) -> Asy
         proxy_headers=False,
         timeout_graceful_shutdown=1.0,
     )
-    async with Server(own, quiet=True) as server:
+    async with Server(endpoint, quiet=True) as server:
         logger.info("Serving metrics on %s/metrics", server.url)
         yield

@@ -139,10 +139,10 @@ def handled(handlers: Handlers) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     ours = _loops.setdefault(loop, _LoopSignals(loop))
     try:
-        with contextlib.ExitStack() as around:
+        with contextlib.ExitStack() as restoring:
             for number, handler in handlers.items():
                 ours.add(number, handler)
-                around.callback(ours.remove, number, handler)
+                restoring.callback(ours.remove, number, handler)
             yield
     finally:
         if not ours.handlers:

@@ -216,10 +216,12 @@ class Supervisor:
 
     async def run(self) -> None:
         """Supervise until a signal arrives, and return after all workers have exited."""
-        async with contextlib.AsyncExitStack() as around:
+        async with contextlib.AsyncExitStack() as resources:
             self._listeners = sockets.open_all(self.config)
-            around.callback(self._listeners.close)
-            await around.enter_async_context(metrics_endpoint(self.config, self._accounts))
+            resources.callback(self._listeners.close)
+            await resources.enter_async_context(
+                metrics_endpoint(self.config, self._stats_by_worker)
+            )
             await self._supervise()
         logger.info("Stopped supervisor [%d]", os.getpid())
 
@@ -261,7 +263,7 @@ class Supervisor:
         """Keep a worker running in every slot. Raises WorkerError if the first one cannot start."""
         self._slots = [_Slot(number) for number in range(self.config.workers)]
         if self.config.reload:
-            await self._keep_reloading(self._slots[0])
+            await self._run_and_reload(self._slots[0])
             return
         # Start the first worker alone, so that an error in the application is logged only once.
         first = await self._start(0)
@@ -271,12 +273,12 @@ class Supervisor:
         self._slots[0].worker = first
         async with asyncio.TaskGroup() as group:
             for slot in self._slots:
-                group.create_task(self._keep(slot))
+                group.create_task(self._run_slot(slot))
             self._begin_to_roll()  # SIGHUP may have arrived after the first worker read its code
 
     # --- one slot ----------------------------------------------------------------------------
 
-    async def _keep(self, slot: _Slot) -> None:
+    async def _run_slot(self, slot: _Slot) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -336,7 +338,7 @@ class Supervisor:
         logger.error("Worker [%d] %s before it was ready.", worker.pid, worker.why())
         return None
 
-    async def _keep_reloading(self, slot: _Slot) -> None:
+    async def _run_and_reload(self, slot: _Slot) -> None:
         changes = reloading.changes(self.config)
         # Begin before the first start, so that changes while a worker reads the files are noticed.
         changed = asyncio.ensure_future(anext(changes))
@@ -464,7 +466,7 @@ class Supervisor:
         self._past[worker.slot] = before + worker.stats.ended()
         self._counting.discard(worker)
 
-    async def _accounts(self) -> dict[str, ServerStats]:
+    async def _stats_by_worker(self) -> dict[str, ServerStats]:
         """Return the counters of each slot: the sum over its current and earlier workers."""
         workers = list(self._counting)
         await asyncio.gather(*(worker.count() for worker in workers))

@@ -30,7 +30,7 @@ from .loops import loop_factory, run_loop
 logger = logging.getLogger("mgloop.http")
 
 
-class _Member:
+class _ServerThread:
     """A thread with its event loop and its server."""
 
     def __init__(self, server: Server, main: asyncio.AbstractEventLoop, number: int) -> None:
@@ -40,7 +40,7 @@ class _Member:
         self.started: asyncio.Future[None] = main.create_future()
         self.ended: asyncio.Future[None] = main.create_future()
         self.stopped = False  # stop() was called, possibly before the loop exists
-        self.thread = threading.Thread(target=self._body, name=f"mgloop-serve-{number}")
+        self.native = threading.Thread(target=self._body, name=f"mgloop-serve-{number}")
 
     def _body(self) -> None:
         failure: BaseException | None = None
@@ -97,7 +97,7 @@ class ThreadedServer:
         self.urls: list[str] = []
         self._given = listeners
         self._listeners: sockets.Listeners | None = None
-        self._members: list[_Member] = []
+        self._threads: list[_ServerThread] = []
         self._limit = on_limit
         self._stopping = False
         self._draining = False
@@ -112,21 +112,23 @@ class ThreadedServer:
         """
         if has_gil():
             logger.warning("Threads share the GIL on this Python; --workers would be faster.")
-        async with contextlib.AsyncExitStack() as around:
+        async with contextlib.AsyncExitStack() as resources:
             if handle_signals:
-                around.enter_context(signals.handled(signals.handlers_of(self)))
+                resources.enter_context(signals.handled(signals.handlers_of(self)))
             try:
                 if self._given is None:
-                    await around.enter_async_context(metrics_endpoint(self.config, self._accounts))
+                    await resources.enter_async_context(
+                        metrics_endpoint(self.config, self._stats_by_worker)
+                    )
                 self._start()
-                started = [member.started for member in self._members]
+                started = [thread.started for thread in self._threads]
                 await asyncio.wait(started, return_when=asyncio.FIRST_EXCEPTION)
                 if all(future.done() and not future.exception() for future in started):
-                    self.urls = self._members[0].server.urls
+                    self.urls = self._threads[0].server.urls
                     if on_start is not None and not self._stopping:
                         on_start()
                 # When one server has stopped, stop the others.
-                ended = [member.ended for member in self._members]
+                ended = [thread.ended for thread in self._threads]
                 await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
                 self.stop()
                 await asyncio.wait(ended)
@@ -134,16 +136,16 @@ class ThreadedServer:
                     future.result()
             finally:
                 self.stop(now=True)
-                for member in self._members:
-                    if member.thread.ident is not None:
-                        await asyncio.wait([member.ended])
-                        member.thread.join()
+                for thread in self._threads:
+                    if thread.native.ident is not None:
+                        await asyncio.wait([thread.ended])
+                        thread.native.join()
 
     def stats(self) -> ServerStats:
         """Return the sum of the counters of all threads; all zero without metrics_port."""
-        return total(member.server.stats() for member in self._members)
+        return total(thread.server.stats() for thread in self._threads)
 
-    async def _accounts(self) -> dict[str, ServerStats]:
+    async def _stats_by_worker(self) -> dict[str, ServerStats]:
         return {"0": self.stats()}
 
     def _start(self) -> None:
@@ -160,9 +162,9 @@ class ThreadedServer:
                 limit_max_memory=None if number else self.config.limit_max_memory,
             )
             server = Server(config, listeners=bound, app=app, on_limit=self._at_limit(loop))
-            self._members.append(_Member(server, loop, number))
-        for member in self._members:
-            member.thread.start()
+            self._threads.append(_ServerThread(server, loop, number))
+        for thread in self._threads:
+            thread.native.start()
 
     def _at_limit(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
         def at_limit(reason: str) -> None:
@@ -182,8 +184,8 @@ class ThreadedServer:
         self._stopping = True
         if self._listeners is not None:
             self._listeners.close()
-        for member in self._members:
-            member.stop(now=now)
+        for thread in self._threads:
+            thread.stop(now=now)
 
     @property
     def should_exit(self) -> bool:
@@ -196,15 +198,15 @@ class ThreadedServer:
             self.stop()
             return
         self._draining = True
-        for member in self._members:
-            member.post(member.server.drain)
+        for thread in self._threads:
+            thread.post(thread.server.drain)
 
     def retire(self) -> None:
         """Stop after another process has taken over; as Server.retire()."""
         self._stopping = True
         signals.leaving(asyncio.get_running_loop())
-        for member in self._members:
-            member.post(member.server.retire)
+        for thread in self._threads:
+            thread.post(thread.server.retire)
 
     def interrupted(self, number: int) -> None:
         """Act on SIGINT or SIGTERM, as Server does."""
@@ -217,8 +219,8 @@ class ThreadedServer:
 
     def reload_certificates(self) -> None:
         """Reload certificate and key in every thread."""
-        for member in self._members:
-            member.post(member.server.reload_certificates)
+        for thread in self._threads:
+            thread.post(thread.server.reload_certificates)
 
 
 def make_server(config: Config, **options: Any) -> Any:

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 from .._loop import VERSION
 from . import config as configuration
 from . import importing, logs, prometheus, tls
-from .config import DEFAULTS, OPTIONS, Config, Option, flag_of
+from .config import DEFAULTS, OPTIONS, Config, flag_of
 from .errors import StartError
+from .option import Option
 from .process import reloading, running, sockets
 from .process.loops import loop_factory
 

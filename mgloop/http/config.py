@@ -10,15 +10,15 @@ uvicorn's names. The module is Python because it runs once per process.
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import converters
+from .env_file import read_env_file
 from .errors import ConfigError
+from .option import Option
 from .proxy import TrustedProxies
 
 PREFIX = "MGLOOP_SERVE_"
@@ -28,151 +28,9 @@ _LOOPS = ("auto", "mgloop", "asyncio")
 # Environment variables that hosting platforms set for any server, and the options they set here.
 _COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Headers that delimit one response. The same value on all responses would make clients misread
-# some of them.
-_FRAMING = {"connection", "content-length", "transfer-encoding"}
 #: Patterns that --reload always includes and excludes, in addition to the configured ones.
 RELOAD_INCLUDES = ("*.py",)
 RELOAD_EXCLUDES = (".*", "*.py[cod]", ".sw.*", "~*", "__pycache__")
-# Backslash escapes inside double quotes in an environment file.
-_ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
-# One assignment in an environment file, or a comment or an empty line.
-_ENV_LINE = re.compile(
-    r"""[^\S\n]*(?:\#[^\n]*|(?:export[^\S\n]+)?([A-Za-z_][A-Za-z0-9_.]*)[^\S\n]*=[^\S\n]*+"""
-    r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|((?!["'])[^\n]*?))(?:[^\S\n]+\#[^\n]*)?)?"""
-    r"""[^\S\n]*(?:\n|\Z)""",
-    re.DOTALL,
-)
-_FLAGS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]+\s*", value):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError("is not a valid integer")
-
-
-def _number(value: object) -> float:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-        if math.isfinite(number):
-            return number
-    raise ValueError("is not a valid number")
-
-
-def _size(value: object) -> int:
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)(?:i?b)?\s*", value, re.IGNORECASE)
-        if match:
-            return int(match[1]) * _UNITS[match[2].lower()]
-        raise ValueError("is not a valid size: expected bytes, or a number such as 64K, 16M or 1G")
-    return _whole(value)
-
-
-def _mode(value: object) -> int:
-    if isinstance(value, str):
-        if not re.fullmatch(r"(0o)?[0-7]{1,4}", value):
-            raise ValueError("is not a valid octal mode such as 660")
-        return int(value, 8)
-    mode = _whole(value)
-    # The decimal number 660 is a common mistake for 0o660. It is greater than any valid mode.
-    if not 0 <= mode <= 0o777:
-        raise ValueError("is not a valid file mode such as 0o660")
-    return mode
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in _FLAGS:
-        return _FLAGS[value.lower()]
-    raise ValueError("is not a valid boolean: expected true or false")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str | os.PathLike):
-        text: object = os.fspath(value)
-        if isinstance(text, str) and "\0" not in text:
-            return text
-    raise ValueError("is not a valid string")
-
-
-def _header(value: object) -> tuple[str, str]:
-    if isinstance(value, str):
-        name, colon, content = value.partition(":")
-        if not colon:
-            raise ValueError("is not a header of the form Name:Value")
-    else:
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError("is not a header: expected a pair of name and value")
-        name, content = (
-            part.decode("latin-1") if isinstance(part, bytes) else _text(part) for part in value
-        )
-    name, content = name.strip(), content.strip(" \t")
-    if not _TOKEN.fullmatch(name):
-        raise ValueError("is not a header with a valid name")
-    if name.lower() in _FRAMING:
-        raise ValueError("is a framing header, which cannot be the same for all responses")
-    if any(c in "\r\n\0" for c in content) or any(ord(c) > 255 for c in content):
-        raise ValueError("is not a header with a valid value")
-    return name, content
-
-
-def _level(value: object) -> str | int:
-    """Return the lower-case name of a log level, or its number in the logging module."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return _text(value).lower()
-
-
-def _log_config(value: object) -> str | dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else _text(value)
-
-
-def _joined(value: object) -> str:
-    if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(map(_text, value))
-    return _text(value)
-
-
-def _anything(value: object) -> object:
-    return value
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """Describe how one field of Config is parsed, bounded and documented.
-
-    read: converts a value or raises ValueError. low, high: inclusive bounds of a number. many: the
-    option may be repeated.
-    """
-
-    group: str
-    help: str
-    read: Callable[[object], object] = _text
-    choices: tuple[str, ...] = ()
-    many: bool = False
-    low: float | None = None
-    high: float | None = None
-    metavar: str = ""
-    flag: str = ""  # name on the command line, if it differs from the name of the field
-    separator: str = ","  # between several values in one environment variable
-    valued: bool = False  # the flag takes true or false as its value, as in uvicorn
-    shown: str = ""  # description of the default, if the value itself is not descriptive
-
-    @property
-    def is_flag(self) -> bool:
-        return self.read is _flag
 
 
 def _option(default: Any, group: str, help: str, **rest: Any) -> Any:  # noqa: A002
@@ -183,10 +41,10 @@ _APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
 _DEV, _LOG, _METRICS, _HTTP = "Development", "Logging", "Metrics", "HTTP"
 _LIMIT, _TIME, _WS, _TLS = "Limits", "Timeouts", "WebSocket", "TLS"
 
-_COUNT: dict[str, Any] = {"read": _whole, "low": 0, "high": 2**31 - 1, "metavar": "N"}
-_BYTES: dict[str, Any] = {"read": _size, "low": 0, "high": 2**62, "metavar": "BYTES"}
-_SECONDS: dict[str, Any] = {"read": _number, "low": 0, "metavar": "SECONDS"}
-_FLAG: dict[str, Any] = {"read": _flag}
+_COUNT: dict[str, Any] = {"read": converters.integer, "low": 0, "high": 2**31 - 1, "metavar": "N"}
+_BYTES: dict[str, Any] = {"read": converters.size, "low": 0, "high": 2**62, "metavar": "BYTES"}
+_SECONDS: dict[str, Any] = {"read": converters.number, "low": 0, "metavar": "SECONDS"}
+_FLAG: dict[str, Any] = {"read": converters.flag}
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 
 
@@ -199,7 +57,9 @@ class Config:
     Raises ConfigError for an invalid value or an invalid combination of values.
     """
 
-    app: Any = _option(None, _APP, "serve this application: pkg.mod:attribute", read=_anything)
+    app: Any = _option(
+        None, _APP, "serve this application: pkg.mod:attribute", read=converters.anything
+    )
     factory: bool = _option(
         False, _APP, "treat APP as an application factory: call it without arguments", **_FLAG
     )
@@ -237,7 +97,7 @@ class Config:
         8000,
         _WHERE,
         "bind to this port; 0 picks an available one",
-        read=_whole,
+        read=converters.integer,
         low=0,
         high=65535,
         metavar="PORT",
@@ -254,7 +114,7 @@ class Config:
         None,
         _WHERE,
         "set the permissions of UNIX domain sockets (octal)",
-        read=_mode,
+        read=converters.mode,
         metavar="MODE",
         shown="those of the socket file that is replaced, else 666",
     )
@@ -262,7 +122,7 @@ class Config:
         None,
         _WHERE,
         "listen on the socket with this file descriptor",
-        read=_whole,
+        read=converters.integer,
         low=0,
         metavar="FD",
     )
@@ -270,7 +130,7 @@ class Config:
         2048,
         _WHERE,
         "limit the number of connections that wait to be accepted",
-        read=_whole,
+        read=converters.integer,
         low=1,
         high=2**31 - 1,
         metavar="N",
@@ -280,7 +140,7 @@ class Config:
         1,
         _PROC,
         "start this many worker processes; $WEB_CONCURRENCY overrides the default",
-        read=_whole,
+        read=converters.integer,
         low=1,
         high=1024,
         metavar="N",
@@ -289,7 +149,7 @@ class Config:
         1,
         _PROC,
         "run this many event loops per process, each in a thread; for Python without the GIL",
-        read=_whole,
+        read=converters.integer,
         low=1,
         high=1024,
         metavar="N",
@@ -351,7 +211,7 @@ class Config:
         0.25,
         _DEV,
         "check files for changes at this interval",
-        read=_number,
+        read=converters.number,
         low=0.01,
         metavar="SECONDS",
     )
@@ -361,7 +221,7 @@ class Config:
         None,
         _LOG,
         "set the minimum severity to log",
-        read=_level,
+        read=converters.log_level,
         choices=("critical", "error", "warning", "info", "debug", "trace"),
         shown="info",
     )
@@ -370,7 +230,7 @@ class Config:
         _LOG,
         "load the logging configuration from a .json, .toml, .yaml or (by default) .ini file;"
         " uvicorn's configurations work unchanged",
-        read=_log_config,
+        read=converters.log_config,
         **_FILE,
     )
     log_format: str = _option(
@@ -396,7 +256,7 @@ class Config:
         _METRICS,
         "serve Prometheus metrics (GET /metrics) on this port; 0 picks an available one; requires"
         " the package prometheus_client",
-        read=_whole,
+        read=converters.integer,
         low=0,
         high=65535,
         metavar="PORT",
@@ -410,7 +270,7 @@ class Config:
         (),
         _HTTP,
         "add this Name:Value header to every response; may be repeated",
-        read=_header,
+        read=converters.header,
         many=True,
         metavar="HEADER",
         flag="header",
@@ -431,7 +291,7 @@ class Config:
         _HTTP,
         "trust these proxies: addresses, networks, unix: (UNIX sockets) or *, separated by commas;"
         " $FORWARDED_ALLOW_IPS overrides the default",
-        read=_joined,
+        read=converters.comma_separated,
         metavar="LIST",
     )
     sendfile: bool = _option(
@@ -534,14 +394,14 @@ class Config:
         _TLS,
         "use this protocol number of the ssl module",
         metavar="N",
-        read=_whole,
+        read=converters.integer,
         high=2**31 - 1,
     )
     ssl_cert_reqs: int = _option(
         0,
         _TLS,
         "request client certificates: 0 no, 1 optional, 2 required",
-        read=_whole,
+        read=converters.integer,
         low=0,
         high=2,
         metavar="N",
@@ -629,25 +489,10 @@ def convert(name: str, value: object, where: str) -> object:
             return 0
         raise ConfigError(f"{where}: a value is required")
     if not option.many:
-        return _convert_one(option, value, where)
+        return option.convert_one(value, where)
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = (value,)
-    return tuple(_convert_one(option, item, where) for item in value)
-
-
-def _convert_one(option: Option, value: object, where: str) -> object:
-    try:
-        result = option.read(value)
-    except ValueError as exc:
-        raise ConfigError(f"{where}: {value!r} {exc}") from None
-    if option.choices and isinstance(result, str) and result not in option.choices:
-        raise ConfigError(f"{where}: {value!r} is not one of {', '.join(option.choices)}")
-    if isinstance(result, int | float):
-        if option.low is not None and result < option.low:
-            raise ConfigError(f"{where}: {value!r} is less than the minimum of {option.low}")
-        if option.high is not None and result > option.high:
-            raise ConfigError(f"{where}: {value!r} is greater than the maximum of {option.high}")
-    return result
+    return tuple(option.convert_one(item, where) for item in value)
 
 
 def load(
@@ -750,33 +595,3 @@ def guess(name: str) -> str:
 
     close = difflib.get_close_matches(name, OPTIONS, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def read_env_file(file: str) -> dict[str, str]:
-    """Read a file of NAME=value lines and return the variables.
-
-    Values may be quoted. Comments, empty lines and a leading `export` are accepted. A quoted value
-    may have several lines, and its backslash escapes are those of python-dotenv. References to
-    other variables are not expanded. Raises ConfigError.
-    """
-    try:
-        text = Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else exc
-        raise ConfigError(f"cannot read the environment file {file}: {reason}") from None
-    values = {}
-    place = 0
-    while place < len(text):
-        match = _ENV_LINE.match(text, place)
-        if not match:  # the message omits the line because it may contain a secret
-            number = text.count("\n", 0, place) + 1
-            raise ConfigError(f"{file}, line {number}: expected NAME=value")
-        place = match.end()
-        name, double, single, plain = match.groups()
-        if double is not None:
-            values[name] = re.sub(r"\\([\\'\"abfnrtv])", lambda m: _ESCAPES.get(m[1], m[1]), double)
-        elif single is not None:
-            values[name] = re.sub(r"\\([\\'])", r"\1", single)
-        elif name is not None:
-            values[name] = plain
-    return values

@@ -43,8 +43,6 @@ enum {
     MGL_MAX_EVENTS = 1024,   /* maximum of ready registrations per wait */
     MGL_FIRST_POOL = 64,     /* initial connections in the pool, and events per wait */
     MGL_FAIRNESS = 16,       /* polls with zero timeout between two releases of the GIL */
-    MGL_PROBE_PERIOD = 64,   /* waits between two probes while probes find no events */
-    MGL_SCORE_MAX = 8,
 };
 
 /* The low half of an epoll key is the descriptor, and the high half is its generation. Mongoose's own
@@ -73,8 +71,6 @@ struct mgl_poll {
     bool waited; /* the last poll could block, so it has reported the timer if that had expired */
     bool wakeup; /* wake-ups are enabled */
     int zero_polls;
-    int score; /* of probes with the GIL held: +1 for a hit, -2 for a miss */
-    int unprobed;
     mgl_thread_queue *thread_queue; /* borrowed from the loop */
     mgl_counters *count; /* borrowed from the loop */
     registration *table; /* indexed by descriptor */
@@ -128,7 +124,7 @@ enum { MGL_NO_SLEEP_NS = 5 * 1000 }; /* blocking and being woken by the timerfd 
 
 /* Returns the timeout for epoll_wait() in milliseconds: -1 if the timerfd expires in time, and 0 if the
  * deadline has passed. If the timerfd cannot be set, for example in a sandbox, the wait has a timeout. */
-static int time_out(mgl_poll *poll) {
+static int timeout_ms(mgl_poll *poll) {
     if (poll->deadline <= 0) return 0;
     if (poll->timer_expires <= poll->deadline) return -1;
     int64_t left = poll->deadline - mgl_clock_ns();
@@ -153,45 +149,25 @@ static bool make_timer(mgl_poll *poll) {
            epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_ADD, poll->timer_fd, &event) == 0;
 }
 
-static int look(mgl_poll *poll, int ms) {
+static int wait_in_kernel(mgl_poll *poll, int ms) {
     mgl_count(&poll->count->polls, 1);
     return epoll_wait(poll->mgr.epoll_fd, poll->events, poll->pool_size, ms);
 }
 
-/* Releasing and acquiring the GIL costs 0.4 us. Polls with zero timeout do so only once in
- * MGL_FAIRNESS times, for the sake of other threads. Before a blocking wait, a non-blocking poll with
- * the GIL held (a probe) is cheaper if an event is usually pending. The score tracks whether it is. */
+/* Releasing and acquiring the GIL costs 0.4 us. A blocking wait always does so. Polls with zero timeout do
+ * so only once in MGL_FAIRNESS times, for the sake of other threads. */
 static int wait_for_events(mgl_poll *poll) {
-    int ms = time_out(poll);
-    PyThreadState *state;
-    int n;
+    int ms = timeout_ms(poll);
 
     poll->waited = ms != 0;
-    if (ms == 0 && ++poll->zero_polls < MGL_FAIRNESS)
-        return look(poll, 0);
-    if (ms != 0 && (poll->score > 0 || ++poll->unprobed >= MGL_PROBE_PERIOD)) {
-        poll->unprobed = 0;
-        n = look(poll, 0);
-        if (n != 0) {
-            if (poll->score < MGL_SCORE_MAX) poll->score++;
-            if (++poll->zero_polls >= MGL_FAIRNESS) {
-                int error = errno;
-                poll->zero_polls = 0;
-                state = PyEval_SaveThread();
-                PyEval_RestoreThread(state);
-                errno = error;
-            }
-            return n;
-        }
-        poll->score = poll->score > 2 ? poll->score - 2 : 0;
-    }
+    if (ms == 0 && ++poll->zero_polls < MGL_FAIRNESS) return wait_in_kernel(poll, 0);
     poll->zero_polls = 0;
     /* An unnecessary wake-up is harmless, but a missing one is not. */
     atomic_store(&poll->thread_queue->woken, false);
     atomic_store(&poll->thread_queue->waiting, true);
     if (mgl_posted_any(&poll->thread_queue->posted)) ms = 0;
-    state = PyEval_SaveThread();
-    n = look(poll, ms);
+    PyThreadState *state = PyEval_SaveThread();
+    int n = wait_in_kernel(poll, ms);
     int error = errno;
     PyEval_RestoreThread(state);
     atomic_store(&poll->thread_queue->waiting, false);
@@ -232,7 +208,7 @@ static bool grow_pool(mgl_poll *poll, int size) {
 /* Replaces epoll_wait() in Mongoose; see poll.h. Returns only events of the wake-up connection. */
 static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     mgl_poll *poll = (mgl_poll *) mgr;
-    int foreign = 0, ready = 0;
+    int mongoose_events = 0, ready = 0;
     int n = wait_for_events(poll);
     poll->failed = n < 0 ? errno : 0;
     if (n < 0) poll->waited = false; /* the timerfd may have expired without being reported */
@@ -245,7 +221,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
             continue;
         }
         if (!(key & MGL_OURS)) {
-            if (foreign < max) out[foreign++] = poll->events[i];
+            if (mongoose_events < max) out[mongoose_events++] = poll->events[i];
             atomic_store(&poll->thread_queue->woken, false);
             continue;
         }
@@ -266,7 +242,7 @@ static int mgl_hook(struct mg_mgr *mgr, struct epoll_event *out, int max) {
     }
     if (ready > 0) mgr->conns = poll->pool[ready - 1];
     poll->linked = ready;
-    return foreign;
+    return mongoose_events;
 }
 
 static bool make_wakeup(mgl_poll *poll);
@@ -305,7 +281,7 @@ static uint64_t key_of(const mgl_poll *poll, int fd) {
 }
 
 /* Sets the owner of a descriptor. */
-static void give(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
+static void set_owner(mgl_poll *poll, int fd, PyObject *owner, uint32_t events) {
     registration *r = &poll->table[fd];
     PyObject *previous = r->owner;
     r->events = events;
@@ -322,7 +298,7 @@ int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner) {
         if (fcntl(fd, F_GETFD) < 0) return -errno;
         if (!grow_table(poll, fd)) return -ENOMEM;
     }
-    give(poll, fd, owner, 0);
+    set_owner(poll, fd, owner, 0);
     return 0;
 }
 
@@ -347,7 +323,7 @@ int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner) {
     }
     poll->generation = generation;
     poll->table[fd].generation = generation;
-    give(poll, fd, owner, events);
+    set_owner(poll, fd, owner, events);
     return 0;
 }
 
@@ -367,7 +343,7 @@ void mgl_poll_remove(mgl_poll *poll, int fd, bool in_kernel) {
     if (fd < 0 || fd >= poll->limit || poll->table[fd].owner == NULL) return;
     if (in_kernel && poll->table[fd].events != 0 && !mgl_poll_forked(poll))
         epoll_ctl(poll->mgr.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    give(poll, fd, NULL, 0);
+    set_owner(poll, fd, NULL, 0);
 }
 
 PyObject *mgl_poll_owner(const mgl_poll *poll, int fd) {
@@ -459,14 +435,14 @@ void mgl_poll_wakeup(mgl_thread_queue *thread_queue) {
 /* ---------------------------------------------------------------- lifetime ---- */
 
 /* Sets the poll object that wake-ups use; NULL disables them. */
-static void wake_by(mgl_thread_queue *thread_queue, mgl_poll *poll) {
+static void set_poll_to_wake(mgl_thread_queue *thread_queue, mgl_poll *poll) {
     pthread_mutex_lock(&thread_queue->lock);
     thread_queue->poll = poll;
     pthread_mutex_unlock(&thread_queue->lock);
 }
 
 /* Called for a new loop, and in the only thread of a forked child. */
-static void begin_thread_queue(mgl_thread_queue *thread_queue) {
+static void reset_thread_queue(mgl_thread_queue *thread_queue) {
     pthread_mutex_init(&thread_queue->lock, NULL);
     atomic_store(&thread_queue->waiting, false);
     atomic_store(&thread_queue->woken, false);
@@ -498,7 +474,7 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_thread_queue *t
     poll->thread_queue = thread_queue;
     poll->count = count;
     poll->fork_count = fork_count;
-    begin_thread_queue(thread_queue);
+    reset_thread_queue(thread_queue);
     if (!make_timer(poll)) {
         error = errno;
         mgl_poll_free(poll);
@@ -518,13 +494,13 @@ mgl_poll *mgl_poll_new(PyObject *loop, mgl_record_fn record, mgl_thread_queue *t
         mgl_poll_free(poll);
         return (mgl_poll *) PyErr_NoMemory();
     }
-    if (enable_wakeup) wake_by(thread_queue, poll);
+    if (enable_wakeup) set_poll_to_wake(thread_queue, poll);
     return poll;
 }
 
 /* Replaces the epoll set that the process shares with its parent with a new one of the same number.
  * Closing the child's descriptor does not change the parent's set. */
-static bool leave_parents_epoll(mgl_poll *poll) {
+static bool replace_epoll(mgl_poll *poll) {
     int fresh = epoll_create1(EPOLL_CLOEXEC);
     if (fresh < 0) return false;
     bool done = dup3(fresh, poll->mgr.epoll_fd, O_CLOEXEC) >= 0;
@@ -532,7 +508,7 @@ static bool leave_parents_epoll(mgl_poll *poll) {
     return done;
 }
 
-static void drop_wakeup(mgl_poll *poll) {
+static void close_wakeup(mgl_poll *poll) {
     if (poll->base == NULL) return;
     close((int) (size_t) poll->base->fd);
     poll->mgr.conns = poll->base;
@@ -542,11 +518,11 @@ static void drop_wakeup(mgl_poll *poll) {
 
 int mgl_poll_adopt(mgl_poll *poll) {
     if (!mgl_poll_forked(poll)) return 0;
-    if (!leave_parents_epoll(poll)) return -errno;
-    begin_thread_queue(poll->thread_queue);
+    if (!replace_epoll(poll)) return -errno;
+    reset_thread_queue(poll->thread_queue);
     close(poll->timer_fd);
     if (!make_timer(poll)) return -errno;
-    drop_wakeup(poll);
+    close_wakeup(poll);
     if (poll->wakeup && !make_wakeup(poll)) return -errno;
     poll->fork_count = fork_count;
     for (int fd = 0; fd < poll->limit; fd++) {
@@ -560,15 +536,15 @@ int mgl_poll_adopt(mgl_poll *poll) {
 }
 
 void mgl_poll_free(mgl_poll *poll) {
-    if (mgl_poll_forked(poll)) begin_thread_queue(poll->thread_queue);
-    wake_by(poll->thread_queue, NULL);
+    if (mgl_poll_forked(poll)) reset_thread_queue(poll->thread_queue);
+    set_poll_to_wake(poll->thread_queue, NULL);
     for (int fd = 0; fd < poll->limit; fd++) mgl_poll_remove(poll, fd, true);
     if (poll->timer_fd >= 0) close(poll->timer_fd);
     free(poll->table);
     poll->limit = 0;
     poll->table = NULL;
     /* mg_mgr_free() unregisters the wake-up connection, which must not affect the parent's epoll set. */
-    if (mgl_poll_forked(poll) && !leave_parents_epoll(poll)) {
+    if (mgl_poll_forked(poll) && !replace_epoll(poll)) {
         close(poll->mgr.epoll_fd);
         poll->mgr.epoll_fd = -1;
     }

@@ -38,13 +38,12 @@ cdef enum:
 
 cdef class Handle:
     cdef PyObject *callback     # NULL after the callback has run or was cancelled
-    cdef PyObject *context      # if `shared`, a snapshot that must be copied before it is entered
+    cdef PyObject *context      # NULL after the callback has run or was cancelled
     # args[0] is free: a vectorcall with PY_VECTORCALL_ARGUMENTS_OFFSET may overwrite it.
     cdef PyObject *args[1 + MAX_INLINE]
     cdef int nargs              # number of arguments, or -1 if args[1] is a tuple of them
     cdef int cancelled_flag     # other threads may set it
-    # These three flags are single bytes so that the object fits into two cache lines.
-    cdef unsigned char shared   # `context` is shared with other handles
+    # These two flags are single bytes so that the object fits into two cache lines.
     cdef unsigned char lasting  # the callback runs more than once: a reader or a writer
     cdef unsigned char posted   # submitted by a thread other than the loop's
     cdef object loop
@@ -56,7 +55,6 @@ cdef class Handle:
     # references until finish().
     cdef int run(self, bint keep) except -1
     cdef int run_by(self, object patched_run, bint keep) except -1
-    cdef int own_context(self) except -1
     cdef int report(self, object loop) except -1
     cdef int drop(self) except -1
     cdef int keep_text(self) except -1
@@ -90,12 +88,12 @@ cdef class ThreadSafeHandle(PostedHandle):
 
 
 # Make a handle. All references in the arguments are borrowed. If `context` is NULL the handle gets
-# a copy of the current context, which it shares through `*snapshot` unless `snapshot` is NULL.
+# a copy of the current context.
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *context, PyObject **snapshot)
+                       PyObject *context)
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
-                           Py_ssize_t nargs, PyObject *context, PyObject **snapshot)
+                           Py_ssize_t nargs, PyObject *context)
 # Make a handle for call_soon_threadsafe(). It is a PostedHandle unless the caller runs in the
 # loop's thread (`here`).
 cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
-                              Py_ssize_t nargs, PyObject *context, PyObject **snapshot, bint here)
+                              Py_ssize_t nargs, PyObject *context, bint here)

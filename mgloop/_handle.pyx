@@ -18,7 +18,7 @@ times and keep their references.
 
 The garbage collector does not track handles, because that costs a quarter of call_soon(). Instead
 the loop visits the references of its queued handles for the collector, and clears the handles when
-it closes. Handles that are made in one context share one copy of it (port/snapshot.h).
+it closes.
 
 Only the loop's thread may use a handle, except for the handles that call_soon_threadsafe() returns.
 Any thread may cancel those. With free threading this requires a ThreadSafeHandle.
@@ -31,7 +31,6 @@ from cpython.object cimport (
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 
-import contextvars
 import threading
 from asyncio import events
 
@@ -39,7 +38,6 @@ from . import _stdlib
 
 
 cdef extern from "Python.h":
-    PyObject *PyContext_Copy(PyObject *context)
     PyObject *PyContext_CopyCurrent() except NULL
     int PyContext_Enter(PyObject *context)
     int PyContext_Exit(PyObject *context)
@@ -48,7 +46,6 @@ cdef extern from "Python.h":
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
-    Py_ssize_t Py_REFCNT(PyObject *o)
     void PyObject_ClearWeakRefs(PyObject *o)
 
 
@@ -66,11 +63,6 @@ cdef extern from "runstate.h":
 cdef extern from "posted.h":
     const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
     PyObject *mgl_new_shared_reference(PyObject *o)
-
-
-cdef extern from "snapshot.h":
-    void *mgl_word(PyObject *o, Py_ssize_t i)
-    PyObject *mgl_snapshot(PyObject **snapshot, Py_ssize_t mapping) except NULL
 
 
 cdef object AsyncioHandle = events.Handle
@@ -140,8 +132,6 @@ cdef class Handle:
         cdef PyObject *context
         cdef object loop
         cdef int i, nargs, n
-        if self.shared:
-            self.own_context()
         callback = self.callback
         nargs = self.nargs
         if callback is NULL:
@@ -210,32 +200,6 @@ cdef class Handle:
                 self.finish()
         return 1
 
-    cdef int own_context(self) except -1:
-        """Replace the shared context snapshot by a context that only this handle refers to.
-
-        Up to Python 3.11 the copy may start the garbage collector, which may run any Python code.
-        Afterwards the handle may therefore be cancelled.
-        """
-        cdef PyObject *snapshot = self.context
-        cdef PyObject *own
-        if snapshot is NULL:
-            return 0
-        if Py_REFCNT(snapshot) > 1:
-            # Hold a reference during the copy, because all handles that share the snapshot may be
-            # cancelled in it.
-            Py_INCREF(<object>snapshot)
-            own = PyContext_Copy(snapshot)
-            Py_DECREF(<object>snapshot)
-            if own is NULL:
-                raise_pending()
-            if self.context is not snapshot:
-                Py_DECREF(<object>own)
-                return 0
-            self.context = own
-            Py_DECREF(<object>snapshot)
-        self.shared = False
-        return 0
-
     cdef int report(self, object loop) except -1:
         """Pass the current exception to the loop's exception handler.
 
@@ -261,7 +225,6 @@ cdef class Handle:
         cdef int i
         other.context = self.context
         Py_XINCREF(other.context)
-        other.shared = self.shared
         if self.callback is not NULL:
             other.callback = self.callback
             Py_INCREF(<object>other.callback)
@@ -310,8 +273,6 @@ cdef class Handle:
     def get_context(self):
         """Return the contextvars.Context in which the callback runs, or None after it has run."""
         cdef Handle h = self.seen()
-        if h.shared:
-            h.own_context()
         return None if h.context is NULL else <object>h.context
 
     def _repr_info(self):
@@ -566,38 +527,6 @@ thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread
 
 # ------------------------------------------------------------------ making handles ----
 
-cdef Py_ssize_t find_mapping() except -1:
-    """Return the index of the word in a contextvars.Context that points to its mapping.
-
-    This is the word that a context has in common with its copies, and that changes when a variable
-    is set. Return 0 if this is not true of exactly one word.
-    """
-    cdef Py_ssize_t i, found = 0
-    cdef void *before[16]
-    cdef Py_ssize_t words = contextvars.Context.__basicsize__ // sizeof(void *)
-    if words > 16:
-        return 0
-    variable = contextvars.ContextVar("variable")
-    context = contextvars.Context()
-    context.run(variable.set, 1)
-    copy = context.copy()
-    for i in range(words):
-        before[i] = mgl_word(<PyObject *>context, i)
-    context.run(variable.set, 2)
-    later = context.copy()
-    for i in range(2, words):
-        if before[i] is not NULL and mgl_word(<PyObject *>copy, i) is before[i] \
-                and mgl_word(<PyObject *>context, i) is not before[i] \
-                and mgl_word(<PyObject *>context, i) is mgl_word(<PyObject *>later, i):
-            if found:
-                return 0
-            found = i
-    return found
-
-
-cdef Py_ssize_t mapping = find_mapping()
-
-
 cdef inline PyObject *reference(PyObject *o, bint shared) noexcept:
     if shared:
         return mgl_new_shared_reference(o)
@@ -608,17 +537,13 @@ cdef inline PyObject *reference(PyObject *o, bint shared) noexcept:
 # Set the fields of a new handle. With `shared`, count the references as those of another thread,
 # because the loop's thread will drop them (mgl_new_shared_reference() in port/posted.h).
 cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
-                     Py_ssize_t nargs, PyObject *context, PyObject **snapshot,
-                     bint shared) except -1:
+                     Py_ssize_t nargs, PyObject *context, bint shared) except -1:
     cdef Py_ssize_t i
     cdef PyObject *copy
-    if context is NULL and snapshot is NULL:
+    if context is NULL:
         copy = PyContext_CopyCurrent()
-        h.context = mgl_new_shared_reference(copy)
+        h.context = reference(copy, shared)
         Py_DECREF(<object>copy)
-    elif context is NULL:
-        h.context = mgl_snapshot(snapshot, mapping)
-        h.shared = mapping != 0
     else:
         h.context = reference(context, shared)
     h.loop = loop
@@ -636,22 +561,22 @@ cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const 
 
 
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *context, PyObject **snapshot):
+                       PyObject *context):
     cdef Handle h = Handle.__new__(Handle)
-    fill(h, loop, callback, args, nargs, context, snapshot, False)
+    fill(h, loop, callback, args, nargs, context, False)
     return h
 
 
 cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObject *const *args,
-                           Py_ssize_t nargs, PyObject *context, PyObject **snapshot):
+                           Py_ssize_t nargs, PyObject *context):
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
     h.deadline = when
-    fill(h, loop, callback, args, nargs, context, snapshot, False)
+    fill(h, loop, callback, args, nargs, context, False)
     return h
 
 
 cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *args,
-                              Py_ssize_t nargs, PyObject *context, PyObject **snapshot, bint here):
+                              Py_ssize_t nargs, PyObject *context, bint here):
     cdef Handle h
     if CANCEL_WAITS:
         h = ThreadSafeHandle.__new__(ThreadSafeHandle)
@@ -659,9 +584,5 @@ cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *
         h = Handle.__new__(Handle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    # Without the GIL only the loop's thread may use the loop's context snapshot, and other threads
-    # could not read a context that is shared through it.
-    if WITHOUT_GIL:
-        snapshot = NULL
-    fill(h, loop, callback, args, nargs, context, snapshot, not here)
+    fill(h, loop, callback, args, nargs, context, not here)
     return h

@@ -188,7 +188,6 @@ cdef class LoopCore:
     cdef mgl_heap timers        # the timer heap
     # The earliest time at which the loop wakes up for timers, in nanoseconds of its clock.
     cdef int64_t next_wake
-    cdef PyObject *snapshot     # the copied context that recently made handles share, or NULL
     cdef dict future_keywords   # {"loop": this loop} while the loop runs, else None; immutable
     cdef dict eager_keywords    # future_keywords and "eager_start": True
     cdef mgl_ring flushes       # watchers whose on_flush() is called at the end of the iteration
@@ -251,7 +250,6 @@ cdef class LoopCore:
     cdef int run_until_stopped(self) except -1
     cdef int iterate(self) except -1
     cdef int run_batch(self, size_t n) except -1
-    cdef void drop_snapshot(self) noexcept
     cdef int run_batch_slowly(self, size_t n, object patched) except -1
     cdef int poll_timed(self, int64_t deadline) noexcept
     cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept

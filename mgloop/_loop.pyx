@@ -37,7 +37,7 @@ object. docs/architecture.md lists the owner of each piece of state.
 cimport cython
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF
 from libc.errno cimport EINTR, ENOENT
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.math cimport ceil
@@ -421,7 +421,6 @@ cdef class LoopCore:
             item = mgl_heap_remove(&self.timers, self.timers.len - 1)
             (<Handle>item).finish()
             Py_DECREF(<object>item)
-        self.drop_snapshot()
         mgl_ring_clear(&self.flushes)
         mgl_ring_clear(&self.ready)
         mgl_heap_clear(&self.timers)
@@ -632,19 +631,11 @@ cdef class LoopCore:
             self.flush()
         return 0
 
-    cdef void drop_snapshot(self) noexcept:
-        cdef PyObject *snapshot = self.snapshot
-        self.snapshot = NULL
-        Py_XDECREF(snapshot)
-
     cdef int run_batch(self, size_t n) except -1:
         cdef PyObject *item = NULL
         cdef uint32_t events = 0
         cdef int64_t ran = 0
         cdef object patched = patched_run()
-        # Drop the loop's reference so that the last handle with this snapshot can enter it without
-        # a copy, and so that the snapshot does not keep the values of context variables alive.
-        self.drop_snapshot()
         if self._debug or patched is not None or self.timing is not NULL:
             return self.run_batch_slowly(n, patched)
         # One try statement encloses as much of the batch as possible, because entering one takes
@@ -1089,9 +1080,7 @@ cdef class LoopCore:
         if context is not None:
             context_ptr = <PyObject *>context
         h = new_handle(self, <PyObject *>callback, (<PyTupleObject *>args).ob_item, len(args),
-                       context_ptr, &self.snapshot)
-        if h.shared:
-            h.own_context()     # the callback may run more than once
+                       context_ptr)
         if self._debug:
             h.source_traceback = _stdlib.extract_stack()
         return h
@@ -1100,7 +1089,7 @@ cdef class LoopCore:
         cdef Handle h
         cdef PyObject *none = NULL
         self.check_open()
-        h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context, NULL)
+        h = new_handle(self, <PyObject *>callback, &none, 0, <PyObject *>context)
         queue(self, <PyObject *>h)
         return h
 
@@ -1108,7 +1097,7 @@ cdef class LoopCore:
         cdef Handle h
         cdef PyObject *arg_ptr = <PyObject *>arg
         self.check_open()
-        h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context, NULL)
+        h = new_handle(self, <PyObject *>callback, &arg_ptr, 1, <PyObject *>context)
         queue(self, <PyObject *>h)
         return h
 
@@ -1302,8 +1291,6 @@ cdef int loop_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     for i in range(loop.timers.len):
         if rc == 0:
             rc = show_references(<Handle>loop.timers.items[i].timer, visit, arg)
-    if rc == 0 and loop.snapshot is not NULL:
-        rc = visit(loop.snapshot, arg)
     if loop.poll is not NULL:
         for i in range(mgl_poll_limit(loop.poll)):
             owner = mgl_poll_owner(loop.poll, <int>i)

@@ -141,8 +141,7 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[0], "call_soon")
-    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
-                   &loop.snapshot)
+    h = new_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     queue(loop, <PyObject *>h)
@@ -166,7 +165,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     if loop._debug:
         check_debug(loop, args[0], "call_soon_threadsafe")
     h = new_posted_handle(loop, args[0], args + 1, nargs - 1, context_of(args, nargs, kwnames),
-                          &loop.snapshot, here)
+                          here)
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     if here:
@@ -191,8 +190,7 @@ cdef PyObject *add_timer(LoopCore loop, double when, PyObject *const *args, Py_s
     if loop._debug:
         loop._check_thread()
         check_debug(loop, args[1], method)
-    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames),
-                  &loop.snapshot)
+    h = new_timer(loop, when, args[1], args + 2, nargs - 2, context_of(args, nargs, kwnames))
     if loop._debug:
         h.source_traceback = _stdlib.extract_stack()
     h.heap = &loop.timers

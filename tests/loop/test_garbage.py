@@ -246,51 +246,6 @@ class TestOthers:
         del request, task
         assert_collected(reference)
 
-    def test_the_collector_cancels_all_that_share_a_context(self, loop_kind):
-        """Up to 3.11 the collector may start during the copy of the shared context."""
-        support.run_python(
-            loop_kind,
-            """
-            import contextvars, gc
-
-            class Knot:
-                def __init__(self):
-                    self.self = self
-
-                def __del__(self):
-                    for handle in handles:
-                        handle.cancel()
-
-            def knot():
-                Knot()
-                gc.enable()
-
-            gc.disable()
-            gc.set_threshold(1)
-            loop = new_loop()
-            ours = contextvars.copy_context()
-            loop.call_soon(knot, context=ours)
-            variables = [contextvars.ContextVar(f"{i}") for i in range(40)]
-            for variable in variables:
-                variable.set([1])
-            handles = [loop.call_soon(int), loop.call_soon(int)]
-            for variable in variables:
-                variable.set(2)
-            # No context is left that has been freed: the copy allocates.
-            kept = [contextvars.copy_context() for _ in range(600)]
-            loop.set_exception_handler(lambda loop, context: None)
-            loop.call_soon(lambda: (gc.disable(), loop.stop()))
-            loop.run_forever()
-            assert sys.version_info >= (3, 12) or all(handle.cancelled() for handle in handles)
-            loop.close()
-            gc.collect()
-            # What has been freed twice is two objects' at a time now.
-            many = [bytes([i % 256]) * 24 for i in range(200_000)]
-            assert len({id(one) for one in many}) == len(many)
-            """,
-            env={"PYTHONMALLOC": "default"},
-        )
-
     def test_a_thousand_requests_leave_nothing(self, loop):
         """The complete cycle, as in a server; the objects are counted."""
         alive = weakref.WeakSet()

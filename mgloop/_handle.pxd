@@ -68,7 +68,7 @@ cdef class Handle:
 
 cdef class TimerHandle(Handle):
     cdef double deadline
-    cdef object given           # the caller's deadline if it is not a float, else None
+    cdef object exact_when      # the caller's deadline if it is not a float, else None
     cdef Py_ssize_t index       # index in the timer heap, or -1 if not scheduled
     cdef mgl_heap *heap         # the loop's timer heap; valid only while index >= 0
 

@@ -25,10 +25,7 @@ Any thread may cancel those. With free threading this requires a ThreadSafeHandl
 """
 
 cimport cython
-from cpython.exc cimport PyErr_Fetch, PyErr_Restore
-from cpython.object cimport (
-    Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject, PyTypeObject, destructor,
-)
+from cpython.object cimport Py_EQ, Py_GE, Py_GT, Py_LE, Py_LT, PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 
 import threading
@@ -46,7 +43,6 @@ cdef extern from "Python.h":
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyTuple_SET_ITEM(PyObject *t, Py_ssize_t i, PyObject *o)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
-    void PyObject_ClearWeakRefs(PyObject *o)
 
 
 cdef extern from "runstate.h":
@@ -88,6 +84,13 @@ cdef inline void drop_args(Handle h, int n) noexcept:
 @cython.freelist(256)
 cdef class Handle:
     """A scheduled callback, with the methods of asyncio.Handle."""
+
+    # A destructor of a callback may reach the handle through a weak reference and keep it. A
+    # finalizer permits that, and __dealloc__() does not.
+    def __del__(self):
+        """Drop the references of a handle that has not run."""
+        if self.callback is not NULL or self.context is not NULL:
+            self.finish()
 
     cdef void clear(self) noexcept:
         """Drop the callback and its arguments.
@@ -328,6 +331,11 @@ cdef class TimerHandle(Handle):
     def __cinit__(self):
         self.index = -1
 
+    def __del__(self):
+        """Drop the references of a timer, which may have a number of the caller's own class."""
+        self.exact_when = None
+        self.finish()
+
     def cancel(self):
         """Cancel the timer, remove it from the timer heap and drop its callback immediately."""
         if self.index >= 0:
@@ -336,7 +344,7 @@ cdef class TimerHandle(Handle):
 
     def when(self):
         """Return the deadline, in seconds of loop.time()."""
-        return self.deadline if self.given is None else self.given
+        return self.deadline if self.exact_when is None else self.exact_when
 
     def _repr_info(self):
         return events.TimerHandle._repr_info(self)
@@ -462,67 +470,6 @@ cdef class ThreadSafeHandle(PostedHandle):
     @property
     def __class__(self):
         return AsyncioHandle if AsyncioThreadSafeHandle is None else AsyncioThreadSafeHandle
-
-
-# ---------------------------------------------------------------- freeing handles ----
-
-# These functions replace __dealloc__(). Cython saves and restores the current exception around
-# __dealloc__(), for each handle. This work is useless for nearly all handles, because they have run
-# or were cancelled and no longer hold references. It costs a twentieth of call_soon() with an empty
-# function on Python 3.11. The functions here check for references first, and then call the
-# destructor that Cython generates.
-
-cdef destructor handle_made, timer_made, thread_safe_made
-
-
-cdef inline void let_go(PyObject *o) noexcept:
-    if (<Handle>o).callback is not NULL or (<Handle>o).context is not NULL:
-        let_go_of_what_waits(o)
-
-
-cdef void let_go_of_what_waits(PyObject *o) noexcept:
-    """Drop the references of a handle that has not run, which may run Python destructors.
-
-    The current exception is saved, so that the destructors do not see it. The weak references to
-    the handle are cleared first, so that the destructors cannot reach the handle either.
-    """
-    cdef PyObject *kind
-    cdef PyObject *value
-    cdef PyObject *traceback
-    cdef PyObject *context = (<Handle>o).context
-    PyErr_Fetch(&kind, &value, &traceback)
-    PyObject_ClearWeakRefs(o)
-    (<Handle>o).context = NULL
-    (<Handle>o).clear()
-    Py_XDECREF(context)
-    PyErr_Restore(kind, value, traceback)
-
-
-cdef void free_handle(PyObject *o) noexcept:
-    let_go(o)
-    handle_made(o)
-
-
-cdef void free_timer(PyObject *o) noexcept:
-    let_go(o)
-    timer_made(o)
-
-
-cdef void free_thread_safe(PyObject *o) noexcept:
-    let_go(o)
-    thread_safe_made(o)
-
-
-cdef destructor replace_dealloc(PyTypeObject *type_, destructor by):
-    cdef destructor made = type_.tp_dealloc
-    type_.tp_dealloc = by
-    return made
-
-
-handle_made = replace_dealloc(<PyTypeObject *>Handle, free_handle)
-replace_dealloc(<PyTypeObject *>PostedHandle, free_handle)    # Cython generates no destructor
-timer_made = replace_dealloc(<PyTypeObject *>TimerHandle, free_timer)
-thread_safe_made = replace_dealloc(<PyTypeObject *>ThreadSafeHandle, free_thread_safe)
 
 
 # ------------------------------------------------------------------ making handles ----

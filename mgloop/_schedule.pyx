@@ -214,7 +214,7 @@ cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
                       "call_at")
     if not PyFloat_CheckExact(<object>args[0]):
-        (<TimerHandle>timer).given = <object>args[0]
+        (<TimerHandle>timer).exact_when = <object>args[0]
     return timer
 
 

@@ -125,7 +125,6 @@ class TestHandles:
             patch.setattr(asyncio.format_helpers, "extract_stack", no_stack)
             with pytest.raises(LookupError, match="no stack"):
                 context.run(schedule, loop, request.work, request)
-        support.turn(loop)  # which ends the sharing of contexts
         references = [weakref.ref(request), weakref.ref(kept)]
         del request, kept, context
         for reference in references:
@@ -149,6 +148,25 @@ class TestHandles:
         reference = weakref.ref(request)
         del request, context, callback
         assert_collected(reference)
+
+    def test_a_timer_that_its_deadline_revives(self, loop):
+        """The destructor of the caller's number finds the timer through a weak reference."""
+
+        class Deadline(float):
+            def __del__(self):
+                timers.append(reference())
+
+        timers = []
+        timer = loop.call_at(Deadline(loop.time()), int)
+        reference = weakref.ref(timer)
+        support.turn(loop)
+        del timer
+        gc.collect()
+        assert len(timers) == 1
+        if timers[0] is not None:
+            assert timers[0].when() <= loop.time()
+            timers[0].cancel()
+            assert timers[0].cancelled()
 
     def test_kept_by_the_loop_itself(self, loop_kind, schedule):
         def make():

@@ -201,7 +201,7 @@ cdef class LoopCore:
     cdef public bint _closed
     cdef bint time_given        # time() was replaced on this object
     cdef bint time_patched      # time() was replaced on this object or on its class
-    cdef int64_t time_version   # version tag of the class when `time_patched` was computed
+    cdef object patched_run     # the replacement of asyncio's Handle._run() that runs callbacks, or None
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle

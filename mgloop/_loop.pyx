@@ -188,36 +188,20 @@ cdef str PARENTS = (
     "create a new one in the child, for example with asyncio.run()")
 
 # Tools that trace or measure callbacks replace asyncio's Handle._run(), possibly before this module
-# is imported. The loop checks for that in each batch. The check is cheap because it compares the
-# class's version tag first: CPython changes the tag of a class when one of its attributes is set.
-# The tag is then 0 until the next attribute lookup assigns a new one.
+# is imported.
 cdef object AsyncioHandle = asyncio_events.Handle
-cdef object asyncio_run = None
-cdef int64_t asyncio_version = 0    # version tag of the class with its original _run()
-
-cdef extern from *:
-    """
-    static inline int64_t mgl_version_of(PyTypeObject *type) {
-        return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
-    }
-    """
-    int64_t mgl_version_of(PyTypeObject *type) noexcept
+cdef object asyncio_run = None      # the original function, once it has been seen
 
 
 cdef object patched_run():
     """Return the function that replaces asyncio's Handle._run(), or None if it is the original."""
     global asyncio_run
-    # Read the version before the attribute, because another thread may change the class between
-    # the two reads.
-    cdef int64_t version = mgl_version_of(<PyTypeObject *>AsyncioHandle)
-    if version == mgl_counted(&asyncio_version) and version != 0:
-        return None
     run = AsyncioHandle._run
-    if run is not asyncio_run:
-        if not _stdlib.is_asyncios(run):
-            return run
-        asyncio_run = run
-    mgl_note(&asyncio_version, version)
+    if run is asyncio_run:
+        return None
+    if not _stdlib.is_asyncios(run):
+        return run
+    asyncio_run = run
     return None
 
 
@@ -362,7 +346,6 @@ cdef class LoopCore:
                 raise MemoryError
             self.spent = {}
         self._closed = False
-        self.check_clock()
 
     def __dealloc__(self):
         self.dispose()
@@ -386,17 +369,15 @@ cdef class LoopCore:
 
     cdef int check_clock(self) except -1:
         """Check whether time() of this loop or of its class has been replaced."""
-        # Read the version before the attribute, because another thread may change the class between
-        # the two reads.
-        cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
         self.time_patched = self.time_given or type(self).time is not LoopCore.time
-        self.time_version = version
         return 0
 
     cdef bint has_other_clock(self) except -1:
-        """Return whether time() has been replaced on this object or on its class."""
-        cdef int64_t version = mgl_version_of(Py_TYPE(<PyObject *>self))
-        if version == 0 or version != self.time_version:
+        """Return whether time() has been replaced on this object or on its class.
+
+        A replacement on the class while the loop runs takes effect when it runs again.
+        """
+        if self._thread_id is None:
             self.check_clock()
         return self.time_patched
 
@@ -442,6 +423,8 @@ cdef class LoopCore:
         """
         if self.poll is NULL:
             raise RuntimeError("Event loop is closed")
+        self.check_clock()
+        self.patched_run = patched_run()
         self.iterating = True
         if self.timing is not NULL:
             mgl_stopwatch_start(&self.timing.run, mgl_clock_ns())
@@ -600,6 +583,10 @@ cdef class LoopCore:
         if mgl_posted_any(&self.thread_queue.posted):
             self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
+            # A tool may be enabled while the loop runs, for example by the module of an application
+            # that a running server imports. Looking up the method in each batch would cost
+            # call_soon() 5 %.
+            self.patched_run = patched_run()
             deadline = self.first_deadline()
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
                 deadline = 0    # a replaced time() has scheduled a callback or stopped the loop
@@ -635,9 +622,8 @@ cdef class LoopCore:
         cdef PyObject *item = NULL
         cdef uint32_t events = 0
         cdef int64_t ran = 0
-        cdef object patched = patched_run()
-        if self._debug or patched is not None or self.timing is not NULL:
-            return self.run_batch_slowly(n, patched)
+        if self._debug or self.patched_run is not None or self.timing is not NULL:
+            return self.run_batch_slowly(n, self.patched_run)
         # One try statement encloses as much of the batch as possible, because entering one takes
         # time. The conditions also check the queue, because a callback may have run part of this
         # batch itself by calling _run_once().

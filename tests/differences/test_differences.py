@@ -116,6 +116,42 @@ class TestScheduling:
         # asyncio checks before each callback.
         assert bool(slow) is side(loop_kind, asyncio=True, mgloop=False)
 
+    def test_a_patched_run_counts_from_the_next_wait(self, loop, run, loop_kind, monkeypatch):
+        seen = []
+        original = asyncio.Handle._run
+
+        def _run(self):
+            seen.append(self)
+            return original(self)
+
+        async def main():
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio.Handle, "_run", _run)
+                first = loop.call_soon(support.Calls())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
+                second = loop.call_soon(support.Calls())
+                await asyncio.sleep(0)
+            return first in seen, second in seen
+
+        assert run(main()) == side(loop_kind, asyncio=(True, True), mgloop=(False, True))
+
+    def test_a_clock_of_the_class_counts_from_the_next_run(
+        self, loop, run, loop_kind, monkeypatch
+    ):
+        calls = support.Calls()
+
+        async def main():
+            now = loop.time()
+            loop.call_later(1000, calls)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(loop), "time", lambda self: now + 2000)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            return len(calls)
+
+        assert run(main()) == side(loop_kind, asyncio=1, mgloop=0)
+
 
 class TestHandles:
     @pytest.mark.without_debug

@@ -617,13 +617,13 @@ class TestHandleRun:
             await support.turns(3)
             with monkeypatch.context() as patch:
                 patch.setattr(asyncio.events.Handle, "_run", wrapping(seen))
-                await support.turns(2)
+                await asyncio.sleep(0.001)  # the loop has nothing to run for a while
                 handle = loop.call_soon(calls)
                 timer = loop.call_later(0, calls)
                 await asyncio.sleep(0.002)
                 assert seen.count(handle) == 1
                 assert seen.count(timer) == 1
-            await support.turns(2)
+            await asyncio.sleep(0.001)
             known = len(seen)
             loop.call_soon(calls)
             await support.turns(2)

@@ -127,11 +127,6 @@ cdef extern from "timerheap.h":
     Py_ssize_t mgl_heap_take_due(mgl_heap *h, double now, mgl_ring *ready) except -1
 
 
-cdef extern from "watchedname.h":
-    void mgl_watch_name(dict module, str name) noexcept
-    PyObject *mgl_watched_value() except NULL
-
-
 cdef extern from "stalls.h":
     void mgl_wait_ended(mgl_thread_queue *queue) noexcept
 
@@ -178,8 +173,7 @@ cdef PyTypeObject *HandleType = <PyTypeObject *>Handle
 cdef PyTypeObject *TimerHandleType = <PyTypeObject *>TimerHandle
 cdef PyTypeObject *PostedHandleType = <PyTypeObject *>PostedHandle
 cdef PyTypeObject *ThreadSafeHandleType = <PyTypeObject *>ThreadSafeHandle
-# Read at each use, as asyncio does, because programs and tests replace the class.
-mgl_watch_name(futures.__dict__, "Future")
+cdef object futures_module = futures
 cdef object NativeFuture = _stdlib.NativeFuture
 cdef object asyncgen_begins = _stdlib.asyncgen_begins
 cdef tuple NO_ARGS = ()
@@ -1144,12 +1138,14 @@ cdef class LoopCore:
         return self.new_future()
 
     cdef object new_future(self):
-        cdef PyObject *kind = mgl_watched_value()
+        # Look the class up at each use, as asyncio does, because programs and tests replace it.
+        cdef object future_class = futures_module.Future
         cdef object future
         cdef PyObject *made
-        if kind != <PyObject *>NativeFuture or self.future_keywords is None:
-            return (<object>kind)(loop=self)
-        made = mgl_make(<PyTypeObject *>kind, <PyObject *>NO_ARGS, <PyObject *>self.future_keywords)
+        if future_class is not NativeFuture or self.future_keywords is None:
+            return future_class(loop=self)
+        made = mgl_make(<PyTypeObject *>future_class, <PyObject *>NO_ARGS,
+                        <PyObject *>self.future_keywords)
         future = <object>made
         Py_DECREF(future)
         return future

@@ -53,14 +53,8 @@ cdef extern from "Python.h":
     int PyUnicode_CompareWithASCIIString(PyObject *s, const char *ascii) noexcept
 
 
-cdef extern from "watchedname.h":
-    void mgl_watch_name(dict module, str name) noexcept
-    PyObject *mgl_watched_value() except NULL
-
-
-cdef object create_task_cold = BaseEventLoop.create_task
-# Read at each use, as asyncio does, because programs and tests replace the class.
-mgl_watch_name(tasks.__dict__, "Task")
+cdef object base_create_task = BaseEventLoop.create_task
+cdef object tasks_module = tasks
 cdef object NativeTask = _stdlib.NativeTask
 cdef str EAGER_START = "eager_start"
 cdef str CONTEXT = "context"
@@ -76,17 +70,18 @@ cdef class ScheduleCore(LoopCore):
     """Add to LoopCore the methods that schedule callbacks and tasks."""
 
 
-cdef PyObject *asyncios_names = NULL
+# The tuple of keyword names that asyncio's C code passes, after its first call.
+cdef PyObject *context_names = NULL
 
 
 cdef bint is_context(PyObject *kwnames) noexcept:
     """Return whether the only name in `kwnames` is "context", and cache the first such tuple."""
-    global asyncios_names
+    global context_names
     if PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "context") != 0:
         return False
-    if asyncios_names is NULL and not WITHOUT_GIL:
+    if context_names is NULL and not WITHOUT_GIL:
         Py_INCREF(<object>kwnames)
-        asyncios_names = kwnames
+        context_names = kwnames
     return True
 
 
@@ -100,12 +95,12 @@ cdef inline bint common_form(Py_ssize_t nargs, Py_ssize_t wanted, PyObject *kwna
         return False
     # Keyword names from Python source are interned, so that comparing pointers is enough. The name
     # that asyncio's C code passes is not interned, but is always in the same tuple.
-    return (PyTuple_GET_ITEM(kwnames, 0) == <PyObject *>CONTEXT or kwnames == asyncios_names
+    return (PyTuple_GET_ITEM(kwnames, 0) == <PyObject *>CONTEXT or kwnames == context_names
             or is_context(kwnames))
 
 
-cdef PyObject *by_signature(object function, PyObject *self, PyObject *const *args,
-                            Py_ssize_t nargs, PyObject *kwnames) except NULL:
+cdef PyObject *call_by_signature(object function, PyObject *self, PyObject *const *args,
+                                 Py_ssize_t nargs, PyObject *kwnames) except NULL:
     cdef Py_ssize_t i
     cdef tuple names = () if kwnames is NULL else <tuple>kwnames
     result = function(
@@ -135,7 +130,7 @@ cdef PyObject *call_soon(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     cdef LoopCore loop = <LoopCore>self
     cdef Handle h
     if not common_form(nargs, 1, kwnames):
-        return by_signature(_signatures.call_soon, self, args, nargs, kwnames)
+        return call_by_signature(_signatures.call_soon, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if loop._debug:
@@ -155,7 +150,7 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
     cdef Handle h
     cdef bint here = mgl_thread_queue_here(loop.thread_queue)
     if not common_form(nargs, 1, kwnames):
-        return by_signature(_signatures.call_soon_threadsafe, self, args, nargs, kwnames)
+        return call_by_signature(_signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:
         loop._check_closed()
     if not loop.wakeup_enabled:
@@ -208,7 +203,7 @@ cdef PyObject *call_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *kwnames) except NULL:
     cdef PyObject *timer
     if not common_form(nargs, 2, kwnames):
-        return by_signature(_signatures.call_at, self, args, nargs, kwnames)
+        return call_by_signature(_signatures.call_at, self, args, nargs, kwnames)
     if <object>args[0] is None:
         raise TypeError("when cannot be None")
     timer = add_timer(<LoopCore>self, PyFloat_AsDouble(<object>args[0]), args, nargs, kwnames,
@@ -224,7 +219,7 @@ cdef PyObject *call_later(PyObject *self, PyObject *const *args, Py_ssize_t narg
     cdef object delay
     cdef double when
     if not common_form(nargs, 2, kwnames):
-        return by_signature(_signatures.call_later, self, args, nargs, kwnames)
+        return call_by_signature(_signatures.call_later, self, args, nargs, kwnames)
     delay = <object>args[0]
     if delay is None:
         raise TypeError("delay must not be None")
@@ -246,7 +241,7 @@ cdef bint all_forwarded(dict keywords) except -1:
     return True
 
 
-cdef inline dict kept_keywords(LoopCore loop, PyObject *keywords):
+cdef inline dict cached_keywords(LoopCore loop, PyObject *keywords):
     """Return the loop's cached dict of keyword arguments that fits *keywords*, or None."""
     cdef PyObject *keyword
     cdef PyObject *value
@@ -267,40 +262,41 @@ cdef PyObject *create_task(PyObject *self, PyObject *args, PyObject *keywords) e
     BaseEventLoop.create_task().
     """
     cdef LoopCore loop = <LoopCore>self
-    cdef dict kept = None
-    cdef PyObject *kind
+    cdef dict task_keywords
+    cdef object task_class
     if PyTuple_GET_SIZE(args) != 1 or loop._task_factory is not None or loop._debug \
             or loop._closed:
         return create_task_by_asyncio(self, args, keywords)
-    kind = mgl_watched_value()
-    if kind == <PyObject *>NativeTask:
-        kept = kept_keywords(loop, keywords)
-        if kept is not None:
-            return mgl_make(<PyTypeObject *>kind, args, <PyObject *>kept)
-    kept = {"loop": loop}
+    # Look the class up at each use, as asyncio does, because programs and tests replace it.
+    task_class = tasks_module.Task
+    if task_class is NativeTask:
+        task_keywords = cached_keywords(loop, keywords)
+        if task_keywords is not None:
+            return mgl_make(<PyTypeObject *>task_class, args, <PyObject *>task_keywords)
+    task_keywords = {"loop": loop}
     if keywords is not NULL:
         if not all_forwarded(<dict>keywords):
             return create_task_by_asyncio(self, args, keywords)
-        kept.update(<dict>keywords)
-    return call(kind, args, <PyObject *>kept)
+        task_keywords.update(<dict>keywords)
+    return call(<PyObject *>task_class, args, <PyObject *>task_keywords)
 
 
 cdef PyObject *create_task_by_asyncio(PyObject *self, PyObject *args,
                                       PyObject *keywords) except NULL:
     cdef tuple with_self = (<object>self,) + <tuple>args
-    return call(<PyObject *>create_task_cold, <PyObject *>with_self, keywords)
+    return call(<PyObject *>base_create_task, <PyObject *>with_self, keywords)
 
 
-cdef PyMethodDef hot_methods[5]
+cdef PyMethodDef methods[5]
 
 cdef int install_method(int i, const char *name, void *function, int flags,
                         const char *doc) except -1:
     cdef PyTypeObject *owner = <PyTypeObject *>ScheduleCore
-    hot_methods[i].ml_name = name
-    hot_methods[i].ml_meth = function
-    hot_methods[i].ml_flags = flags | METH_KEYWORDS
-    hot_methods[i].ml_doc = doc
-    (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &hot_methods[i])
+    methods[i].ml_name = name
+    methods[i].ml_meth = function
+    methods[i].ml_flags = flags | METH_KEYWORDS
+    methods[i].ml_doc = doc
+    (<dict>owner.tp_dict)[name.decode()] = PyDescr_NewMethod(owner, &methods[i])
     return 0
 
 

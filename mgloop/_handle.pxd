@@ -36,32 +36,37 @@ cdef enum:
     MAX_INLINE = 4
 
 
-cdef class Handle:
-    cdef PyObject *callback     # NULL after the callback has run or was cancelled
-    cdef PyObject *context      # NULL after the callback has run or was cancelled
+# A callback with its arguments; it owns a reference to each.
+cdef struct Call:
+    PyObject *callback          # NULL after the callback has run or was cancelled
     # args[0] is free: a vectorcall with PY_VECTORCALL_ARGUMENTS_OFFSET may overwrite it.
-    cdef PyObject *args[1 + MAX_INLINE]
-    cdef int nargs              # number of arguments, or -1 if args[1] is a tuple of them
+    PyObject *args[1 + MAX_INLINE]
+    int nargs                   # number of arguments, or -1 if args[1] is a tuple of them
+
+
+cdef class Handle:
+    cdef Call call
+    cdef PyObject *context      # NULL after the callback has run or was cancelled
     cdef int cancelled_flag     # other threads may set it
     # These two flags are single bytes so that the object fits into two cache lines.
     cdef unsigned char lasting  # the callback runs more than once: a reader or a writer
     cdef unsigned char posted   # submitted by a thread other than the loop's
     cdef object loop
     cdef object source_traceback
-    cdef object text            # repr() that drop() keeps in debug mode
+    cdef object saved_repr      # in debug mode, repr() of a cancelled handle
     cdef object __weakref__
 
     # Call the callback. Return 0 if it was cancelled, else 1. With `keep` the handle keeps its
     # references until finish().
     cdef int run(self, bint keep) except -1
+    cdef int fail(self, Call *call, PyObject *context, object loop) except -1
     cdef int run_by(self, object patched_run, bint keep) except -1
     cdef int report(self, object loop) except -1
-    cdef int drop(self) except -1
-    cdef int keep_text(self) except -1
-    cdef Handle seen(self)
-    cdef void show_as(self, Handle other) noexcept
-    cdef void show_past_as(self, Handle other) noexcept
-    cdef void clear(self) noexcept
+    cdef int mark_cancelled(self) except -1
+    cdef int save_repr(self) except -1
+    cdef Handle readable(self)
+    cdef void copy_to(self, Handle other) noexcept
+    cdef void copy_outcome_to(self, Handle other) noexcept
     cdef void abandon(self) noexcept
     cdef void finish(self) noexcept
 

@@ -10,10 +10,10 @@ Python frame between the loop and the callback. The context is entered and left 
 cannot inherit the layouts of both Handle and asyncio.Handle; a `__class__` property makes
 `isinstance(handle, asyncio.Handle)` true nevertheless.
 
-A handle owns references to its callback, arguments and context. run() takes the references to the
-callback and the arguments out of the handle, so that a callback that cancels its own handle cannot
-free objects that the call still uses. A handle that has run or was cancelled refers to none of
-them, even if the program keeps the handle. The handles of add_reader() and add_writer() run many
+A handle owns references to its callback, arguments and context. run() takes the call, which is the
+callback with its arguments, out of the handle, so that a callback that cancels its own handle
+cannot free objects that the call still uses. A handle that has run or was cancelled refers to none
+of them, even if the program keeps the handle. The handles of add_reader() and add_writer() run many
 times and keep their references.
 
 The garbage collector does not track handles, because that costs a quarter of call_soon(). Instead
@@ -74,10 +74,61 @@ cdef int raise_pending() except -1:
     return -1
 
 
-cdef inline void drop_args(Handle h, int n) noexcept:
+# --------------------------------------------------------------------- calls ----
+
+cdef inline int references(const Call *call) noexcept:
+    """Return how many elements of `args` hold a reference."""
+    return 1 if call.nargs < 0 else call.nargs
+
+
+cdef inline bint take(Call *call, Handle h, bint keep) noexcept:
+    """Move the call of a handle to `*call`, or copy it with `keep`.
+
+    Return False if the handle has none, because it was cancelled or has run.
+    """
     cdef int i
-    for i in range(1, 1 + n):
-        Py_DECREF(<object>h.args[i])
+    call[0] = h.call
+    if call.callback is NULL:
+        return False
+    if keep:
+        Py_INCREF(<object>call.callback)
+        for i in range(references(call)):
+            Py_INCREF(<object>call.args[1 + i])
+    else:
+        h.call.callback = NULL
+    return True
+
+
+cdef inline void put_back(const Call *call, Handle h) noexcept:
+    """Move `*call` to a handle that has none."""
+    h.call = call[0]
+
+
+cdef inline void drop(Call *call) noexcept:
+    """Drop the references of a call, which may run Python code."""
+    cdef int i
+    for i in range(references(call)):
+        Py_DECREF(<object>call.args[1 + i])
+    Py_DECREF(<object>call.callback)
+
+
+cdef inline PyObject *call_in_context(Call *call, PyObject *context) noexcept:
+    """Return the result, or NULL with an exception set."""
+    cdef PyObject *result
+    if PyContext_Enter(context) != 0:
+        return NULL
+    if call.nargs >= 0:
+        result = PyObject_Vectorcall(
+            call.callback, &call.args[1], <size_t>call.nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+    else:
+        result = PyObject_CallObject(call.callback, call.args[1])
+    if PyContext_Exit(context) != 0:
+        Py_XDECREF(result)
+        return NULL
+    return result
+
+
+# ------------------------------------------------------------------- handles ----
 
 
 @cython.no_gc
@@ -89,37 +140,23 @@ cdef class Handle:
     # finalizer permits that, and __dealloc__() does not.
     def __del__(self):
         """Drop the references of a handle that has not run."""
-        if self.callback is not NULL or self.context is not NULL:
+        if self.call.callback is not NULL or self.context is not NULL:
             self.finish()
-
-    cdef void clear(self) noexcept:
-        """Drop the callback and its arguments.
-
-        The references go last, when the fields are consistent, because destructors may run Python
-        code.
-        """
-        cdef PyObject *callback = self.callback
-        cdef PyObject *args[MAX_INLINE]
-        cdef int i, n = 1 if self.nargs < 0 else self.nargs
-        if callback is NULL:
-            return
-        for i in range(n):
-            args[i] = self.args[1 + i]
-        self.callback = NULL
-        self.nargs = 0
-        for i in range(n):
-            Py_DECREF(<object>args[i])
-        Py_DECREF(<object>callback)
 
     cdef void abandon(self) noexcept:
         """Drop all references of a handle that was queued when its loop closed."""
         self.finish()
 
     cdef void finish(self) noexcept:
-        """Drop all references of a handle that has run or was cancelled."""
+        """Drop all references of a handle that has run or was cancelled.
+
+        They go last, when the fields are consistent, because destructors may run Python code.
+        """
+        cdef Call call
         cdef PyObject *context = self.context
         self.context = NULL
-        self.clear()
+        if take(&call, self, False):
+            drop(&call)
         self.loop = None
         Py_XDECREF(context)
 
@@ -130,58 +167,21 @@ cdef class Handle:
         exception handler. With `keep` (for debug mode and timing) the callback stays in the handle,
         until the caller calls finish().
         """
-        cdef PyObject *callback
-        cdef PyObject *result = NULL
-        cdef PyObject *context
-        cdef object loop
-        cdef int i, nargs, n
-        callback = self.callback
-        nargs = self.nargs
-        if callback is NULL:
+        cdef Call call
+        cdef PyObject *context = self.context
+        cdef PyObject *result
+        # The callback may cancel the handle, which drops its references to the loop and the
+        # context.
+        cdef object loop = self.loop
+        if not take(&call, self, keep or self.lasting):
             return 0
-        n = 1 if nargs < 0 else nargs
-        # The argument array stays in the handle during the call. If the callback cancels the
-        # handle, clear() does not free the arguments, because either nargs is 0 now or each
-        # argument has one more reference.
-        if keep or self.lasting:
-            Py_INCREF(<object>callback)
-            for i in range(1, 1 + n):
-                Py_INCREF(<object>self.args[i])
-        else:
-            self.callback = NULL
-            self.nargs = 0
-        # Keep the loop and the context alive, because the callback may cancel the handle, which
-        # drops its references to them.
-        loop = self.loop
-        context = self.context
         Py_INCREF(<object>context)
-        if PyContext_Enter(context) == 0:
-            if nargs >= 0:
-                result = PyObject_Vectorcall(
-                    callback, &self.args[1], <size_t>nargs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
-            else:
-                result = PyObject_CallObject(callback, self.args[1])
-            if PyContext_Exit(context) != 0:
-                Py_XDECREF(result)
-                result = NULL
+        result = call_in_context(&call, context)
         if result is NULL:
-            if self.callback is NULL and not mgl_flag_raised(&self.cancelled_flag):
-                # Put the callback back into the handle, because the report contains its repr().
-                self.callback = callback
-                self.nargs = nargs
-            else:
-                drop_args(self, n)
-                Py_DECREF(<object>callback)
-            try:
-                self.report(loop)
-            finally:
-                Py_DECREF(<object>context)
-                if not self.lasting:
-                    self.finish()
+            self.fail(&call, context, loop)
             return 1
         Py_DECREF(<object>result)
-        drop_args(self, n)
-        Py_DECREF(<object>callback)
+        drop(&call)
         if not keep and not self.lasting and self.context is context:
             self.context = NULL
             self.loop = None
@@ -189,12 +189,29 @@ cdef class Handle:
         Py_DECREF(<object>context)
         return 1
 
+    cdef int fail(self, Call *call, PyObject *context, object loop) except -1:
+        """Report the exception that `call` has raised, and drop `call` and `context`.
+
+        The report contains the handle's repr(), which needs the callback.
+        """
+        if self.call.callback is NULL and not mgl_flag_raised(&self.cancelled_flag):
+            put_back(call, self)
+        else:
+            drop(call)
+        try:
+            self.report(loop)
+        finally:
+            Py_DECREF(<object>context)
+            if not self.lasting:
+                self.finish()
+        return 0
+
     cdef int run_by(self, object patched_run, bint keep) except -1:
         """Run the callback through *patched_run*, a tool's replacement of asyncio's Handle._run().
 
         Return as run() does. As in asyncio, an exception of *patched_run* leaves run_forever().
         """
-        if self.callback is NULL:
+        if self.call.callback is NULL:
             return 0
         try:
             patched_run(self)
@@ -216,32 +233,25 @@ cdef class Handle:
             _stdlib.report_callback_failure(loop, self, exc)
         return 0
 
-    cdef Handle seen(self):
+    cdef Handle readable(self):
         """Return a handle whose fields can be read safely in this thread: self, or a copy."""
         return self
 
-    cdef void show_as(self, Handle other) noexcept:
+    cdef void copy_to(self, Handle other) noexcept:
         """Copy all fields to the new handle `other`, so that its repr() is the same.
 
         No Python code runs.
         """
-        cdef int i
         other.context = self.context
         Py_XINCREF(other.context)
-        if self.callback is not NULL:
-            other.callback = self.callback
-            Py_INCREF(<object>other.callback)
-            other.nargs = self.nargs
-            for i in range(1, 1 + (1 if self.nargs < 0 else self.nargs)):
-                other.args[i] = self.args[i]
-                Py_INCREF(<object>other.args[i])
+        take(&other.call, self, True)
         other.loop = self.loop
-        self.show_past_as(other)
+        self.copy_outcome_to(other)
 
-    cdef void show_past_as(self, Handle other) noexcept:
+    cdef void copy_outcome_to(self, Handle other) noexcept:
         """Copy to `other` the fields that remain valid after the callback was dropped."""
         other.source_traceback = self.source_traceback
-        other.text = self.text
+        other.saved_repr = self.saved_repr
         other.cancelled_flag = mgl_flag_raised(&self.cancelled_flag)
 
     def _run(self):
@@ -249,21 +259,22 @@ cdef class Handle:
 
     def cancel(self):
         """Cancel the callback. Do nothing if it has run or was cancelled."""
-        self.drop()
+        self.mark_cancelled()
 
-    cdef int drop(self) except -1:
+    cdef int mark_cancelled(self) except -1:
+        """Set the cancelled flag and drop all references."""
         if mgl_flag_raised(&self.cancelled_flag):
             return 0
         mgl_flag_raise(&self.cancelled_flag)
         if self.source_traceback is not None:
-            self.keep_text()
+            self.save_repr()
         self.finish()
         return 0
 
-    cdef int keep_text(self) except -1:
-        """Keep repr(self) for debug messages such as "Executing <Handle...> took 2.5 seconds"."""
+    cdef int save_repr(self) except -1:
+        """Save repr(self) for debug messages such as "Executing <Handle...> took 2.5 seconds"."""
         try:
-            self.text = repr(self)
+            self.saved_repr = repr(self)
         except BaseException:
             self.finish()
             raise
@@ -275,11 +286,11 @@ cdef class Handle:
 
     def get_context(self):
         """Return the contextvars.Context in which the callback runs, or None after it has run."""
-        cdef Handle h = self.seen()
+        cdef Handle h = self.readable()
         return None if h.context is NULL else <object>h.context
 
     def _repr_info(self):
-        return events.Handle._repr_info(self.seen())
+        return events.Handle._repr_info(self.readable())
 
     def __repr__(self):
         return events.Handle.__repr__(self)
@@ -290,17 +301,17 @@ cdef class Handle:
 
     @property
     def _callback(self):
-        cdef Handle h = self.seen()
-        return None if h.callback is NULL else <object>h.callback
+        cdef Handle h = self.readable()
+        return None if h.call.callback is NULL else <object>h.call.callback
 
     @property
     def _args(self):
-        cdef Handle h = self.seen()
-        if h.callback is NULL:
+        cdef Handle h = self.readable()
+        if h.call.callback is NULL:
             return None if mgl_flag_raised(&h.cancelled_flag) else ()
-        if h.nargs < 0:
-            return <object>h.args[1]
-        return tuple([<object>h.args[1 + i] for i in range(h.nargs)])
+        if h.call.nargs < 0:
+            return <object>h.call.args[1]
+        return tuple([<object>h.call.args[1 + i] for i in range(h.call.nargs)])
 
     @property
     def _context(self):
@@ -312,11 +323,11 @@ cdef class Handle:
 
     @property
     def _loop(self):
-        return self.seen().loop
+        return self.readable().loop
 
     @property
     def _repr(self):
-        return self.text
+        return self.saved_repr
 
     @property
     def _source_traceback(self):
@@ -340,7 +351,7 @@ cdef class TimerHandle(Handle):
         """Cancel the timer, remove it from the timer heap and drop its callback immediately."""
         if self.index >= 0:
             Py_DECREF(<object>mgl_heap_remove(self.heap, self.index))
-        self.drop()
+        self.mark_cancelled()
 
     def when(self):
         """Return the deadline, in seconds of loop.time()."""
@@ -409,16 +420,16 @@ cdef class ThreadSafeHandle(PostedHandle):
         if mgl_run_state_cancel(&self.run_state):
             self.finish()
 
-    cdef Handle seen(self):
+    cdef Handle readable(self):
         cdef ThreadSafeHandle other
         if not WITHOUT_GIL or mgl_run_state_is_mine(&self.run_state):
             return self
         other = ThreadSafeHandle.__new__(ThreadSafeHandle)
         if mgl_run_state_inspect(&self.run_state):
-            self.show_as(other)
+            self.copy_to(other)
             mgl_run_state_inspected(&self.run_state)
         else:
-            self.show_past_as(other)
+            self.copy_outcome_to(other)
         return other
 
     cdef int run(self, bint keep) except -1:
@@ -448,7 +459,7 @@ cdef class ThreadSafeHandle(PostedHandle):
         """Cancel the callback, or wait until it ends if another thread is running it."""
         self._await_end()
         if mgl_run_state_cancel(&self.run_state) or mgl_run_state_runs(&self.run_state, True):
-            self.drop()
+            self.mark_cancelled()
         else:
             # The callback has run or another thread has cancelled it. That thread drops the
             # references.
@@ -474,7 +485,7 @@ cdef class ThreadSafeHandle(PostedHandle):
 
 # ------------------------------------------------------------------ making handles ----
 
-cdef inline PyObject *reference(PyObject *o, bint shared) noexcept:
+cdef inline PyObject *new_reference(PyObject *o, bint shared) noexcept:
     if shared:
         return mgl_new_shared_reference(o)
     Py_INCREF(<object>o)
@@ -483,34 +494,35 @@ cdef inline PyObject *reference(PyObject *o, bint shared) noexcept:
 
 # Set the fields of a new handle. With `shared`, count the references as those of another thread,
 # because the loop's thread will drop them (mgl_new_shared_reference() in port/posted.h).
-cdef inline int fill(Handle h, object loop, PyObject *callback, PyObject *const *args,
-                     Py_ssize_t nargs, PyObject *context, bint shared) except -1:
+cdef inline int initialise(Handle h, object loop, PyObject *callback, PyObject *const *args,
+                           Py_ssize_t nargs, PyObject *context, bint shared) except -1:
+    cdef Call *call = &h.call
     cdef Py_ssize_t i
     cdef PyObject *copy
     if context is NULL:
         copy = PyContext_CopyCurrent()
-        h.context = reference(copy, shared)
+        h.context = new_reference(copy, shared)
         Py_DECREF(<object>copy)
     else:
-        h.context = reference(context, shared)
+        h.context = new_reference(context, shared)
     h.loop = loop
     if nargs <= MAX_INLINE:
         for i in range(nargs):
-            h.args[1 + i] = reference(args[i], shared)
-        h.nargs = <int>nargs
+            call.args[1 + i] = new_reference(args[i], shared)
+        call.nargs = <int>nargs
     else:
-        h.args[1] = PyTuple_New(nargs)
+        call.args[1] = PyTuple_New(nargs)
         for i in range(nargs):
-            PyTuple_SET_ITEM(h.args[1], i, reference(args[i], shared))
-        h.nargs = -1
-    h.callback = reference(callback, shared)
+            PyTuple_SET_ITEM(call.args[1], i, new_reference(args[i], shared))
+        call.nargs = -1
+    call.callback = new_reference(callback, shared)
     return 0
 
 
 cdef Handle new_handle(object loop, PyObject *callback, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *context):
     cdef Handle h = Handle.__new__(Handle)
-    fill(h, loop, callback, args, nargs, context, False)
+    initialise(h, loop, callback, args, nargs, context, False)
     return h
 
 
@@ -518,7 +530,7 @@ cdef TimerHandle new_timer(object loop, double when, PyObject *callback, PyObjec
                            Py_ssize_t nargs, PyObject *context):
     cdef TimerHandle h = TimerHandle.__new__(TimerHandle)
     h.deadline = when
-    fill(h, loop, callback, args, nargs, context, False)
+    initialise(h, loop, callback, args, nargs, context, False)
     return h
 
 
@@ -531,5 +543,5 @@ cdef Handle new_posted_handle(object loop, PyObject *callback, PyObject *const *
         h = Handle.__new__(Handle)
     else:
         h = PostedHandle.__new__(PostedHandle)
-    fill(h, loop, callback, args, nargs, context, not here)
+    initialise(h, loop, callback, args, nargs, context, not here)
     return h

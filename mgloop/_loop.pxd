@@ -201,7 +201,7 @@ cdef class LoopCore:
     cdef public bint _closed
     cdef bint time_given        # time() was replaced on this object
     cdef bint time_patched      # time() was replaced on this object or on its class
-    cdef object patched_run     # the replacement of asyncio's Handle._run() that runs callbacks, or None
+    cdef object patched_run     # what replaces asyncio's Handle._run() and runs callbacks, or None
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle

@@ -308,12 +308,12 @@ cdef int show_references(Handle h, visitproc visit, void *arg) noexcept:
         rc = visit(h.context, arg)
     if rc == 0:
         rc = visit(<PyObject *>h.loop, arg)
-    if rc == 0 and h.callback is not NULL:
-        rc = visit(h.callback, arg)
-        n = 1 if h.nargs < 0 else h.nargs
+    if rc == 0 and h.call.callback is not NULL:
+        rc = visit(h.call.callback, arg)
+        n = 1 if h.call.nargs < 0 else h.call.nargs
         for i in range(n):
             if rc == 0:
-                rc = visit(h.args[1 + i], arg)
+                rc = visit(h.call.args[1 + i], arg)
     return rc
 
 
@@ -1182,10 +1182,10 @@ cdef object whose_turn(object item):
     It is the name of the callback, or the type of a transport's protocol, or the watcher's type.
     """
     if is_handle(<PyObject *>item):
-        item = (<Handle>item).seen()
-        if (<Handle>item).callback is NULL:
+        item = (<Handle>item).readable()
+        if (<Handle>item).call.callback is NULL:
             return "cancelled"
-        return name_of_callback(<object>(<Handle>item).callback)
+        return name_of_callback(<object>(<Handle>item).call.callback)
     get_protocol = getattr(item, "get_protocol", None)
     protocol = None if get_protocol is None else get_protocol()
     return type(item if protocol is None else protocol)

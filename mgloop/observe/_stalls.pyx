@@ -134,7 +134,7 @@ cdef void see(void *arg) noexcept:
     cdef Glance glance = <Glance>arg
     glance.item = glance.loop._current_handle
     if not HAS_GIL and isinstance(glance.item, Handle):
-        (<Handle>glance.item).show_as(glance.copy)
+        (<Handle>glance.item).copy_to(glance.copy)
 
 
 cdef class StallDetector:

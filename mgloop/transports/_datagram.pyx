@@ -33,9 +33,8 @@ from mgloop._loop cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, LoopCore, MGL_DATAGRAM, mgl_connections, mgl_count,
     mgl_count_read, mgl_count_write, os_error, own_thread,
 )
-from mgloop.transports._base cimport (
-    SECOND_LOOK, Address, SocketTransport, address_tuple, sockaddr,
-)
+from mgloop.transports._base cimport SECOND_READ, SocketTransport
+from mgloop.transports._socket cimport Address, address_tuple, sockaddr
 
 from asyncio import transports
 from collections import deque
@@ -193,7 +192,7 @@ cdef class Datagram(SocketTransport):
     def __init__(self, LoopCore loop, sock, protocol, address=None, waiter=None, dict extra=None):
         self.address = address
         self.queue = deque()
-        self.room_on_demand = True
+        self.epollout_on_demand = True
         self.by_address = sock.family in (AF_INET, AF_INET6)
         self.shared = room_of(loop)
         self.adopt_socket(loop, sock, protocol, waiter, extra, None, None)
@@ -255,8 +254,8 @@ cdef class Datagram(SocketTransport):
         if n < 0:
             error = errno
             if error == EAGAIN:
-                if not events & SECOND_LOOK:
-                    return self.loop.mark_ready(self, events | SECOND_LOOK)
+                if not events & SECOND_READ:
+                    return self.loop.mark_ready(self, events | SECOND_READ)
                 return 0
             if error != EINTR:
                 self.on_read_error(os_error(error))
@@ -384,7 +383,7 @@ cdef class Datagram(SocketTransport):
                         return
                 finally:
                     PyBuffer_Release(&view)
-            self.await_room(True)
+            self.await_writable(True)
         # Copy the data, because a mutable buffer may change while it is queued.
         data = bytes(data)
         self.queue.append((data, addr))
@@ -460,13 +459,13 @@ cdef class Datagram(SocketTransport):
             if not done:
                 self.queue.appendleft((data, address))
                 self.queued_bytes += size
-                self.await_room(True)
+                self.await_writable(True)
                 break
         try:
             self.resume_protocol()
         finally:
             if self.queued_bytes == 0:
-                self.await_room(False)
+                self.await_writable(False)
                 if self.closing:
                     self.end(None)
         return 0

@@ -182,7 +182,8 @@ cdef class LoopCore:
     # Receives the data of one system call until it is copied. Freed with the loop object.
     cdef char *scratch
     cdef Py_ssize_t sock_hint   # size of the data that recent sock_recv() calls returned; see _sock
-    cdef object datagram_room   # buffers that all datagram transports share; see _datagram.pyx
+    cdef object datagram_buffers    # buffers that all datagram transports share; see _datagram.pyx
+    cdef object datagram_addresses  # cache of addresses that they share, too
     cdef object tls_buffers     # buffers that all TLS connections share; see tls/_buffers.pyx
     cdef mgl_ring ready         # the ready queue
     cdef mgl_heap timers        # the timer heap

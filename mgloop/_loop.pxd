@@ -182,7 +182,8 @@ cdef class LoopCore:
     # Receives the data of one system call until it is copied. Freed with the loop object.
     cdef char *scratch
     cdef Py_ssize_t sock_hint   # size of the data that recent sock_recv() calls returned; see _sock
-    cdef object datagram_room   # buffers that all datagram transports share; see _datagram.pyx
+    cdef object datagram_buffers    # buffers that all datagram transports share; see _datagram.pyx
+    cdef object datagram_addresses  # cache of addresses that they share, too
     cdef object tls_buffers     # buffers that all TLS connections share; see tls/_buffers.pyx
     cdef mgl_ring ready         # the ready queue
     cdef mgl_heap timers        # the timer heap
@@ -192,7 +193,7 @@ cdef class LoopCore:
     cdef dict eager_keywords    # future_keywords and "eager_start": True
     cdef mgl_ring flushes       # watchers whose on_flush() is called at the end of the iteration
     cdef Py_ssize_t deferred    # bytes in short writes that wait for the end of the iteration
-    cdef Py_ssize_t gathered    # bytes in long writes that wait for the end of the iteration
+    cdef Py_ssize_t deferred_long   # bytes in long writes that wait for the end of the iteration
     cdef bint wakeup_enabled    # other threads can wake the loop
     cdef bint iterating         # _run_once() is running
     cdef bint busy              # this iteration's batch is large enough to defer small writes
@@ -227,7 +228,7 @@ cdef class LoopCore:
     # Schedule a call of on_flush() at the end of the iteration.
     cdef int defer_flush(self, Watcher watcher) except -1
     cdef bint may_defer(self, Py_ssize_t nbytes) noexcept
-    cdef bint may_gather(self, Py_ssize_t nbytes) noexcept
+    cdef bint may_defer_long(self, Py_ssize_t nbytes) noexcept
 
     cdef void spend(self, object whose, int64_t ns) noexcept
     cdef int check_clock(self) except -1

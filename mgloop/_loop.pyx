@@ -153,7 +153,7 @@ cdef enum:
     # Limit of the bytes in short writes that the whole loop defers, because more no longer fits
     # into the cache.
     DEFER_BYTES = 64 * 1024
-    GATHER_BYTES = 256 * 1024       # the same limit for long writes
+    DEFER_LONG_BYTES = 256 * 1024   # the same limit for long writes
     # The minimum interval between two wake-ups for timers grows with the number of timers that were
     # due together, because the loop pays for one sleep per wake-up.
     WAKE_MIN_NS = 50 * 1000         # the timer slack that Linux adds to a timeout by default
@@ -918,14 +918,14 @@ cdef class LoopCore:
         self.deferred += nbytes
         return True
 
-    cdef bint may_gather(self, Py_ssize_t nbytes) noexcept:
+    cdef bint may_defer_long(self, Py_ssize_t nbytes) noexcept:
         """Return whether a long write may wait for flush(), and count it if so.
 
         A transport asks this when it has already written in this iteration.
         """
-        if not (self.iterating and self.gathered + nbytes <= GATHER_BYTES):
+        if not (self.iterating and self.deferred_long + nbytes <= DEFER_LONG_BYTES):
             return False
-        self.gathered += nbytes
+        self.deferred_long += nbytes
         return True
 
     cdef int defer_flush(self, Watcher watcher) except -1:
@@ -951,7 +951,7 @@ cdef class LoopCore:
                 held = <object>item
                 Py_DECREF(held)
                 self.caught(held, 0, exc)
-        self.deferred = self.gathered = 0
+        self.deferred = self.deferred_long = 0
         return 0
 
     cdef int drop_flushes(self) except -1:
@@ -961,7 +961,7 @@ cdef class LoopCore:
             item = mgl_ring_pop(&self.flushes)
             (<Watcher>item).flush_queued = False
             Py_DECREF(<object>item)
-        self.deferred = self.gathered = 0
+        self.deferred = self.deferred_long = 0
         return 0
 
     # -------------------------------------------------------------- interest ----

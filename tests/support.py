@@ -261,6 +261,23 @@ def in_thread(function, *args):
 # --- callbacks ---------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def frequent_collections():
+    """Run the garbage collector after every few allocations; other threads run during each."""
+
+    def let_others_in(phase, info):
+        time.sleep(0)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(let_others_in)
+    gc.set_threshold(2, 1000, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(let_others_in)
+
+
 class UntruthfulInt(int):
     """An int whose comparison operators behave as if its value were 250."""
 

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
-from typing import Any
 
 from typing_extensions import disjoint_base
 
-from .._loop import Watcher
+from ._socket import SocketWatcher
 
 # isinstance() says that its subclasses are asyncio's transports, through `__class__`; their layout
 # forbids inheriting from them.
 
 @disjoint_base
-class SocketTransport(Watcher):
+class SocketTransport(SocketWatcher):
     def close(self) -> None: ...
     def abort(self) -> None: ...
     def is_closing(self) -> bool: ...
@@ -22,4 +21,3 @@ class SocketTransport(Watcher):
     def get_write_buffer_size(self) -> int: ...
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
     def get_protocol(self) -> asyncio.BaseProtocol: ...
-    def get_extra_info(self, name: str, default: Any = None) -> Any: ...

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Implement SocketTransport, the base class of the stream and datagram transports.
 
-    Watcher (_loop)              a descriptor that the loop polls
-      +- SocketTransport         protocol, context, flow control, closing, extra information
-           +- Stream (_stream)
-           +- Datagram (_datagram)
+    Watcher (_loop)                        a descriptor that the loop polls
+      +- SocketWatcher (_socket)           registration, Python socket, addresses
+           +- SocketTransport              protocol, context, flow control, closing
+                +- ReceivingStream (_receiving)
+                |    +- Stream (_stream)
+                +- Datagram (_datagram)
 
 The module is native because the subclasses run once per packet and share this state. Only the
 loop's thread may use a transport.
@@ -27,50 +29,37 @@ The following fields determine the state of a transport (`-` = any value):
 A transport never returns to an earlier state, except from paused to open. While a socket is lent
 for sendfile(), the transport is open and not watched.
 
-The poll table holds a reference to a transport that is claimed or watched. The transport owns its
-descriptor, either directly or through a Python socket. The creator of the transport passes that
-socket, or the transport makes it when the program asks for it.
+_socket describes the ownership of the descriptor and the lifetime of a transport.
 """
 
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_XDECREF
 from libc.errno cimport EBADF
+from libc.stdint cimport uint32_t
 
-from mgloop._loop cimport (
-    EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, LoopCore, MGL_OTHER, MGL_TCP, MGL_UNIX,
-    Watcher, mgl_connections, mgl_count, os_error, own_thread,
+from mgloop._loop cimport LoopCore, Watcher, mgl_connections, mgl_count, os_error, own_thread
+from mgloop.transports._common cimport (
+    count_lost_write, pause_above_limit, report_exception, report_fatal, resume_below_limit,
+    set_limits,
 )
+from mgloop.transports._socket cimport SocketWatcher, kind_of
 
 import contextvars
-import socket
 import warnings
 from asyncio.log import logger
 
 from .. import _stdlib
-from .public_socket import PublicSocket
 
 
 cdef extern from *:
     """
-    #include <arpa/inet.h>
     #include <sys/socket.h>
-    #include <unistd.h>
     """
-    ctypedef unsigned int socklen_t
-    int close(int fd)
     int shutdown(int fd, int how)
-    int getsockname(int fd, sockaddr *address, socklen_t *size)
-    const char *inet_ntop(int family, const void *src, char *dst, socklen_t size)
-    unsigned short ntohs(unsigned short n)
-    unsigned int ntohl(unsigned int n)
     enum:
-        AF_INET
-        AF_INET6
         AF_UNIX
         SHUT_RDWR
-        SOCK_NONBLOCK
-        INET6_ADDRSTRLEN
 
 
 cdef extern from "Python.h":
@@ -80,20 +69,13 @@ cdef extern from "Python.h":
     int try_exit "PyContext_Exit"(PyObject *context)
     PyObject *try_method "PyObject_VectorcallMethod"(
         PyObject *name, PyObject *const *args, size_t nargs, PyObject *kw)
-    void PyErr_Clear()
     object PyObject_VectorcallMethod(object name, PyObject *const *args, size_t nargs, PyObject *kw)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
-    Py_ssize_t PyNumber_AsSsize_t(object number, PyObject *overflow) except? -1
-    Py_ssize_t PY_SSIZE_T_MAX
 
 
 cdef extern from "attributes.h":
     void mgl_drop_empty_dict(object o)
 
-
-cdef enum:
-    DEFAULT_HIGH = 64 * 1024
-    INTEREST = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET
 
 cdef bint server_knows_clients = _stdlib.SERVER_KNOWS_CLIENTS
 
@@ -103,84 +85,12 @@ cdef int raise_pending() except -1:
     return -1
 
 
-cdef int kind_of(int family) noexcept:
-    if family in (AF_INET, AF_INET6):
-        return MGL_TCP
-    return MGL_UNIX if family == AF_UNIX else MGL_OTHER
-
-
 cdef object new_context(object given):
     """Return *given*, or a copy of the current context if it is None."""
     return contextvars.copy_context() if given is None else given
 
 
-cdef int set_limits(WriteLimits *limits, object high, object low) except -1:
-    """Set a transport's high-water and low-water marks, in bytes.
-
-    A mark that is None becomes a multiple of the other one. Raise ValueError unless
-    high >= low >= 0, and TypeError if a mark is not an integer.
-    """
-    # Convert each mark once before the comparison, because an int subclass may override the
-    # comparison operators. A mark beyond Py_ssize_t becomes the largest Py_ssize_t.
-    cdef Py_ssize_t low_size = 0, high_size
-    if low is not None:
-        low_size = PyNumber_AsSsize_t(low, NULL)
-    if high is not None:
-        high_size = PyNumber_AsSsize_t(high, NULL)
-    elif low is None:
-        high_size = DEFAULT_HIGH
-    else:
-        high_size = 4 * min(max(low_size, -1), PY_SSIZE_T_MAX // 4)
-    if low is None:
-        low_size = high_size // 4
-    if not high_size >= low_size >= 0:
-        raise ValueError(f"high ({high_size}) must be >= low ({low_size}) must be >= 0")
-    limits.high = high_size
-    limits.low = low_size
-    return 0
-
-
-cdef int control_flow(str method, object loop, object transport, object protocol,
-                      object context) except -1:
-    """Call the protocol's pause_writing() or resume_writing() and report its exceptions.
-
-    The transport's context, if it has one, may already be entered, when data_received() calls
-    write().
-    """
-    cdef bint entered = False
-    if context is not None:
-        entered = try_enter(<PyObject *>context) == 0
-        if not entered:
-            PyErr_Clear()
-    try:
-        getattr(protocol, method)()
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as exc:
-        loop.call_exception_handler({
-            "message": f"protocol.{method}() failed",
-            "exception": exc,
-            "transport": transport,
-            "protocol": protocol,
-        })
-    finally:
-        if entered:
-            PyContext_Exit(<PyObject *>context)
-    return 0
-
-
-cdef object address_tuple(Address *address):
-    """Return an IPv4 or IPv6 address as the tuple that the socket module would return."""
-    cdef char text[INET6_ADDRSTRLEN]
-    if address.any.sa_family == AF_INET:
-        inet_ntop(AF_INET, <char *>address + 4, text, sizeof(text))
-        return text.decode(), ntohs(address.v4.sin_port)
-    inet_ntop(AF_INET6, <char *>address + 8, text, sizeof(text))
-    return (text.decode(), ntohs(address.v6.sin6_port), ntohl(address.v6.sin6_flowinfo),
-            address.v6.sin6_scope_id)
-
-
-cdef class SocketTransport(Watcher):
+cdef class SocketTransport(SocketWatcher):
     """The common part of the socket transports.
 
     It corresponds to asyncio.selector_events._SelectorTransport.
@@ -189,16 +99,13 @@ cdef class SocketTransport(Watcher):
     cdef Py_ssize_t pending(self) noexcept:
         return 0
 
-    cdef int flush_pending(self) except -1:
-        return 0
-
     cdef void drop_queue(self) noexcept:
         pass
 
     cdef int connection_ended(self) except -1:
         return 0
 
-    cdef int leave_tls(self) except -1:
+    cdef int disconnect_tls(self) except -1:
         return 0
 
     def __cinit__(self):
@@ -211,8 +118,7 @@ cdef class SocketTransport(Watcher):
         """Take over the descriptor. If this raises, the caller still owns the descriptor."""
         self.context = context
         self.loop = loop
-        self.limits.high = DEFAULT_HIGH
-        self.limits.low = DEFAULT_HIGH // 4
+        set_limits(&self.limits, None, None)
         self.use_protocol(protocol)
         loop.claim(self, fd)
         self.closing = False
@@ -227,20 +133,7 @@ cdef class SocketTransport(Watcher):
         """
         cdef object connection_made = protocol.connection_made
         self.adopt(loop, sock.fileno(), protocol, new_context(context))
-        self.sock = sock
-        self.family = sock.family
-        self.extra = extra
-        try:
-            self.sockname = sock.getsockname()
-        except OSError:
-            pass
-        if extra is not None and "peername" in extra:
-            self.peername = extra["peername"]
-        else:
-            try:
-                self.peername = sock.getpeername()
-            except OSError:
-                pass
+        self.take_socket(sock, extra)
         try:
             self.attach(server)
         except BaseException:
@@ -250,7 +143,7 @@ cdef class SocketTransport(Watcher):
         return 0
 
     def __del__(self):
-        self.leave_tls()
+        self.disconnect_tls()
         if self.fd < 0:
             return
         try:
@@ -338,48 +231,12 @@ cdef class SocketTransport(Watcher):
             raise RuntimeError(f"File descriptor {self.fd} is used by transport {self!r}")
         return 0
 
-    cdef uint32_t interest(self) noexcept:
-        """Return the events to register for.
-
-        A TCP socket reports EPOLLOUT only after a write has failed with EAGAIN, so that registering
-        for it permanently costs nothing. A UNIX or datagram socket reports EPOLLOUT whenever the
-        peer takes a message out, which would wake the loop once per message. These sockets are
-        registered for EPOLLOUT only while the transport waits until it can write.
-        """
-        if self.room_on_demand and not self.awaits_room:
-            return INTEREST
-        return INTEREST | EPOLLOUT
-
     cdef int watch_self(self) except -1:
         try:
             self.loop.watch(self, self.fd, self.interest())
             self.watched = True
         except OSError as exc:
             self.fatal_error(exc, "Fatal error on transport")
-        return 0
-
-    cdef int await_room(self, bint wanted) except -1:
-        """Start waiting for EPOLLOUT (after EAGAIN), or stop waiting (when everything is sent)."""
-        if wanted:
-            self.loop.check_open()
-        if not self.watched:
-            self.awaits_room = wanted
-        elif wanted:
-            # Call epoll_ctl() even if EPOLLOUT is registered already. An edge-triggered EPOLLOUT is
-            # reported only after the send buffer was full. EAGAIN may have had another reason, and
-            # epoll_ctl() makes the kernel check again whether the socket is writable now.
-            self.awaits_room = True
-            try:
-                self.loop.rearm(self, self.interest())
-            except OSError:
-                if self.room_on_demand:
-                    raise
-        elif self.room_on_demand and self.awaits_room:
-            self.awaits_room = False
-            try:
-                self.loop.rearm(self, self.interest())
-            except OSError:
-                pass        # the only consequence is an unnecessary event
         return 0
 
     cdef int use_protocol(self, object protocol) except -1:
@@ -471,15 +328,12 @@ cdef class SocketTransport(Watcher):
         return not self.closing and not self.paused
 
     cdef int pause_protocol(self) except -1:
-        if has_exceeded(&self.limits, self.pending()):
-            mgl_count(&self.loop.count.pauses, 1)
-            control_flow("pause_writing", self.loop, self, self.protocol, self.context)
-        return 0
+        return pause_above_limit(&self.limits, self.pending(), self.loop, self, self.protocol,
+                                 self.context)
 
     cdef int resume_protocol(self) except -1:
-        if has_drained(&self.limits, self.pending()):
-            control_flow("resume_writing", self.loop, self, self.protocol, self.context)
-        return 0
+        return resume_below_limit(&self.limits, self.pending(), self.loop, self, self.protocol,
+                                  self.context)
 
     def set_write_buffer_limits(self, high=None, low=None):
         """Set the high-water and low-water marks of the write buffer, in bytes.
@@ -501,10 +355,8 @@ cdef class SocketTransport(Watcher):
         self.flush_pending()
         return self.pending()
 
-    cdef warn_conn_lost(self):
-        if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
-            logger.warning("socket.send() raised exception.")
-        self.conn_lost += 1
+    cdef int warn_conn_lost(self) except -1:
+        return count_lost_write(&self.conn_lost, "socket.send() raised exception.")
 
     # -------------------------------------------------------------- closing ----
 
@@ -550,10 +402,7 @@ cdef class SocketTransport(Watcher):
 
     cdef int fatal_error(self, object exc, str message) except -1:
         try:
-            if not isinstance(exc, OSError):
-                self.report(message, exc)
-            elif self.loop._debug:
-                logger.debug("%r: %s", self, message, exc_info=exc)
+            report_fatal(self.loop, self, self.protocol, message, exc, isinstance(exc, OSError))
         finally:
             # Close even if the report raises, as it does without memory, because otherwise the peer
             # would wait.
@@ -563,13 +412,8 @@ cdef class SocketTransport(Watcher):
     def _fatal_error(self, exc, message="Fatal error on transport"):
         self.fatal_error(exc, message)
 
-    cdef report(self, str message, exc):
-        self.loop.call_exception_handler({
-            "message": message,
-            "exception": exc,
-            "transport": self,
-            "protocol": self.protocol,
-        })
+    cdef int report(self, str message, object exc) except -1:
+        return report_exception(self.loop, self, self.protocol, message, exc)
 
     def _call_connection_lost(self, exc):
         if self.fd < 0:
@@ -585,13 +429,13 @@ cdef class SocketTransport(Watcher):
             except OSError:
                 pass
             finally:
-                self.let_go()
+                self.release()
 
     cdef mgl_connections *counters(self) noexcept:
         """Return the counters of this kind of connection."""
         return &self.loop.count.connections[kind_of(self.family)]
 
-    cdef int let_go(self) except -1:
+    cdef int release(self) except -1:
         """Release the descriptor, the protocol, the context and the server."""
         if self.counted:
             self.counted = False
@@ -616,19 +460,6 @@ cdef class SocketTransport(Watcher):
         else:
             server._detach()
 
-    cdef int close_descriptor(self) except -1:
-        cdef int fd = self.fd
-        # Unregister explicitly, because a duplicate of the descriptor would keep the registration
-        # alive after close().
-        self.loop.unwatch(self)
-        self.fd = -1
-        self.watched = False
-        if self.sock is not None:
-            self.sock.close()
-        else:
-            close(fd)
-        return 0
-
     @cython.always_allow_keywords(False)    # see _loop.pyx
     def is_closing(self):
         """Return whether close() or abort() was called or the connection was lost."""
@@ -643,63 +474,6 @@ cdef class SocketTransport(Watcher):
 
     def get_protocol(self):
         return self.protocol
-
-    def get_extra_info(self, name, default=None):
-        """Return 'socket', 'sockname', 'peername', or an item that the transport's creator added.
-
-        Return *default* if the name is unknown.
-        """
-        if name == "socket":
-            self.flush_pending()
-            if self.public_socket is None:
-                self.public_socket = PublicSocket(self, self.make_socket())
-            return self.public_socket
-        if name == "peername":
-            if self.peername is None and self.peer.any.sa_family != 0:
-                self.peername = address_tuple(&self.peer)
-            return self.peername
-        if name == "sockname":
-            if self.sockname is None and self.fd >= 0:
-                self.sockname = self.local_name()
-            return self.sockname
-        if self.extra is not None:
-            return self.extra.get(name, default)
-        return default
-
-    cdef object local_name(self):
-        """Return the socket's own address, without a Python socket for IPv4 and IPv6."""
-        cdef Address name
-        cdef socklen_t size = sizeof(name)
-        if self.family in (AF_INET, AF_INET6) and getsockname(self.fd, &name.any, &size) == 0:
-            return address_tuple(&name)
-        return self.make_socket().getsockname()
-
-    cdef int flush_for_outsider(self, bint for_good) except -1:
-        """Send the deferred writes before other code uses the socket without the transport.
-
-        With `for_good` that code will not call again before each use, and the transport no longer
-        defers writes.
-        """
-        if for_good:
-            self.exposed = True
-        return self.flush_pending()
-
-    def _flush_pending(self, for_good):
-        self.flush_for_outsider(for_good)
-
-    cdef object make_socket(self):
-        """Return the Python socket. Make it if necessary; it then owns the descriptor."""
-        if self.sock is None:
-            if self.fd >= 0:
-                # SOCK_NONBLOCK in the type informs the socket module that the descriptor is already
-                # non-blocking.
-                self.sock = socket.socket(
-                    self.family, socket.SOCK_STREAM | SOCK_NONBLOCK, self.proto,
-                    fileno=self.fd)
-            else:
-                self.sock = socket.socket(self.family, socket.SOCK_STREAM, self.proto)
-                self.sock.close()
-        return self.sock
 
     cdef bint owns_descriptor(self) noexcept:
         return not self.closing
@@ -727,17 +501,6 @@ cdef class SocketTransport(Watcher):
     @property
     def _conn_lost(self):
         return self.conn_lost
-
-    @property
-    def _sock(self):
-        if self.fd < 0:
-            return None
-        self.flush_for_outsider(True)
-        return self.make_socket()
-
-    @property
-    def _sock_fd(self):
-        return self.fd
 
     def __repr__(self):
         info = [f"mgloop.{type(self).__name__}"]

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Declare the native interface of the datagram transport; _datagram.pyx describes it."""
 
+from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport mgl_connections
 from mgloop.transports._base cimport SocketTransport
+from mgloop.transports._socket cimport Address
 
 
-# The receive buffers and the address cache that all datagram transports of a loop share.
-cdef class Room:
+cdef struct CachedAddress
+
+
+cdef class RecvmmsgBuffers:
     cdef void *memory           # a `Buffers` structure, which _datagram.pyx defines
+
+    cdef int receive(self, int fd) noexcept
+
+
+cdef class AddressCache:
+    cdef void *memory           # an `AddressTables` structure, which _datagram.pyx defines
+
+    cdef object tuple_of(self, Address *name, unsigned int size)
+    cdef CachedAddress *entry_of(self, PyObject *address, int family) noexcept
 
 
 cdef class Datagram(SocketTransport):
-    cdef Room shared
+    cdef RecvmmsgBuffers buffers
+    cdef AddressCache addresses
     cdef object address         # remote address that the creator passed, or None
     cdef object queue           # deque of (bytes, address) that the kernel has not accepted yet
     cdef list undelivered       # (bytes, address) that were received before reading was paused
@@ -29,5 +43,5 @@ cdef class Datagram(SocketTransport):
     cdef int on_error(self, object exc) except -1
     cdef int on_read_error(self, object exc) except -1
     cdef int send_now(self, const char *start, Py_ssize_t n, object address) except -1
-    cdef int send_cold(self, const char *start, Py_ssize_t n, object address) except -1
+    cdef int send_by_python(self, const char *start, Py_ssize_t n, object address) except -1
     cdef int send_queue(self) except -1

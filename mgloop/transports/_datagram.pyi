@@ -6,8 +6,13 @@ from typing import Any, final
 
 from ._base import SocketTransport
 
+# Python code cannot use these classes.
+
 @final
-class Room: ...  # Nothing for Python to use.
+class RecvmmsgBuffers: ...
+
+@final
+class AddressCache: ...
 
 @final
 class Datagram(SocketTransport):

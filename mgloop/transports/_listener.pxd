@@ -2,7 +2,7 @@
 """Declare the native interface of Listener; _listener.pyx describes it."""
 
 from mgloop._loop cimport Watcher
-from mgloop.transports._base cimport Address
+from mgloop.transports._socket cimport Address
 
 
 cdef class Listener(Watcher):
@@ -24,7 +24,7 @@ cdef class Listener(Watcher):
     cdef bint stopped
 
     cdef int accept(self, int fd, Address *peer, object peername) except -1
-    cdef int accept_cold(self, object conn, object peername) except -1
+    cdef int accept_with_task(self, object conn, object peername) except -1
     cdef int accept_any_family(self) except -1
     cdef int count_accepted(self) noexcept
     cdef int accept_failed(self, int error) except -1

@@ -22,7 +22,8 @@ from libc.errno cimport (
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport EPOLLIN, LoopCore, Watcher, mgl_count, os_error
-from mgloop.transports._base cimport Address, address_tuple, kind_of, new_context, sockaddr
+from mgloop.transports._base cimport new_context
+from mgloop.transports._socket cimport Address, address_tuple, kind_of, sockaddr
 from mgloop.transports._stream cimport Stream, set_nodelay
 
 import socket
@@ -164,7 +165,7 @@ cdef class Listener(Watcher):
             if conn is None:
                 self.accept(fd, &peer.ip, peername)
                 continue
-            self.accept_cold(conn, address_tuple(&peer.ip) if peername is None else peername)
+            self.accept_with_task(conn, address_tuple(&peer.ip) if peername is None else peername)
         return 0
 
     cdef int accept_failed(self, int error) except -1:
@@ -188,7 +189,7 @@ cdef class Listener(Watcher):
             return self.accept_failed(error)
         conn.setblocking(False)
         self.count_accepted()
-        self.accept_cold(conn, peername)
+        self.accept_with_task(conn, peername)
         return 1
 
     cdef int count_accepted(self) noexcept:
@@ -217,7 +218,7 @@ cdef class Listener(Watcher):
             finally:
                 PyContext_Exit(<PyObject *>context)
             stream.family = self.family
-            stream.room_on_demand = self.family == AF_UNIX
+            stream.epollout_on_demand = self.family == AF_UNIX
             stream.proto = self.proto
             stream.sockname = self.sockname
             stream.peername = peername
@@ -227,7 +228,7 @@ cdef class Listener(Watcher):
             stream.attach(self.server)
         except BaseException as exc:
             # Ignore the exception, as asyncio does. asyncio reports it only in debug mode, and the
-            # listener then uses accept_cold().
+            # listener then uses accept_with_task().
             stream.abandon()
             close(fd)
             if isinstance(exc, (SystemExit, KeyboardInterrupt)):
@@ -242,7 +243,7 @@ cdef class Listener(Watcher):
             PyContext_Exit(<PyObject *>context)
         return 0
 
-    cdef int accept_cold(self, object conn, object peername) except -1:
+    cdef int accept_with_task(self, object conn, object peername) except -1:
         """Make a task that makes the transport of an accepted Python socket.
 
         This is the way for TLS, for debug mode and for rare address families.

@@ -4,14 +4,8 @@
 from libc.stdint cimport uint32_t
 
 from mgloop._loop cimport LoopCore
-from mgloop.transports._base cimport WriteLimits
-
-
-cdef extern from "writequeue.h":
-    ctypedef struct mgl_queue:
-        uint32_t len
-        size_t offset
-        size_t size
+from mgloop.transports._common cimport WriteLimits
+from mgloop.transports._writequeue cimport mgl_queue
 
 
 cdef class Pipe:
@@ -30,7 +24,8 @@ cdef class Pipe:
     cdef int adopt(self, LoopCore loop, object pipe, object protocol, dict extra,
                    str refusal) except -1
     cdef int end(self, object exc) except -1
-    cdef int report(self, str message, exc) except -1
+    cdef int fail(self, object exc, str message, bint expected) except -1
+    cdef int stop(self, object exc) except -1
     cdef bint polling(self)
 
 
@@ -57,6 +52,5 @@ cdef class WritePipe(Pipe):
     cdef int unblock(self) except -1
     cdef int write_failed(self, int error) except -1
     cdef bint refuses(self) except -1
-    cdef int stop(self, object exc) except -1
     cdef int pause_protocol(self) except -1
     cdef int resume_protocol(self) except -1

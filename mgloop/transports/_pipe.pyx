@@ -30,9 +30,7 @@ descriptor belongs to the file object, which the transport closes after connecti
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport (
-    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
-)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, EIO, errno
@@ -41,7 +39,12 @@ from libc.stdint cimport uint32_t
 from mgloop._loop cimport (
     LoopCore, MGL_PIPE, SCRATCH, mgl_count, mgl_count_read, mgl_count_write, os_error, own_thread,
 )
-from mgloop.transports._base cimport control_flow, has_drained, has_exceeded, set_limits
+from mgloop.transports._common cimport (
+    chunks_of, count_lost_write, pause_above_limit, report_fatal, resume_below_limit, set_limits,
+)
+from mgloop.transports._writequeue cimport (
+    iovec, mgl_queue_clear, mgl_queue_consume, mgl_queue_iov, mgl_queue_push,
+)
 
 import os
 import stat
@@ -52,21 +55,11 @@ from asyncio.log import logger
 from .. import _stdlib
 
 
-cdef extern from "writequeue.h":
-    int mgl_queue_push(mgl_queue *q, PyObject *data, size_t sent) except -1
-    int mgl_queue_iov(mgl_queue *q, iovec *iov, int max)
-    void mgl_queue_consume(mgl_queue *q, size_t n)
-    void mgl_queue_clear(mgl_queue *q)
-
-
 cdef extern from *:
     """
     #include <sys/uio.h>
     #include <unistd.h>
     """
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
     ssize_t read(int fd, void *buf, size_t n) nogil
     ssize_t write(int fd, const void *buf, size_t n) nogil
     ssize_t writev(int fd, const iovec *iov, int count) nogil
@@ -153,14 +146,16 @@ cdef class Pipe:
             self.loop = None
             pipe.close()
 
-    cdef int report(self, str message, exc) except -1:
-        self.loop.call_exception_handler({
-            "message": message,
-            "exception": exc,
-            "transport": self,
-            "protocol": self.protocol,
-        })
-        return 0
+    cdef int stop(self, object exc) except -1:
+        """End without sending more data."""
+        return self.end(exc)
+
+    cdef int fail(self, object exc, str message, bint expected) except -1:
+        """Report an exception, and end."""
+        if self.loop is None:
+            return 0
+        report_fatal(self.loop, self, self.protocol, message, exc, expected)
+        return self.stop(exc)
 
     cdef bint polling(self):
         """Return whether the loop waits until this transport can read or write, respectively."""
@@ -350,15 +345,8 @@ cdef class ReadPipe(Pipe):
             self.end(None)
 
     def _fatal_error(self, exc, message="Fatal error on pipe transport"):
-        if self.loop is None:
-            return
         # A terminal returns EIO when its other end is closed.
-        if isinstance(exc, OSError) and exc.errno == EIO:
-            if self.loop._debug:
-                logger.debug("%r: %s", self, message, exc_info=exc)
-        else:
-            self.report(message, exc)
-        self.end(exc)
+        self.fail(exc, message, isinstance(exc, OSError) and exc.errno == EIO)
 
     @property
     def __class__(self):
@@ -436,13 +424,9 @@ cdef class WritePipe(Pipe):
 
     def writelines(self, list_of_data):
         """Send several bytes-like objects through writev(), without joining them."""
-        cdef list chunks = []
+        cdef list chunks
         own_thread(self.loop)
-        for data in list_of_data:
-            if not PyBytes_CheckExact(data):
-                data = bytes(memoryview(data))
-            if PyBytes_GET_SIZE(data):
-                chunks.append(data)
+        chunks = chunks_of(list_of_data)
         if not chunks or self.refuses():
             return
         if self.loop._closed:
@@ -464,9 +448,8 @@ cdef class WritePipe(Pipe):
         """Return whether the pipe can no longer be written; log a warning after repeated writes."""
         if not self.conn_lost and not self.closing:
             return False
-        if self.conn_lost >= <unsigned int>_stdlib.LOG_THRESHOLD:
-            logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
-        self.conn_lost += 1
+        count_lost_write(
+            &self.conn_lost, "pipe closed by peer or os.write(pipe, data) raised exception.")
         return True
 
     cdef int count_write(self, ssize_t sent) noexcept:
@@ -501,8 +484,8 @@ cdef class WritePipe(Pipe):
     cdef int send_queue(self) except -1:
         """Send until the queue is empty, the pipe is full, or the time slice is over."""
         cdef ssize_t sent
-        cdef int _turn
-        for _turn in range(MAX_WRITES):
+        cdef int _i
+        for _i in range(MAX_WRITES):
             sent = self.write_queued()
             if sent < 0:
                 if errno == EAGAIN or errno == EINTR:
@@ -575,14 +558,7 @@ cdef class WritePipe(Pipe):
         return self.end(exc)
 
     def _fatal_error(self, exc, message="Fatal error on pipe transport"):
-        if self.loop is None:
-            return
-        if isinstance(exc, OSError):
-            if self.loop._debug:
-                logger.debug("%r: %s", self, message, exc_info=exc)
-        else:
-            self.report(message, exc)
-        self.stop(exc)
+        self.fail(exc, message, isinstance(exc, OSError))
 
     # -------------------------------------------------------------- flow control ----
 
@@ -605,16 +581,12 @@ cdef class WritePipe(Pipe):
         self.pause_protocol()
 
     cdef int pause_protocol(self) except -1:
-        if has_exceeded(&self.limits, self.queue.size):
-            if self.loop is not None:
-                mgl_count(&self.loop.count.pauses, 1)
-            control_flow("pause_writing", self.loop, self, self.protocol, None)
-        return 0
+        return pause_above_limit(&self.limits, self.queue.size, self.loop, self, self.protocol,
+                                 None)
 
     cdef int resume_protocol(self) except -1:
-        if has_drained(&self.limits, self.queue.size):
-            control_flow("resume_writing", self.loop, self, self.protocol, None)
-        return 0
+        return resume_below_limit(&self.limits, self.queue.size, self.loop, self, self.protocol,
+                                  None)
 
     @property
     def _protocol_paused(self):

@@ -5,10 +5,10 @@ from contextvars import Context
 from socket import socket
 from typing import Any, final
 
-from ._base import SocketTransport
+from ._receiving import ReceivingStream
 
 @final
-class Stream(SocketTransport):
+class Stream(ReceivingStream):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -2,20 +2,9 @@
 """Implement the stream transport, for TCP and UNIX sockets.
 
 The module is native because its code runs once per packet. The semantics are those of
-asyncio.selector_events. The base class in _base handles protocols, flow control and closing; this
-module reads and writes. Only the loop's thread may use a transport. Its lifetime is described in
-_base.
-
-Reading is edge-triggered: epoll reports that the socket has become readable, not that it still is.
-The transport is registered once per connection, and needs no epoll_ctl() to pause or resume. The
-transport must therefore read until the socket is empty. A read that returns fewer bytes than
-requested has usually emptied the socket, so that a further read, which would only return EAGAIN, is
-saved. There are two exceptions. If the kernel has reported that the peer is gone, the end of the
-stream follows, and is read after the callbacks that the data has scheduled. A read also ends early
-before urgent data, and on UNIX sockets after passed descriptors. After MAX_READS reads the
-transport goes to the end of the ready queue, so that other callbacks can run. Small reads go to a
-scratch buffer, from which a bytes object of the exact size is made. Large reads go to a bytes
-object of the expected size, which is then shrunk.
+asyncio.selector_events. The base classes handle protocols, flow control and closing (_base) and
+reading (_receiving); this module writes. Only the loop's thread may use a transport. Its lifetime
+is described in _socket.
 
 A write calls send() immediately in most cases. If several entries are ready in an iteration, writes
 of up to DEFER_MAX bytes wait until its end (LoopCore.flush()) and are sent together. This uses the
@@ -26,7 +15,7 @@ could reveal the delay (get_write_buffer_size(), close(), abort(), the methods o
 get_extra_info() ...) first send the deferred writes. The data in the queue is in one of these
 states:
 
-    queue    flush_queued  blocked  awaits_room  ready     the transport waits for
+    queue    flush_queued  blocked  awaits_writable  ready     the transport waits for
     empty    no            no       no           -         nothing
     bytes    yes           no       no           -         the end of the iteration (deferred)
     bytes    any           yes      yes          -         EPOLLOUT, after EAGAIN
@@ -36,70 +25,37 @@ Only send_queue() sets `blocked`, and only EPOLLOUT clears it. Nothing is sent w
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from mgloop._loop cimport (
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, LoopCore, SCRATCH, mgl_count,
-    mgl_count_read, mgl_count_write, os_error, own_thread,
+    EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, LoopCore, mgl_count, mgl_count_write, os_error,
+    own_thread,
 )
 from mgloop.tls._protocol cimport SSLProtocol
-from mgloop.transports._base cimport SECOND_LOOK, SocketTransport
+from mgloop.transports._base cimport SocketTransport
+from mgloop.transports._common cimport chunks_of
+from mgloop.transports._receiving cimport GONE, ReceivingStream
+from mgloop.transports._socket cimport SocketWatcher
+from mgloop.transports._writequeue cimport (
+    iovec, mgl_queue_clear, mgl_queue_consume, mgl_queue_iov, mgl_queue_push,
+)
 
 import socket
-from asyncio.log import logger
 
 from .. import _stdlib
 
 
-cdef extern from "writequeue.h":
-    int mgl_queue_push(mgl_queue *q, PyObject *data, size_t sent) except -1
-    int mgl_queue_iov(mgl_queue *q, iovec *iov, int max)
-    void mgl_queue_consume(mgl_queue *q, size_t n)
-    void mgl_queue_clear(mgl_queue *q)
-
-
 cdef extern from *:
     """
-    #include <stdlib.h>
     #include <sys/socket.h>
-    #include <sys/uio.h>
-    #include <unistd.h>
-
-    static void mgl_prime_malloc(void) {
-        /* Without `volatile` the compiler would remove both calls. */
-        void *volatile block = malloc(4 * 1024 * 1024);
-        free(block);
-    }
-
-    /* Receive up to `size` bytes. If the result is less than *asked, the socket is empty or has
-     * only urgent data left.
-     *
-     * On a UNIX socket a read ends after passed descriptors and, with SO_PASSCRED, at data from
-     * another process. The kernel then reports MSG_CTRUNC because this call receives no control
-     * data. More data may follow, whatever the number of bytes, and *asked is set to the result. */
-    static ssize_t mgl_receive(int fd, void *buf, size_t size, int is_unix, Py_ssize_t *asked) {
-        struct iovec room = {.iov_base = buf, .iov_len = size};
-        struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
-        *asked = size;
-        if (!is_unix) return recv(fd, buf, size, MSG_DONTWAIT);
-        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT);
-        if (n > 0 && message.msg_flags & MSG_CTRUNC) *asked = n;
-        return n;
-    }
     """
-    void mgl_prime_malloc()
-    ssize_t mgl_receive(int fd, void *buf, size_t size, bint is_unix, Py_ssize_t *asked)
-    cdef struct iovec:
-        void *iov_base
-        size_t iov_len
     cdef struct msghdr:
         iovec *msg_iov
         size_t msg_iovlen
@@ -114,34 +70,13 @@ cdef extern from *:
         SHUT_WR
 
 
-cdef extern from "Python.h":
-    int PyContext_Enter(PyObject *context) except -1
-    int PyContext_Exit(PyObject *context) except -1
-    int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
-    PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
-
-
 cdef enum:
-    # The expected size decides where a read puts its data: below SMALL_READ into the scratch
-    # buffer, below MIDDLE_READ into a bytes object of the next power of two, else into one of
-    # LARGE_READ bytes, which is asyncio's max_size.
-    SMALL_READ = 4 * 1024
-    MIDDLE_READ = 32 * 1024
-    LARGE_READ = 256 * 1024
-    MAX_READS = 4               # reads per time slice
     MAX_SENT = 1024 * 1024      # bytes per time slice; a fast peer could accept data forever
     DEFER_MAX = 4 * 1024        # maximum of bytes in a short write; see may_defer()
     MAX_IOV = 64                # objects per sendmsg()
-    GONE = EPOLLRDHUP | EPOLLHUP | EPOLLERR
 
-cdef object MINUS_ONE = -1
 cdef object WRITELINES = _stdlib.WRITELINES
 cdef object AsyncioTransport = _stdlib.StreamTransport
-
-# glibc's malloc() maps blocks of 128 KiB and more with mmap(), and unmaps them when they are shrunk
-# or freed. A read of 100 KiB then takes 78 us instead of 16 us. Freeing one mapped block raises the
-# threshold to the size of that block.
-mgl_prime_malloc()
 
 
 cdef int set_nodelay(object sock) except -1:
@@ -163,10 +98,8 @@ cdef int write_for_tls(void *below, const char *data, Py_ssize_t size) except -1
     return 0
 
 
-# ------------------------------------------------------------------ the transport ----
-
 @cython.final
-cdef class Stream(SocketTransport):
+cdef class Stream(ReceivingStream):
     """An asyncio.Transport over a connected stream socket."""
 
     _start_tls_compatible = True
@@ -180,7 +113,7 @@ cdef class Stream(SocketTransport):
         connection_made() later and then sets the result of *waiter*. The protocol runs in
         *context*, or in a copy of the current context.
         """
-        self.room_on_demand = sock.family not in (AF_INET, AF_INET6)
+        self.epollout_on_demand = sock.family not in (AF_INET, AF_INET6)
         set_nodelay(sock)
         self.adopt_socket(loop, sock, protocol, waiter, extra, server, context)
 
@@ -189,7 +122,7 @@ cdef class Stream(SocketTransport):
 
     cdef int use_protocol(self, object protocol) except -1:
         self.buffered = _stdlib.is_buffered(protocol)
-        self.leave_tls()
+        self.disconnect_tls()
         if type(protocol) is SSLProtocol:
             self.tls = <SSLProtocol>protocol
             self.tls.below = <void *>self
@@ -203,7 +136,7 @@ cdef class Stream(SocketTransport):
     cdef void drop_queue(self) noexcept:
         mgl_queue_clear(&self.queue)
 
-    # -------------------------------------------------------------- reading ----
+    # -------------------------------------------------------------- events ----
 
     cdef int on_ready(self, uint32_t events) except -1:
         if self.conn_lost or self.fd < 0:
@@ -218,202 +151,6 @@ cdef class Stream(SocketTransport):
                 self.missed |= events
             else:
                 self.read(events)
-        return 0
-
-    cdef int read(self, uint32_t events) except -1:
-        cdef object data, count
-        cdef Py_ssize_t asked = 0, got
-        cdef int _turn
-        for _turn in range(MAX_READS):
-            if self.tls is not None:
-                got = self.receive_tls(events, &asked)
-                if got < 0:
-                    return 0
-                if got == 0:
-                    return self.on_eof()
-            elif self.buffered:
-                got = self.receive_into(events, &asked)
-                if got < 0:
-                    return 0
-                if got == 0:
-                    return self.on_eof()
-                count = got
-                if not self.notify("buffer_updated", <PyObject *>count,
-                                   "Fatal error: protocol.buffer_updated() call failed."):
-                    return 0
-            else:
-                data = self.receive(events, &asked)
-                if data is None:
-                    return 0
-                got = PyBytes_GET_SIZE(data)
-                if got == 0:
-                    return self.on_eof()
-                if not self.notify("data_received", <PyObject *>data,
-                                   "Fatal error: protocol.data_received() call failed."):
-                    return 0
-            if self.closing or self.conn_lost:
-                return 0
-            if self.paused:
-                self.missed |= EPOLLIN | events & (GONE | EPOLLPRI)
-                return 0
-            if got < asked:
-                if not events & (GONE | EPOLLPRI):
-                    return 0
-                if not events & GONE:
-                    # A read stops before urgent data. Register again, so that the kernel reports
-                    # whether data follows it. Another read instead would drop the urgent byte,
-                    # which the program may want to receive itself.
-                    if self.watched:
-                        self.loop.rearm(self, self.interest())
-                    return 0
-                # The end of the stream follows. Run the callbacks that the data has scheduled
-                # first, as asyncio does because it reads once per iteration.
-                break
-        return self.loop.mark_ready(self, EPOLLIN | events & (GONE | EPOLLPRI))
-
-    cdef object receive(self, uint32_t events, Py_ssize_t *asked):
-        """Return the next bytes, b"" at the end of the stream, or None.
-
-        None means that no data is available now or that the read has failed.
-        """
-        cdef PyObject *data
-        cdef Py_ssize_t n, size
-        cdef uint32_t hint = self.hint
-        cdef int error
-        if hint < SMALL_READ:
-            size = SCRATCH
-            data = NULL
-            n = mgl_receive(self.fd, self.loop.scratch, size, self.room_on_demand, asked)
-        else:
-            size = LARGE_READ
-            if hint < MIDDLE_READ:
-                size = SMALL_READ
-                while size <= <Py_ssize_t>hint:
-                    size *= 2
-            data = PyBytes_New(NULL, size)
-            n = mgl_receive(self.fd, PyBytes_AS_STRING(<object>data), size, self.room_on_demand,
-                            asked)
-        mgl_count_read(&self.loop.count, n)
-        if n < 0:
-            error = errno
-            if data is not NULL:
-                Py_DECREF(<object>data)
-            self.on_read_error(error, events)
-            return None
-        # The expected size rises immediately, and falls by an eighth of the difference per read.
-        self.hint = <uint32_t>n if n > <Py_ssize_t>hint else hint - ((hint - <uint32_t>n) >> 3)
-        if data is NULL:
-            return PyBytes_FromStringAndSize(self.loop.scratch, n)
-        _PyBytes_Resize(&data, n)
-        result = <object>data
-        Py_DECREF(result)
-        return result
-
-    cdef Py_ssize_t receive_into(self, uint32_t events, Py_ssize_t *asked) except -2:
-        """Receive into the protocol's own buffer and return the number of bytes.
-
-        Return 0 at the end of the stream, and -1 if no data is available now or the read has
-        failed.
-        """
-        cdef Py_buffer view
-        cdef Py_ssize_t n
-        cdef int error
-        cdef object buf
-        cdef bint failed = False
-        try:
-            buf = self.call("get_buffer", <PyObject *>MINUS_ONE)
-            if len(buf) == 0:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
-            failed = True
-        if failed:
-            return -1
-        try:
-            PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException:
-            # Use the message of socket.recv_into().
-            self.fatal_error(
-                TypeError("recv_into() argument 1 must be read-write bytes-like object, "
-                          f"not {type(buf).__name__}"),
-                "Fatal read error on socket transport")
-            failed = True
-        if failed:
-            return -1
-        n = mgl_receive(self.fd, view.buf, view.len, self.room_on_demand, asked)
-        mgl_count_read(&self.loop.count, n)
-        error = errno
-        PyBuffer_Release(&view)
-        if n < 0:
-            self.on_read_error(error, events)
-            return -1
-        return n
-
-    cdef Py_ssize_t receive_tls(self, uint32_t events, Py_ssize_t *asked) except -2:
-        """Receive for mgloop's own TLS protocol; return as receive_into() does.
-
-        This saves a buffer object and two method calls.
-        """
-        cdef SSLProtocol tls = self.tls
-        cdef object context = self.context
-        cdef Py_ssize_t n
-        cdef int error = 0
-        cdef char *room
-        cdef bint failed = False
-        try:
-            PyContext_Enter(<PyObject *>context)
-            try:
-                room = tls.read_buffer(asked)
-                n = mgl_receive(self.fd, room, asked[0], self.room_on_demand, asked)
-                mgl_count_read(&self.loop.count, n)
-                error = errno
-                if n > 0:
-                    tls.data_arrived(n)
-                    return n
-            finally:
-                PyContext_Exit(<PyObject *>context)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
-            failed = True
-        if failed:
-            return -1
-        if n < 0:
-            self.on_read_error(error, events)
-            return -1
-        return 0
-
-    cdef int on_read_error(self, int error, uint32_t events) except -1:
-        if error == EINTR:
-            return self.loop.mark_ready(self, events)
-        if error == EAGAIN:
-            # The kernel has just reported the socket readable or its peer gone, and an
-            # edge-triggered registration does not report that again. Try once more.
-            if not events & SECOND_LOOK:
-                return self.loop.mark_ready(self, events | SECOND_LOOK)
-            return 0
-        return self.fatal_error(os_error(error), "Fatal read error on socket transport")
-
-    cdef int on_eof(self) except -1:
-        if self.loop._debug:
-            logger.debug("%r received EOF", self)
-        try:
-            keep_open = self.call("eof_received", NULL)
-            if keep_open:
-                # The protocol may still write, but nothing is left to read.
-                self.read_eof = True
-                return 0
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
-        # This does nothing after a fatal error.
-        self.close()
         return 0
 
     # -------------------------------------------------------------- writing ----
@@ -483,7 +220,7 @@ cdef class Stream(SocketTransport):
         Raise the same errors as write().
         """
         cdef Py_ssize_t total = 0
-        cdef list chunks = []
+        cdef list chunks
         own_thread(self.loop)
         if self.eof:
             raise RuntimeError(f"Cannot call {WRITELINES}() after write_eof()")
@@ -491,23 +228,19 @@ cdef class Stream(SocketTransport):
             raise RuntimeError(f"unable to {WRITELINES}; sendfile is in progress")
         if not list_of_data:
             return
-        for data in list_of_data:
-            if not PyBytes_CheckExact(data):
-                data = bytes(memoryview(data))
-            if PyBytes_GET_SIZE(data):
-                chunks.append(data)
-                total += PyBytes_GET_SIZE(data)
-        if total == 0:
+        chunks = chunks_of(list_of_data)
+        if not chunks:
             return
         if self.conn_lost:
             self.warn_conn_lost()
             return
         if self.loop._closed:
             data = b"".join(chunks)
-            self.write_bytes(data, PyBytes_AS_STRING(data), total)
+            self.write_bytes(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
             return
         for data in chunks:
             mgl_queue_push(&self.queue, <PyObject *>data, 0)
+            total += PyBytes_GET_SIZE(data)
         if self.may_defer(chunks, total):
             self.defer()
             return
@@ -521,16 +254,19 @@ cdef class Stream(SocketTransport):
         `data` is the object that contains the bytes. If it is None a deferred write needs a copy,
         and a long write may then not wait.
         """
-        cdef uint32_t turn
+        cdef uint32_t iteration
         if self.blocked or self.exposed:
             return False
         if n <= DEFER_MAX:
             return self.loop.may_defer(n)
-        turn = <uint32_t>self.loop.count.iterations
-        if self.turn != turn:
-            self.turn = turn        # this is the first long write in this iteration
+        # A long write that waits for the first one saves a system call and a wake-up of the peer.
+        # An aiohttp server that sends 64 KiB in eight writes makes 3 instead of 9 calls to send
+        # them, and needs three quarters of the CPU time.
+        iteration = <uint32_t>self.loop.count.iterations
+        if self.long_write_iteration != iteration:
+            self.long_write_iteration = iteration
             return False
-        return data is not None and self.loop.may_gather(n)
+        return data is not None and self.loop.may_defer_long(n)
 
     cdef int defer(self) except -1:
         """Defer the data that was just queued, but send it if the protocol would be paused."""
@@ -571,7 +307,7 @@ cdef class Stream(SocketTransport):
                     self.send_later()
                 elif errno == EAGAIN:
                     self.blocked = True
-                    self.await_room(True)
+                    self.await_writable(True)
                 else:
                     return self.write_failed(errno)
                 break
@@ -593,8 +329,8 @@ cdef class Stream(SocketTransport):
 
     cdef int all_sent(self) except -1:
         """Complete the operations that wait for an empty queue: sendfile, close, half-close."""
-        if self.awaits_room:
-            self.await_room(False)
+        if self.awaits_writable:
+            self.await_writable(False)
         if self.empty_waiter is not None and not self.empty_waiter.done():
             self.empty_waiter.set_result(None)
         if self.closing:
@@ -623,21 +359,22 @@ cdef class Stream(SocketTransport):
         """
         if self.queue.size > 0 and not self.blocked and not self.conn_lost:
             mgl_count(&self.loop.count.deferred_sends, 1)
-            self.loop.gathered -= min(self.loop.gathered, <Py_ssize_t>self.queue.size)
+            self.loop.deferred_long -= min(
+                self.loop.deferred_long, <Py_ssize_t>self.queue.size)
             self.send_queue()
             if self.queue.size > 0:
                 self.pause_protocol()
         return 0
 
-    cdef int flush_for_outsider(self, bint for_good) except -1:
+    cdef int flush_for_external_use(self, bint permanent) except -1:
         cdef SSLProtocol tls = self.tls
         if tls is not None:
-            tls.exposed |= for_good
+            tls.exposed |= permanent
             if tls.gathering:
                 tls.flush_pending()
-                if for_good:
+                if permanent:
                     tls.gathering = False
-        return SocketTransport.flush_for_outsider(self, for_good)
+        return SocketWatcher.flush_for_external_use(self, permanent)
 
     def can_write_eof(self):
         return True
@@ -694,7 +431,7 @@ cdef class Stream(SocketTransport):
         if self.fd >= 0 and not self.conn_lost and not self.watched:
             self.watch_self()
 
-    cdef int leave_tls(self) except -1:
+    cdef int disconnect_tls(self) except -1:
         """Disconnect mgloop's own TLS protocol, if the transport has used it."""
         if self.tls is not None and self.tls.below == <void *>self:
             self.tls.below = NULL
@@ -702,7 +439,7 @@ cdef class Stream(SocketTransport):
         return 0
 
     cdef int connection_ended(self) except -1:
-        self.leave_tls()
+        self.disconnect_tls()
         if self.empty_waiter is not None and not self.empty_waiter.done():
             self.empty_waiter.set_exception(ConnectionError("Connection is closed by peer"))
         return 0

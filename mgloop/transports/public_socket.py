@@ -28,17 +28,17 @@ class PublicSocket(_stdlib.TransportSocket):  # type: ignore[misc]
         super().__init__(sock)
         self._transport = weakref.ref(transport)
 
-    def _flush_pending(self, *, for_good: bool = False) -> None:
+    def _flush_pending(self, *, permanent: bool = False) -> None:
         transport = self._transport()
         if transport is not None:
-            transport._flush_pending(for_good)
+            transport._flush_pending(permanent)
 
     def fileno(self) -> int:
-        self._flush_pending(for_good=True)
+        self._flush_pending(permanent=True)
         return super().fileno()  # type: ignore[no-any-return]
 
     def dup(self) -> socket.socket:
-        self._flush_pending(for_good=True)
+        self._flush_pending(permanent=True)
         return super().dup()  # type: ignore[no-any-return]
 
     def getsockopt(self, *args: Any, **kwargs: Any) -> Any:

@@ -612,9 +612,12 @@ class TestBadDescriptors:
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_regular_file(self, loop, side, tmp_path):
         with open(tmp_path / "file", "w+b") as file:
-            with pytest.raises(PermissionError):
-                getattr(loop, f"add_{side}")(file, print)
+            for _ in range(2):
+                with pytest.raises(PermissionError):
+                    getattr(loop, f"add_{side}")(file, print)
             assert getattr(loop, f"remove_{side}")(file) is False
+            with pytest.raises(KeyError):
+                loop._selector.get_key(file)
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_number_beyond_every_limit(self, loop, side):

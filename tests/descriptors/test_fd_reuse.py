@@ -7,6 +7,7 @@ notice to the loop, and the number may soon refer to another file.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -40,6 +41,26 @@ class TestDescriptorReuse:
         run(asyncio.sleep(0.005))
         loop.remove_reader(number)
         run(asyncio.sleep(0))
+
+    def test_a_writer_added_after_the_reader_was_closed_behind_the_loops_back(self, loop):
+        """add_writer() may raise OSError; then the loop can watch the next file with the number."""
+        left, right = socket.socketpair()
+        number = left.fileno()
+        loop.add_reader(number, int)
+        left.close()
+        with right, contextlib.suppress(OSError):
+            loop.add_writer(number, pytest.fail)
+        support.turn(loop, 2)
+        loop.remove_reader(number)
+        loop.remove_writer(number)
+        again, peer = socket.socketpair()
+        with again, peer:
+            calls = support.Calls(loop.stop)
+            loop.add_reader(again, calls)
+            peer.send(b"x")
+            loop.run_forever()
+            assert len(calls) >= 1
+            loop.remove_reader(again)
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
     def test_a_removal_made_up_for_when_the_number_is_used_again(self, loop, run, socketpair, side):

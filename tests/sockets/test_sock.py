@@ -421,3 +421,61 @@ class TestCancellation:
                 await first
 
         run(main())
+
+
+class Interrupting(socket.socket):
+    """A socket whose fileno() raises `exception` once, if it is set."""
+
+    exception = None
+
+    def fileno(self):
+        if self.exception is not None:
+            exception, self.exception = self.exception, None
+            raise exception
+        return super().fileno()
+
+
+def interrupting_pair():
+    left, right = socket.socketpair()
+    ours = Interrupting(fileno=left.detach())
+    ours.setblocking(False)
+    right.setblocking(False)
+    return ours, right
+
+
+class TestWaiting:
+    """Several calls wait for one socket."""
+
+    # With asyncio the second call replaces the first.
+    @pytest.mark.mgloop_only
+    @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+    @pytest.mark.parametrize("waiters", [1, 2, 5])
+    def test_those_who_wait_when_one_is_interrupted(self, loop, interruption, waiters):
+        """All calls continue to wait, including the interrupted one, and are served in order."""
+        ours, peer = interrupting_pair()
+        with ours, peer:
+            tasks = [loop.create_task(loop.sock_recv(ours, 1)) for _ in range(waiters)]
+            support.turn(loop, 2)
+            ours.exception = interruption("from fileno()")
+            peer.send(b"abcdefgh"[:waiters])
+            with pytest.raises(interruption, match="fileno"):
+                loop.run_forever()
+            got = loop.run_until_complete(
+                asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+            )
+            assert b"".join(got) == b"abcdefgh"[:waiters]
+
+    @pytest.mark.mgloop_only
+    def test_those_who_wait_when_one_fails(self, loop):
+        """An ordinary exception is raised by that call only."""
+        ours, peer = interrupting_pair()
+        with ours, peer:
+            tasks = [loop.create_task(loop.sock_recv(ours, 1)) for _ in range(3)]
+            support.turn(loop, 2)
+            ours.exception = LookupError("from fileno()")
+            peer.send(b"ab")
+            got = loop.run_until_complete(
+                asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+            )
+            assert [type(item) for item in got] == [LookupError, bytes, bytes]
+            assert got[1:] == [b"a", b"b"]

@@ -6,6 +6,7 @@ it from two tasks or two loops. The loop's state for a number must not outlive t
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -199,6 +200,44 @@ class TestLives:
                 assert await receiving == b"new life"
 
         run(main())
+
+    @pytest.mark.parametrize("operation", ["recv", "sendall"])
+    @pytest.mark.parametrize("with_handler", [False, True])
+    @pytest.mark.parametrize("then", ["cancel", "cancel later", "another socket"])
+    def test_cancelled_after_its_socket_was_closed(
+        self, loop, run, loop_kind, reported, operation, with_handler, then
+    ):
+        """The call raises CancelledError, and the missing descriptor is not reported."""
+        with contextlib.ExitStack() as stack:
+            ours, peer = socket.socketpair()
+            stack.enter_context(peer)
+            ours.setblocking(False)
+            # With a reader or writer the socket is registered with the kernel in another way.
+            if operation == "recv":
+                if with_handler:
+                    loop.add_writer(ours, int)
+                waiting = loop.create_task(loop.sock_recv(ours, 10))
+            else:
+                if with_handler:
+                    loop.add_reader(ours, int)
+                support.fill(ours)
+                waiting = loop.create_task(loop.sock_sendall(ours, b"x" * 1000))
+            support.turn(loop, 3)
+            number = ours.fileno()
+            ours.close()
+            if then == "cancel later":
+                support.turn(loop, 3)
+            if then == "another socket":
+                other = stack.enter_context(socket.socket())
+                assert other.fileno() == number
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                run(waiting)
+            loop.remove_reader(number)
+            loop.remove_writer(number)
+        if loop_kind == "asyncio":
+            # A callback of the future cannot remove the descriptor.
+            assert all(isinstance(item["exception"], OSError) for item in reported.pop_all())
 
     @pytest.mark.without_debug
     @pytest.mark.parametrize("operation", ["recv", "sendall"])

@@ -6,11 +6,14 @@ error_received() and does not close the endpoint.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import errno
 import inspect
 import os
 import socket
+import threading
+import time
 
 import pytest
 import support
@@ -487,6 +490,72 @@ async def test_a_flood_starves_nobody(loop):
         while turns < 50:
             await asyncio.sleep(0)
             turns += 1
+
+
+# --- the buffers that all endpoints of a loop share -----------------------------------------------
+
+
+class Numbered(asyncio.DatagramProtocol):
+    """Checks that each datagram is complete and belongs to this endpoint."""
+
+    def __init__(self, name):
+        self.name = name
+        self.wrong = []
+        self.count = 0
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, addr):
+        self.count += 1
+        if data != self.name * len(data) or addr != self.peer:
+            self.wrong.append((data[:20], addr))
+
+
+def flood(sock, address, name, stop):
+    """Send datagrams of all lengths until `stop` is set."""
+    size = 0
+    while not stop.is_set():
+        for _ in range(20):
+            size = size % 900 + 1
+            with contextlib.suppress(BlockingIOError):
+                sock.sendto(name * size, address)
+        time.sleep(0.0005)
+
+
+def test_datagrams_while_the_collector_runs_python(loop, loop_factory):
+    """Before 3.12 any new object may start the collector, in the middle of a batch, and a finalizer
+    may then let another loop's thread receive."""
+    stop = threading.Event()
+    protocols = {}
+
+    async def receive(name):
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_datagram_endpoint(
+            lambda: Numbered(name), ("127.0.0.1", 0)
+        )
+        protocols[name] = protocol
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind(("127.0.0.1", 0))
+            sender.setblocking(False)
+            protocol.peer = sender.getsockname()
+            address = transport.get_extra_info("sockname")
+            with support.in_thread(flood, sender, address, name, stop):
+                while not stop.is_set():
+                    await asyncio.sleep(0.001)
+        transport.close()
+        await asyncio.sleep(0)
+
+    with (
+        contextlib.closing(loop_factory()) as other,
+        support.frequent_collections(),
+        support.in_thread(other.run_until_complete, receive(b"B")),
+    ):
+        loop.call_later(1.5, stop.set)
+        loop.run_until_complete(receive(b"A"))
+    for protocol in protocols.values():
+        assert protocol.wrong == []
+        assert protocol.count > 100
 
 
 # --- making endpoints ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ test_stream_transport.py, writing in test_stream_writing.py.
 
 import asyncio
 import errno
+import os
 import socket
 
 import pytest
@@ -357,6 +358,29 @@ async def test_writing_to_a_peer_that_has_gone(loop):
                 break
         assert isinstance(await protocol.lost, (BrokenPipeError, ConnectionResetError))
     assert protocol.events == ["made", "eof", "lost"]
+
+
+# asyncio fails half-way, and leaves the transport and the server unchanged.
+@pytest.mark.mgloop_only
+def test_the_end_of_a_connection_whose_descriptor_somebody_has_closed(loop, run, reported):
+    """connection_lost() is called, and the server's count of connections decreases, although the
+    address can no longer be queried."""
+    protocol = support.RecordingProtocol(loop)
+    server = run(loop.create_server(lambda: protocol, "0.0.0.0", 0))
+    port = server.sockets[0].getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)):
+        transport = run(protocol.made)
+        support.turn(loop, 3)
+        # Do not request the socket, because that would query its address.
+        os.close(transport._sock_fd)
+        transport.abort()
+        assert run(asyncio.wait_for(protocol.lost, support.PATIENCE)) is None
+        support.turn(loop, 3)
+        for context in reported.pop_all():
+            assert context["exception"].errno == errno.EBADF
+        server.close()
+        run(asyncio.wait_for(server.wait_closed(), support.PATIENCE))
+    support.turn(loop, 2)
 
 
 # --- exceptions raised by the protocol -----------------------------------------------------------

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
+import asyncio
 from collections.abc import Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import Any
@@ -16,3 +17,13 @@ class Awaitable(Coroutine[Any, Any, Any]):
     def __await__(self) -> Generator[Any, Any, Any]: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
+
+# Does its work when it is awaited, and warns if it never is.
+@disjoint_base
+class Call(Awaitable):
+    @property
+    def cr_await(self) -> asyncio.Future[Any] | None: ...
+    @property
+    def __name__(self) -> str: ...
+    @property
+    def __qualname__(self) -> str: ...

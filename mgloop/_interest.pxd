@@ -3,14 +3,14 @@
 
 from libc.stdint cimport uint32_t
 
-from mgloop._awaitable cimport Awaitable
+from mgloop._awaitable cimport Call
 from mgloop._handle cimport Handle
 from mgloop._loop cimport Watcher
 from mgloop._schedule cimport ScheduleCore
 
 
 # A waiting sock_*() call. The calls that wait for a descriptor form a linked list; see FdWatch.
-cdef class Waiter(Awaitable):
+cdef class Waiter(Call):
     cdef Waiter next
 
     # Try the system call again. Return whether the sock_*() call is done.

@@ -29,7 +29,7 @@ from . import _stdlib
 from ._selector_view import SelectorView
 
 
-cdef class Waiter(Awaitable):
+cdef class Waiter(Call):
     """A sock_*() call that waits until its descriptor is ready."""
 
     cdef bint attempt(self) except -1:

@@ -17,6 +17,9 @@ _Ts = TypeVarTuple("_Ts")
 class Waiter(Call): ...
 
 @final
+class Direction: ...
+
+@final
 class FdWatch(Watcher): ...
 
 @disjoint_base

@@ -12,7 +12,6 @@ cdef class SockCall(Waiter):
     cdef object sock
     cdef object argument        # a number of bytes, a buffer or an address
     cdef FdWatch watch          # while the call is in its queue
-    cdef uint32_t event         # EPOLLIN or EPOLLOUT: what the call waits for
     cdef int fd
     cdef bint retry             # try again without waiting for an event of the kernel
     cdef bint retried           # has tried again after an event of the kernel and an EAGAIN

@@ -105,6 +105,7 @@ cdef object own_connect = _socket.socket.connect
 cdef class SockCall(Waiter):
     """One call of a socket method, to be awaited."""
 
+    @cython.final
     cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event,
                           str qualname):
         """Set the attributes of a new call that waits for `event`. Return the call."""
@@ -161,9 +162,9 @@ cdef class SockCall(Waiter):
     cdef int enlist(self) except -1:
         """Enter the queue of calls that wait for the descriptor."""
         cdef FdWatch watch
-        self.loop.users_fd(self.fd)
+        self.loop.check_owner(self.fd)
         watch = self.loop.fd_watch(self.fd, True)
-        watch.enlist(self, self.event == EPOLLOUT, self.sock)
+        watch.enlist(self, self.sock)
         self.watch = watch
         if self.retry:
             self.schedule_retry()
@@ -214,7 +215,7 @@ cdef class SockCall(Waiter):
         """Leave the queue, and release the argument and the socket."""
         self.state = CALL_CLOSED
         if self.watch is not None:
-            self.watch.delist(self, self.event == EPOLLOUT)
+            self.watch.delist(self)
             self.watch = None
         self.argument = None
         self.sock = None
@@ -351,7 +352,7 @@ cdef class Connect(SockCall):
             raise os_error(error)
         if self.loop._closed:
             self.loop._check_closed()
-        self.loop.users_fd(self.fd)
+        self.loop.check_owner(self.fd)
         self.future = self.loop.new_future()
         check = ConnectCheck.__new__(ConnectCheck)
         check.loop = self.loop

@@ -6,6 +6,9 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
+@disjoint_base
+class Waiters: ...
+
 # Registered with collections.abc.Coroutine at run time.
 @disjoint_base
 class Awaitable(Coroutine[Any, Any, Any]):
@@ -18,9 +21,12 @@ class Awaitable(Coroutine[Any, Any, Any]):
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
 
+@disjoint_base
+class Waiting(Awaitable): ...
+
 # Does its work when it is awaited, and warns if it never is.
 @disjoint_base
-class Call(Awaitable):
+class Call(Waiting):
     @property
     def cr_await(self) -> asyncio.Future[Any] | None: ...
     @property

@@ -16,8 +16,7 @@ cdef class SockCall(Waiter):
     cdef bint retry             # try again without waiting for an event of the kernel
     cdef bint retried           # has tried again after an event of the kernel and an EAGAIN
 
-    cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event,
-                          str qualname)
+    cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event)
     cdef int check(self) except -1
     cdef object begin(self)
     cdef object try_call(self)

@@ -106,14 +106,12 @@ cdef class SockCall(Waiter):
     """One call of a socket method, to be awaited."""
 
     @cython.final
-    cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event,
-                          str qualname):
+    cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event):
         """Set the attributes of a new call that waits for `event`. Return the call."""
         self.loop = loop
         self.sock = sock
         self.argument = argument
         self.event = event
-        self.qualname = qualname
         self.fd = -1
         self.state = CALL_CREATED
         return self
@@ -227,6 +225,9 @@ cdef class SockCall(Waiter):
 cdef class Recv(SockCall):
     """A call of sock_recv()."""
 
+    cdef str qualname(self):
+        return "Loop.sock_recv"
+
     cdef int check(self) except -1:
         SockCall.check(self)
         # Convert it once, because a subclass of int may override the comparison operators.
@@ -274,6 +275,9 @@ cdef class Recv(SockCall):
 cdef class RecvInto(SockCall):
     """A call of sock_recv_into()."""
 
+    cdef str qualname(self):
+        return "Loop.sock_recv_into"
+
     cdef object try_call(self):
         cdef Py_buffer view
         cdef Py_ssize_t n
@@ -297,6 +301,9 @@ cdef class RecvInto(SockCall):
 @cython.final
 cdef class SendAll(SockCall):
     """A call of sock_sendall()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_sendall"
 
     def __dealloc__(self):
         if self.has_view:
@@ -340,6 +347,9 @@ cdef class SendAll(SockCall):
 @cython.final
 cdef class Connect(SockCall):
     """A call of sock_connect()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_connect"
 
     cdef object begin(self):
         """Begin to connect. The outcome is taken in the next iteration, by a ConnectCheck."""
@@ -440,8 +450,7 @@ cdef class SockCore(FdCore):
         """Receive up to n bytes and return them, as asyncio.loop.sock_recv()."""
         if has_own(sock, "recv"):
             return _stdlib.SelectorLoop.sock_recv(self, sock, n)
-        return (<SockCall>Recv.__new__(Recv)).prepare(
-            self, sock, n, EPOLLIN, "Loop.sock_recv")
+        return (<SockCall>Recv.__new__(Recv)).prepare(self, sock, n, EPOLLIN)
 
     def sock_recv_into(self, sock, buf):
         """Receive into a writable buffer and return the number of bytes.
@@ -450,20 +459,17 @@ cdef class SockCore(FdCore):
         """
         if has_own(sock, "recv_into"):
             return _stdlib.SelectorLoop.sock_recv_into(self, sock, buf)
-        return (<SockCall>RecvInto.__new__(RecvInto)).prepare(
-            self, sock, buf, EPOLLIN, "Loop.sock_recv_into")
+        return (<SockCall>RecvInto.__new__(RecvInto)).prepare(self, sock, buf, EPOLLIN)
 
     def sock_connect(self, sock, address):
         """Connect to a remote address, as asyncio.loop.sock_connect()."""
         target = literal_target(sock, address)
         if target is None:
             return _stdlib.SelectorLoop.sock_connect(self, sock, address)
-        return (<SockCall>Connect.__new__(Connect)).prepare(
-            self, sock, target, EPOLLOUT, "Loop.sock_connect")
+        return (<SockCall>Connect.__new__(Connect)).prepare(self, sock, target, EPOLLOUT)
 
     def sock_sendall(self, sock, data):
         """Send all of data, as asyncio.loop.sock_sendall()."""
         if has_own(sock, "send"):
             return _stdlib.SelectorLoop.sock_sendall(self, sock, data)
-        return (<SockCall>SendAll.__new__(SendAll)).prepare(
-            self, sock, data, EPOLLOUT, "Loop.sock_sendall")
+        return (<SockCall>SendAll.__new__(SendAll)).prepare(self, sock, data, EPOLLOUT)

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
+import asyncio
 from collections.abc import Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import disjoint_base
+
+@disjoint_base
+class Waiters: ...
 
 # Registered with collections.abc.Coroutine at run time.
 @disjoint_base
@@ -16,3 +20,16 @@ class Awaitable(Coroutine[Any, Any, Any]):
     def __await__(self) -> Generator[Any, Any, Any]: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
+
+@disjoint_base
+class Waiting(Awaitable): ...
+
+# Does its work when it is awaited, and warns if it never is.
+@disjoint_base
+class Call(Waiting):
+    @property
+    def cr_await(self) -> asyncio.Future[Any] | None: ...
+    @property
+    def __name__(self) -> str: ...
+    @property
+    def __qualname__(self) -> str: ...

@@ -6,7 +6,7 @@ from typing import Any, final
 from _typeshed import FileDescriptorLike
 from typing_extensions import TypeVarTuple, Unpack, disjoint_base
 
-from ._awaitable import Awaitable
+from ._awaitable import Call
 from ._loop import Watcher
 from ._schedule import ScheduleCore
 from ._selector_view import SelectorView
@@ -14,7 +14,10 @@ from ._selector_view import SelectorView
 _Ts = TypeVarTuple("_Ts")
 
 @disjoint_base
-class Waiter(Awaitable): ...
+class Waiter(Call): ...
+
+@final
+class Direction: ...
 
 @final
 class FdWatch(Watcher): ...

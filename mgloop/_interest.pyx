@@ -12,6 +12,7 @@ FdWatch while it is registered.
 """
 
 cimport cython
+from cpython.long cimport PyLong_AsLongAndOverflow
 from cpython.object cimport PyObject
 from libc.errno cimport EBADF
 from libc.limits cimport INT_MAX
@@ -29,7 +30,7 @@ from . import _stdlib
 from ._selector_view import SelectorView
 
 
-cdef class Waiter(Awaitable):
+cdef class Waiter(Call):
     """A sock_*() call that waits until its descriptor is ready."""
 
     cdef bint attempt(self) except -1:
@@ -37,6 +38,90 @@ cdef class Waiter(Awaitable):
 
     cdef int fail(self, object exc) except -1:
         return 0
+
+
+@cython.final
+@cython.freelist(16)
+cdef class Direction:
+    """Reading or writing of one descriptor: the user's callback for it, and the waiting calls."""
+
+    cdef bint in_use(self) noexcept:
+        """Return whether there is a callback or a waiting call."""
+        return self.callback is not None or self.first is not None
+
+    cdef void append(self, Waiter waiter) noexcept:
+        """Append a call, and the calls that are linked behind it."""
+        if self.last is None:
+            self.first = waiter
+        else:
+            self.last.next = waiter
+        while waiter.next is not None:
+            waiter = waiter.next
+        self.last = waiter
+
+    cdef bint remove(self, Waiter waiter) noexcept:
+        """Remove a call that no longer waits. Return whether it was in the list."""
+        cdef Waiter before = None
+        cdef Waiter other = self.first
+        while other is not None and other is not waiter:
+            before = other
+            other = other.next
+        if other is None:
+            return False
+        if before is None:
+            self.first = waiter.next
+        else:
+            before.next = waiter.next
+        if self.last is waiter:
+            self.last = before
+        waiter.next = None
+        return True
+
+    cdef bint attempt_all(self) except -1:
+        """Have each waiting call try once, in order, and keep those that must wait again.
+
+        Return whether any call is done.
+        """
+        cdef Waiter waiter
+        cdef Waiter rest = self.first
+        cdef bint any_done = False
+        self.first = self.last = None
+        while rest is not None:
+            waiter = rest
+            rest = waiter.next
+            waiter.next = None
+            try:
+                if waiter.attempt():
+                    any_done = True
+                else:
+                    self.append(waiter)
+            except BaseException:
+                waiter.next = rest
+                self.append(waiter)
+                raise
+        return any_done
+
+    cdef int fail_all(self, object exc) except -1:
+        """Fail all waiting calls with `exc`."""
+        cdef Waiter waiter = self.first
+        while waiter is not None:
+            waiter.fail(exc)
+            waiter = waiter.next
+        self.first = self.last = None
+        return 0
+
+    cdef int cancel_callback(self) except -1:
+        cdef Handle callback = self.callback
+        self.callback = None
+        if callback is not None:
+            callback.cancel()
+        return 0
+
+
+cdef Direction new_direction(uint32_t event):
+    cdef Direction direction = Direction.__new__(Direction)
+    direction.event = event
+    return direction
 
 
 @cython.final
@@ -61,24 +146,35 @@ cdef class FdWatch(Watcher):
     socket with the same descriptor number from the socket that was registered.
     """
 
+    def __cinit__(self):
+        self.reading = new_direction(EPOLLIN)
+        self.writing = new_direction(EPOLLOUT)
+
     cdef bint owns_descriptor(self) noexcept:
         return False
+
+    cdef Direction direction(self, uint32_t event):
+        """Return the direction for EPOLLIN or EPOLLOUT."""
+        return self.writing if event == EPOLLOUT else self.reading
+
+    cdef bint has_callback(self) noexcept:
+        """Return whether the descriptor has a reader or a writer."""
+        return self.reading.callback is not None or self.writing.callback is not None
 
     cdef uint32_t wanted(self) noexcept:
         """Return the events to register for; 0 means that the registration is not needed."""
         cdef uint32_t mask = 0
-        if self.reader is not None or self.writer is not None:
-            if self.reader is not None or self.read_waiters is not None:
+        if self.has_callback():
+            if self.reading.in_use():
                 mask |= EPOLLIN
-            if self.writer is not None or self.write_waiters is not None:
+            if self.writing.in_use():
                 mask |= EPOLLOUT
-        elif self.read_waiters is not None or self.write_waiters is not None \
-                or self.sock is not None:
+        elif self.reading.in_use() or self.writing.in_use() or self.sock is not None:
             mask = EPOLLIN | EPOLLRDHUP | EPOLLET
             # EPOLLOUT is registered only when a call has to wait until it can write
             # (SocketTransport.interest() explains why). It then stays registered, because the same
             # socket may have to wait again.
-            if self.write_waiters is not None or (self.mask & EPOLLET and self.mask & EPOLLOUT):
+            if self.writing.in_use() or (self.mask & EPOLLET and self.mask & EPOLLOUT):
                 mask |= EPOLLOUT
         return mask
 
@@ -117,77 +213,59 @@ cdef class FdWatch(Watcher):
         A callback that is removed or replaced before the loop runs it is then cancelled, and the
         replacement is not called for an event from the time before it was added.
         """
-        if events & ~EPOLLOUT:
-            if self.reader is not None:
-                mgl_ring_push(&self.loop.ready, <PyObject *>self.reader)
-        if events & ~EPOLLIN:
-            if self.writer is not None:
-                mgl_ring_push(&self.loop.ready, <PyObject *>self.writer)
-        return self.read_waiters is None and self.write_waiters is None
+        if events & ~EPOLLOUT and self.reading.callback is not None:
+            mgl_ring_push(&self.loop.ready, <PyObject *>self.reading.callback)
+        if events & ~EPOLLIN and self.writing.callback is not None:
+            mgl_ring_push(&self.loop.ready, <PyObject *>self.writing.callback)
+        return self.reading.first is None and self.writing.first is None
 
     cdef int on_ready(self, uint32_t events) except -1:
         cdef bint changed = False
         if events & ~EPOLLOUT:
-            changed = self.pop_attempt(False)
+            changed = self.reading.attempt_all()
         if events & ~EPOLLIN and self.fd >= 0:
-            changed |= self.pop_attempt(True)
+            changed |= self.writing.attempt_all()
         if changed and not self.mask & EPOLLET and self.fd >= 0:
             self.try_sync()
         return 0
 
     cdef int give_way(self, Watcher other) except -1:
         """Give up the descriptor: it is another file now, or a transport takes it over."""
-        cdef Handle handle
         self.ready = 0
         self.fd = -1
         self.file = self.sock = None
         self.fail_waiters()
-        for handle in (self.reader, self.writer):
-            if handle is not None:
-                handle.cancel()
-        self.reader = self.writer = None
+        self.reading.cancel_callback()
+        self.writing.cancel_callback()
         # `under` is a closing transport that is still sending. From now on `other` passes the
         # events on to it.
         other.under = self.under
         self.under = None
         return 0
 
-    cdef int enlist(self, Waiter waiter, bint write, object sock) except -1:
+    cdef int enlist(self, Waiter waiter, object sock) except -1:
         """Add a waiting call on `sock`. Raise OSError if the descriptor cannot be registered."""
         cdef bint known = self.sock is not None and self.sock() is sock
         if not known:
             if self.sock is not None:
                 self.fail_waiters()
             self.sock = weakref.ref(sock)
-        append_waiter(self, waiter, write)
+        self.direction(waiter.event).append(waiter)
         # No system call is needed if the socket is known, its registration is edge-triggered for
         # the right events, and the loop has not given the descriptor to another owner.
-        if not known or not self.mask & EPOLLET or (write and not self.mask & EPOLLOUT) \
+        if not known or not self.mask & EPOLLET or not self.mask & waiter.event \
                 or self.loop.owner_of(self.fd) is not self:
             try:
                 self.sync()
             except BaseException:
-                self.delist(waiter, write)
+                self.delist(waiter)
                 raise
         return 0
 
-    cdef int delist(self, Waiter waiter, bint write) except -1:
+    cdef int delist(self, Waiter waiter) except -1:
         """Remove a call that no longer waits from its list, if it is in it."""
-        cdef Waiter other = self.write_waiters if write else self.read_waiters
-        cdef Waiter before = None
-        while other is not None and other is not waiter:
-            before = other
-            other = other.next
-        if other is None:
-            return 0
-        if before is not None:
-            before.next = waiter.next
-        elif write:
-            self.write_waiters = waiter.next
-        else:
-            self.read_waiters = waiter.next
-        waiter.next = None
-        if not self.mask & EPOLLET and self.fd >= 0:
+        if self.direction(waiter.event).remove(waiter) \
+                and not self.mask & EPOLLET and self.fd >= 0:
             self.try_sync()
         return 0
 
@@ -196,81 +274,34 @@ cdef class FdWatch(Watcher):
 
         In asyncio they would wait forever.
         """
-        cdef Waiter waiter
         exc = OSError(EBADF, "the socket was closed while this call was waiting for it")
-        for waiter in (self.read_waiters, self.write_waiters):
-            while waiter is not None:
-                waiter.fail(exc)
-                waiter = waiter.next
-        self.read_waiters = None
-        self.write_waiters = None
+        self.reading.fail_all(exc)
+        self.writing.fail_all(exc)
         return 0
 
-    cdef bint pop_attempt(self, bint write) except -1:
-        """Have each waiting call try once, in order, and keep those that must wait again.
 
-        Return whether any call is done.
-        """
-        cdef Waiter waiter, rest = self.write_waiters if write else self.read_waiters
-        cdef bint any_done = False
-        if write:
-            self.write_waiters = None
-        else:
-            self.read_waiters = None
-        while rest is not None:
-            waiter = rest
-            rest = waiter.next
-            waiter.next = None
-            try:
-                if waiter.attempt():
-                    any_done = True
-                else:
-                    append_waiter(self, waiter, write)
-            except BaseException:
-                append_waiter(self, waiter, write)
-                while rest is not None:
-                    waiter = rest
-                    rest = waiter.next
-                    waiter.next = None
-                    append_waiter(self, waiter, write)
-                raise
-        return any_done
+cdef traverseproc direction_traverse_cython = (<PyTypeObject *>Direction).tp_traverse
 
 
-cdef void append_waiter(FdWatch watch, Waiter waiter, bint write):
-    cdef Waiter last = watch.write_waiters if write else watch.read_waiters
-    if last is None:
-        if write:
-            watch.write_waiters = waiter
-        else:
-            watch.read_waiters = waiter
-        return
-    while last.next is not None:
-        last = last.next
-    last.next = waiter
-
-
-cdef traverseproc watch_traverse_cython = (<PyTypeObject *>FdWatch).tp_traverse
-
-
-cdef int watch_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
-    cdef FdWatch watch = <FdWatch>o
-    cdef int rc = watch_traverse_cython(o, visit, arg)
+cdef int direction_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
+    cdef int rc = direction_traverse_cython(o, visit, arg)
     if rc == 0:
-        rc = show_handle(<PyObject *>watch.reader, visit, arg)
-    if rc == 0:
-        rc = show_handle(<PyObject *>watch.writer, visit, arg)
+        rc = show_handle(<PyObject *>(<Direction>o).callback, visit, arg)
     return rc
 
 
-(<PyTypeObject *>FdWatch).tp_traverse = watch_traverse
+(<PyTypeObject *>Direction).tp_traverse = direction_traverse
 
 
 # ------------------------------------------------------------------ methods of the loop ----
 
 cdef inline int fileno_of(object fd) except -1:
-    if type(fd) is int and 0 <= fd <= INT_MAX:
-        return fd
+    cdef long number
+    cdef int overflow
+    if type(fd) is int:
+        number = PyLong_AsLongAndOverflow(fd, &overflow)    # -1 after an overflow
+        if 0 <= number <= INT_MAX:
+            return <int>number
     return _stdlib.fileno(fd)
 
 
@@ -301,12 +332,21 @@ cdef class FdCore(ScheduleCore):
         *fd* is not a descriptor.
         """
         cdef int fileno = self.watched_fd(fd) if watched else fileno_of(fd)
+        self.check_owner(fileno, fd)
+        return fileno
+
+    cdef int check_owner(self, int fileno, object fd=None) except -1:
+        """Raise RuntimeError if the descriptor belongs to a transport that is not closing.
+
+        *fd* is the object that names the descriptor in the message, if it is not the number.
+        """
         cdef Watcher owner = self.owner_of(fileno)
         if owner is not None and owner.owns_descriptor():
-            raise RuntimeError(f"File descriptor {fd!r} is used by transport {owner!r}")
+            raise RuntimeError(f"File descriptor {fileno if fd is None else fd!r}"
+                               f" is used by transport {owner!r}")
         if self.shared is not None:
             self.check_shared(fileno)
-        return fileno
+        return 0
 
     cdef int check_shared(self, int fileno) except -1:
         """Raise RuntimeError if the descriptor belongs to an open transport of asyncio's own."""
@@ -347,34 +387,32 @@ cdef class FdCore(ScheduleCore):
         return self.users_fd(fd)
 
     def _add_reader(self, fd, callback, *args):
-        return self.add_interest(fd, fileno_of(fd), callback, args, False)
+        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLIN)
 
     def _add_writer(self, fd, callback, *args):
-        return self.add_interest(fd, fileno_of(fd), callback, args, True)
+        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLOUT)
 
-    cdef Handle add_interest(self, object file, int fd, object callback, tuple args, bint write):
+    cdef Handle add_interest(self, object file, int fd, object callback, tuple args,
+                             uint32_t event):
+        """Set the callback for EPOLLIN or EPOLLOUT of a descriptor. Return its handle."""
         cdef Handle handle, previous
         cdef FdWatch watch
+        cdef Direction direction
         if self._closed:
             self._check_closed()
         watch = self.fd_watch(fd, True)
+        direction = watch.direction(event)
         handle = self.make_handle(callback, args, None)
         handle.lasting = True
-        previous = watch.writer if write else watch.reader
-        if watch.reader is None and watch.writer is None:
+        previous = direction.callback
+        if not watch.has_callback():
             watch.file = file
-        if write:
-            watch.writer = handle
-        else:
-            watch.reader = handle
+        direction.callback = handle
         try:
             watch.sync()
         except BaseException:
-            if write:
-                watch.writer = previous
-            else:
-                watch.reader = previous
-            if watch.reader is None and watch.writer is None:
+            direction.callback = previous
+            if not watch.has_callback():
                 watch.file = None
             raise
         if previous is not None:
@@ -382,29 +420,27 @@ cdef class FdCore(ScheduleCore):
         return handle
 
     def _remove_reader(self, fd):
-        return bool(self.remove_interest(self.watched_fd(fd), False))
+        return bool(self.remove_interest(self.watched_fd(fd), EPOLLIN))
 
     def _remove_writer(self, fd):
-        return bool(self.remove_interest(self.watched_fd(fd), True))
+        return bool(self.remove_interest(self.watched_fd(fd), EPOLLOUT))
 
-    cdef int remove_interest(self, int fd, bint write) except -1:
-        """Remove the reader or the writer of a descriptor; return 1 if there was one, else 0."""
+    cdef int remove_interest(self, int fd, uint32_t event) except -1:
+        """Remove the callback for EPOLLIN or EPOLLOUT; return 1 if there was one, else 0."""
         cdef FdWatch watch
+        cdef Direction direction
         cdef Handle handle
         if self._closed:
             return 0
         watch = self.fd_watch(fd, False)
         if watch is None:
             return 0
-        if write:
-            handle = watch.writer
-            watch.writer = None
-        else:
-            handle = watch.reader
-            watch.reader = None
+        direction = watch.direction(event)
+        handle = direction.callback
         if handle is None:
             return 0
-        if watch.reader is None and watch.writer is None:
+        direction.callback = None
+        if not watch.has_callback():
             watch.file = None
         try:
             watch.sync()
@@ -420,22 +456,22 @@ cdef class FdCore(ScheduleCore):
         *fd* is a descriptor or an object with fileno(). Raise OSError if epoll cannot watch it
         (PermissionError for a regular file), and RuntimeError if a transport owns it.
         """
-        self.add_interest(fd, self.users_fd(fd), callback, args, False)
+        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLIN)
 
     def add_writer(self, fd, callback, *args):
         """Call callback(*args) whenever *fd* is writable; as asyncio.loop.add_writer.
 
         Raise the same errors as add_reader().
         """
-        self.add_interest(fd, self.users_fd(fd), callback, args, True)
+        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLOUT)
 
     def remove_reader(self, fd):
         """Stop watching *fd* for reading. Return whether it was watched."""
-        return bool(self.remove_interest(self.users_fd(fd, True), False))
+        return bool(self.remove_interest(self.users_fd(fd, True), EPOLLIN))
 
     def remove_writer(self, fd):
         """Stop watching *fd* for writing. Return whether it was watched."""
-        return bool(self.remove_interest(self.users_fd(fd, True), True))
+        return bool(self.remove_interest(self.users_fd(fd, True), EPOLLOUT))
 
     @property
     def _selector(self):
@@ -445,9 +481,9 @@ cdef class FdCore(ScheduleCore):
     def _interest(self, int fd):
         """Return (reader, writer), the handles of a user's descriptor, or None."""
         cdef FdWatch watch = self.fd_watch(fd, False)
-        if watch is None or (watch.reader is None and watch.writer is None):
+        if watch is None or not watch.has_callback():
             return None
-        return watch.reader, watch.writer
+        return watch.reading.callback, watch.writing.callback
 
     def _fd_limit(self):
         """Return one more than the largest descriptor that may be registered."""

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-only
-import asyncio
 from collections.abc import Coroutine
 from socket import socket
 from typing import Any, final
 
 from _typeshed import ReadableBuffer, WriteableBuffer
+from typing_extensions import disjoint_base
 
 from ._interest import FdCore, Waiter
 from ._loop import Watcher
 
-# The awaitable that sock_recv(), sock_recv_into(), sock_sendall() and sock_connect() return.
+# The awaitables that the methods return.
+@disjoint_base
+class SockCall(Waiter): ...
+
 @final
-class SockCall(Waiter):
-    @property
-    def cr_await(self) -> asyncio.Future[Any] | None: ...
-    @property
-    def __name__(self) -> str: ...
-    @property
-    def __qualname__(self) -> str: ...
+class Recv(SockCall): ...
+
+@final
+class RecvInto(SockCall): ...
+
+@final
+class SendAll(SockCall): ...
+
+@final
+class Connect(SockCall): ...
 
 # Checks a connection attempt in the iteration after connect().
 @final

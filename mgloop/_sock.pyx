@@ -4,7 +4,13 @@
 They are native because programs call them per packet or per request. Three things make them cheap.
 The system call is tried first, when the call is awaited, and a future is created only after EAGAIN.
 Waiting uses one edge-triggered registration per socket, which stays in place (FdWatch). The
-methods return an Awaitable, which unlike a coroutine has no frame.
+methods return a Call, which unlike a coroutine has no frame.
+
+    SockCall            checks, waits and tries again; a subclass makes the system call
+      +- Recv           sock_recv()
+      +- RecvInto       sock_recv_into()
+      +- SendAll        sock_sendall()
+      +- Connect        sock_connect()
 
 sock_connect() is native if a TCP socket is connected to a literal address. All other connects use
 asyncio's own code. So do the other sock_*() methods, which run per connection or carry addresses.
@@ -29,13 +35,13 @@ from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EALREADY, EBADF, EINPROGRESS, EINTR
 from libc.stdint cimport uint32_t
 
+from mgloop._awaitable cimport CALL_CLOSED, CALL_CREATED, PENDING
 from mgloop._interest cimport FdCore, FdWatch, Waiter
 from mgloop._loop cimport (
     EPOLLIN, EPOLLOUT, SCRATCH, Watcher, mgl_count_read, mgl_count_write, os_error,
 )
 
 import _socket
-import warnings
 
 from . import _stdlib
 
@@ -85,17 +91,9 @@ cdef enum:
     # EAGAIN, and the loop would not get to anything else.
     MAX_SENT = 1024 * 1024
 
-cdef enum Kind:
-    RECV
-    RECV_INTO
-    SENDALL
-    CONNECT
-
 # The socket module's own class. The native methods make its system calls directly; asyncio's code
 # calls the methods of any other class.
 cdef object PlainSocket = _stdlib.PlainSocket
-cdef tuple NAMES = (
-    "Loop.sock_recv", "Loop.sock_recv_into", "Loop.sock_sendall", "Loop.sock_connect")
 
 # These return ints. The attributes of socket.socket create an enum member at each access.
 cdef object family_of = _socket.socket.family.__get__
@@ -103,25 +101,20 @@ cdef object type_of = _socket.socket.type.__get__
 cdef object proto_of = _socket.socket.proto.__get__
 cdef object own_connect = _socket.socket.connect
 
-# The result of try_call() if the system call would block.
-cdef object NOT_YET = object()
 
-
-@cython.final
 cdef class SockCall(Waiter):
     """One call of a socket method, to be awaited."""
 
-    def __cinit__(self):
-        self.finished = True    # until new_call() has filled in the arguments
-
-    def __dealloc__(self):
-        if self.has_view:
-            PyBuffer_Release(&self.view)
-
-    def __del__(self):
-        if not self.started and not self.finished:
-            warnings.warn(
-                f"coroutine {NAMES[self.kind]!r} was never awaited", RuntimeWarning, source=self)
+    @cython.final
+    cdef SockCall prepare(self, FdCore loop, object sock, object argument, uint32_t event):
+        """Set the attributes of a new call that waits for `event`. Return the call."""
+        self.loop = loop
+        self.sock = sock
+        self.argument = argument
+        self.event = event
+        self.fd = -1
+        self.state = CALL_CREATED
+        return self
 
     cdef int check(self) except -1:
         """Make the checks that asyncio makes when the call is first awaited."""
@@ -130,34 +123,235 @@ cdef class SockCall(Waiter):
         if self.loop._debug and self.sock.gettimeout() != 0:
             raise ValueError("the socket must be non-blocking")
         self.fd = self.sock.fileno()
-        if self.kind == RECV:
-            # Convert it once, because a subclass of int may override the comparison operators.
-            self.size = self.argument
-            if self.size < 0:
-                raise ValueError("negative buffersize in recv")
-        elif self.kind == SENDALL:
-            try:
-                PyObject_GetBuffer(self.argument, &self.view, PyBUF_SIMPLE)
-            except (BufferError, TypeError, ValueError):
-                self.sock.send(self.argument)   # raises the socket module's own error
-                raise
-            self.has_view = True
         return 0
 
+    cdef object run(self):
+        if self.future is None:
+            self.check()
+            return self.begin()
+        return self.future.result() if self.future.done() else PENDING
+
     cdef object begin(self):
-        """Try the call, and return its result, or NOT_YET after starting to wait."""
-        cdef object result
-        self.started = True
-        self.check()
-        if self.kind == CONNECT:
-            return self.connect()
-        result = self.try_call()
-        if result is NOT_YET:
+        """Try the call, and return its result, or PENDING after starting to wait."""
+        cdef object result = self.try_call()
+        if result is PENDING:
             self.future = self.loop.new_future()
             self.enlist()
         return result
 
-    cdef object connect(self):
+    cdef object try_call(self):
+        """Make the system call once.
+
+        Return the result, or PENDING if the call would block. Raise OSError.
+        """
+        raise NotImplementedError
+
+    cdef object unfinished(self, int error):
+        """Return PENDING if the system call would have blocked or was interrupted.
+
+        Raise OSError for every other errno.
+        """
+        if error == EINTR:
+            self.retry = True
+        elif error != EAGAIN:
+            raise os_error(error)
+        return PENDING
+
+    cdef int enlist(self) except -1:
+        """Enter the queue of calls that wait for the descriptor."""
+        cdef FdWatch watch
+        self.loop.check_owner(self.fd)
+        watch = self.loop.fd_watch(self.fd, True)
+        watch.enlist(self, self.sock)
+        self.watch = watch
+        if self.retry:
+            self.schedule_retry()
+        return 0
+
+    cdef int schedule_retry(self) except -1:
+        """Append the descriptor to the loop's ready queue.
+
+        The edge-triggered registration will not report an event for a state that has not changed.
+        """
+        self.retry = False
+        return self.loop.mark_ready(self.watch, self.event)
+
+    cdef bint attempt(self) except -1:
+        """Try the call when the descriptor is ready; return True if the wait is over."""
+        cdef object result
+        cdef bint failed = False
+        if self.future is None or self.future.done():
+            return True
+        try:
+            if self.sock.fileno() != self.fd:
+                raise os_error(EBADF)
+            result = self.try_call()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self.fail(exc)
+            failed = True
+        if failed:
+            return True
+        if result is PENDING:
+            # A ConnectCheck has no watch: the kernel has not reported the descriptor as ready yet.
+            if self.watch is not None and (self.retry or not self.retried):
+                # The kernel has reported the descriptor as ready, and will not report it again
+                # unless its state changes. So try once more before waiting for the next event.
+                self.retried = not self.retry
+                self.schedule_retry()
+            return False
+        self.future.set_result(result)
+        return True
+
+    cdef int fail(self, object exc) except -1:
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(exc)
+        return 0
+
+    cdef int finish(self) except -1:
+        """Leave the queue, and release the argument and the socket."""
+        self.state = CALL_CLOSED
+        if self.watch is not None:
+            self.watch.delist(self)
+            self.watch = None
+        self.argument = None
+        self.sock = None
+        self.future = None
+        return 0
+
+
+@cython.final
+cdef class Recv(SockCall):
+    """A call of sock_recv()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_recv"
+
+    cdef int check(self) except -1:
+        SockCall.check(self)
+        # Convert it once, because a subclass of int may override the comparison operators.
+        self.size = self.argument
+        if self.size < 0:
+            raise ValueError("negative buffersize in recv")
+        return 0
+
+    cdef object try_call(self):
+        cdef Py_ssize_t n
+        if self.size == 0:
+            return b""      # without a system call, as the socket module
+        # Copying from the scratch buffer is cheaper than shrinking a large bytes object, if the
+        # reads return little. `sock_hint` is the size of the last read, of all sockets.
+        if self.size > SCRATCH or (self.size > SMALL and self.loop.sock_hint > SMALL):
+            return self.receive_large()
+        n = recv(self.fd, self.loop.scratch, self.size, MSG_DONTWAIT)
+        mgl_count_read(&self.loop.count, n)
+        if n < 0:
+            return self.unfinished(c_errno.errno)
+        self.loop.sock_hint = n
+        return PyBytes_FromStringAndSize(self.loop.scratch, n)
+
+    cdef object receive_large(self):
+        """Receive into a new bytes object, and shrink it."""
+        cdef PyObject *data = PyBytes_New(NULL, self.size)
+        cdef object result
+        cdef Py_ssize_t n
+        cdef int error
+        n = recv(self.fd, PyBytes_AS_STRING(<object>data), self.size, MSG_DONTWAIT)
+        error = c_errno.errno
+        mgl_count_read(&self.loop.count, n)
+        if n < 0:
+            Py_DECREF(<object>data)
+            return self.unfinished(error)
+        self.loop.sock_hint = n
+        if n < self.size:
+            _PyBytes_Resize(&data, n)
+        result = <object>data
+        Py_DECREF(result)
+        return result
+
+
+@cython.final
+cdef class RecvInto(SockCall):
+    """A call of sock_recv_into()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_recv_into"
+
+    cdef object try_call(self):
+        cdef Py_buffer view
+        cdef Py_ssize_t n
+        cdef int error
+        # The buffer is not held during the wait, so that its owner can resize or release it.
+        try:
+            PyObject_GetBuffer(self.argument, &view, PyBUF_WRITABLE)
+        except (BufferError, TypeError, ValueError):
+            self.sock.recv_into(self.argument)  # raises the socket module's own error
+            raise
+        if view.len == 0:
+            PyBuffer_Release(&view)
+            return 0
+        n = recv(self.fd, view.buf, view.len, MSG_DONTWAIT)
+        error = c_errno.errno
+        mgl_count_read(&self.loop.count, n)
+        PyBuffer_Release(&view)
+        return n if n >= 0 else self.unfinished(error)
+
+
+@cython.final
+cdef class SendAll(SockCall):
+    """A call of sock_sendall()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_sendall"
+
+    def __dealloc__(self):
+        if self.has_view:
+            PyBuffer_Release(&self.view)
+
+    cdef int check(self) except -1:
+        SockCall.check(self)
+        try:
+            PyObject_GetBuffer(self.argument, &self.view, PyBUF_SIMPLE)
+        except (BufferError, TypeError, ValueError):
+            self.sock.send(self.argument)   # raises the socket module's own error
+            raise
+        self.has_view = True
+        return 0
+
+    cdef object try_call(self):
+        cdef const char *start = <const char *>self.view.buf
+        cdef Py_ssize_t limit = self.sent + MAX_SENT
+        cdef Py_ssize_t n
+        while True:
+            n = send(self.fd, start + self.sent, self.view.len - self.sent,
+                     MSG_NOSIGNAL | MSG_DONTWAIT)
+            mgl_count_write(&self.loop.count, n)
+            if n < 0:
+                return self.unfinished(c_errno.errno)
+            self.sent += n
+            if self.sent == self.view.len:
+                return None
+            if self.sent >= limit:
+                self.retry = True
+                return PENDING
+
+    cdef int finish(self) except -1:
+        SockCall.finish(self)
+        if self.has_view:
+            self.has_view = False
+            PyBuffer_Release(&self.view)
+        return 0
+
+
+@cython.final
+cdef class Connect(SockCall):
+    """A call of sock_connect()."""
+
+    cdef str qualname(self):
+        return "Loop.sock_connect"
+
+    cdef object begin(self):
         """Begin to connect. The outcome is taken in the next iteration, by a ConnectCheck."""
         cdef ConnectCheck check
         cdef int error = self.sock.connect_ex(self.argument)
@@ -168,7 +362,7 @@ cdef class SockCall(Waiter):
             raise os_error(error)
         if self.loop._closed:
             self.loop._check_closed()
-        self.loop.users_fd(self.fd)
+        self.loop.check_owner(self.fd)
         self.future = self.loop.new_future()
         check = ConnectCheck.__new__(ConnectCheck)
         check.loop = self.loop
@@ -177,11 +371,11 @@ cdef class SockCall(Waiter):
             self.loop.defer_flush(check)
         else:
             self.loop.mark_ready(check, EPOLLOUT)
-        return NOT_YET
+        return PENDING
 
     cdef int check_connection(self) except -1:
         """Take the outcome of connect(), or begin to wait for it."""
-        if self.finished or self.attempt():
+        if self.state == CALL_CLOSED or self.attempt():
             return 0
         try:
             self.enlist()
@@ -192,190 +386,12 @@ cdef class SockCall(Waiter):
         return 0
 
     cdef object try_call(self):
-        """Make the system call, or query the state of connect().
-
-        Return the result, or NOT_YET if it would block. Raise OSError.
-        """
-        cdef PyObject *data
-        cdef Py_ssize_t n, limit
-        cdef Py_ssize_t size = self.size
-        cdef char *start
-        cdef Py_buffer target
-        cdef int error
-        if self.kind == CONNECT:
-            error = connect_outcome(self.fd)
-            if error == 0:
-                return None
-            if error in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
-                return NOT_YET
-            raise OSError(error, f"Connect call failed {self.argument}")
-        if self.kind == SENDALL:
-            start = <char *>self.view.buf
-            limit = self.done + MAX_SENT
-            while True:
-                n = send(self.fd, start + self.done, self.view.len - self.done,
-                         MSG_NOSIGNAL | MSG_DONTWAIT)
-                mgl_count_write(&self.loop.count, n)
-                if n < 0:
-                    break
-                self.done += n
-                if self.done == self.view.len:
-                    return None
-                if self.done >= limit:
-                    self.again = True
-                    return NOT_YET
-        elif self.kind == RECV_INTO:
-            # The buffer is not held during the wait, so that its owner can resize or release it.
-            try:
-                PyObject_GetBuffer(self.argument, &target, PyBUF_WRITABLE)
-            except (BufferError, TypeError, ValueError):
-                self.sock.recv_into(self.argument)      # raises the socket module's own error
-                raise
-            if target.len == 0:
-                PyBuffer_Release(&target)
-                return 0
-            n = recv(self.fd, target.buf, target.len, MSG_DONTWAIT)
-            mgl_count_read(&self.loop.count, n)
-            error = c_errno.errno
-            PyBuffer_Release(&target)
-            if n >= 0:
-                return n
-            c_errno.errno = error
-        else:
-            if size == 0:
-                return b""      # without a system call, as the socket module
-            # Copying from the scratch buffer is cheaper than shrinking a large bytes object, if the
-            # reads return little. `sock_hint` is the size of the last read, of all sockets.
-            if size <= SMALL or (size <= SCRATCH and self.loop.sock_hint <= SMALL):
-                n = recv(self.fd, self.loop.scratch, size, MSG_DONTWAIT)
-                mgl_count_read(&self.loop.count, n)
-                if n >= 0:
-                    self.loop.sock_hint = n
-                    return PyBytes_FromStringAndSize(self.loop.scratch, n)
-            else:
-                data = PyBytes_New(NULL, size)
-                n = recv(self.fd, PyBytes_AS_STRING(<object>data), size, MSG_DONTWAIT)
-                mgl_count_read(&self.loop.count, n)
-                if n >= 0:
-                    self.loop.sock_hint = n
-                    if n < size:
-                        _PyBytes_Resize(&data, n)
-                    result = <object>data
-                    Py_DECREF(result)
-                    return result
-                Py_DECREF(<object>data)
-        if c_errno.errno == EINTR:
-            self.again = True
-            return NOT_YET
-        if c_errno.errno == EAGAIN:
-            return NOT_YET
-        raise os_error(c_errno.errno)
-
-    cdef bint writes(self) noexcept:
-        """Return whether the call waits for the descriptor to be writable, not readable."""
-        return self.kind == SENDALL or self.kind == CONNECT
-
-    cdef int enlist(self) except -1:
-        """Enter the queue of calls that wait for the descriptor."""
-        cdef FdWatch watch
-        self.loop.users_fd(self.fd)
-        watch = self.loop.fd_watch(self.fd, True)
-        watch.enlist(self, self.writes(), self.sock)
-        self.watch = watch
-        if self.again:
-            self.try_again()
-        return 0
-
-    cdef int try_again(self) except -1:
-        """Append the descriptor to the loop's ready queue.
-
-        The edge-triggered registration will not report an event for a state that has not changed.
-        """
-        self.again = False
-        return self.loop.mark_ready(self.watch, EPOLLOUT if self.writes() else EPOLLIN)
-
-    cdef bint attempt(self) except -1:
-        """Try the call when the descriptor is ready; return True if the wait is over."""
-        cdef object result
-        cdef bint failed = False
-        if self.future.done():
-            return True
-        try:
-            if self.sock.fileno() != self.fd:
-                raise os_error(EBADF)
-            result = self.try_call()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self.future.set_exception(exc)
-            failed = True
-        if failed:
-            return True
-        if result is NOT_YET:
-            # A ConnectCheck has no watch: the kernel has not reported the descriptor as ready yet.
-            if self.watch is not None and (self.again or not self.looked_twice):
-                # The kernel has reported the descriptor as ready, and will not report it again
-                # unless its state changes. So try once more before waiting for the next event.
-                self.looked_twice = not self.again
-                self.try_again()
-            return False
-        self.future.set_result(result)
-        return True
-
-    cdef int fail(self, object exc) except -1:
-        if not self.future.done():
-            self.future.set_exception(exc)
-        return 0
-
-    cdef object step(self, bint *returned):
-        cdef object result
-        if self.finished:
-            raise RuntimeError("cannot reuse already awaited coroutine")
-        try:
-            if not self.started:
-                result = self.begin()
-                if result is not NOT_YET:
-                    self.finish()
-                    returned[0] = True
-                    return result
-            elif self.future.done():
-                result = self.future.result()
-                self.finish()
-                returned[0] = True
-                return result
-            returned[0] = False
-            # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
-            return next(iter(self.future))
-        except BaseException:
-            self.finish()
-            raise
-
-    cdef int finish(self) except -1:
-        """Leave the queue, and release the buffer and the socket."""
-        self.finished = True
-        if self.watch is not None:
-            self.watch.delist(self, self.writes())
-            self.watch = None
-        if self.has_view:
-            self.has_view = False
-            PyBuffer_Release(&self.view)
-        self.argument = None
-        self.sock = None
-        self.future = None
-        return 0
-
-    @property
-    def __name__(self):
-        return NAMES[self.kind].rpartition(".")[2]
-
-    @property
-    def __qualname__(self):
-        return NAMES[self.kind]
-
-    @property
-    def cr_await(self):
-        """The future that the call waits for, for tools that print call graphs."""
-        return self.future
+        cdef int error = connect_outcome(self.fd)
+        if error == 0:
+            return None
+        if error in (EAGAIN, EALREADY, EINPROGRESS, EINTR):
+            return PENDING
+        raise OSError(error, f"Connect call failed {self.argument}")
 
 
 @cython.final
@@ -397,17 +413,6 @@ cdef class ConnectCheck(Watcher):
 
     cdef int interrupted(self, uint32_t events) except -1:
         return self.loop.mark_ready(self, events)
-
-
-cdef SockCall new_call(FdCore loop, int kind, object sock, object argument):
-    cdef SockCall call = SockCall.__new__(SockCall)
-    call.loop = loop
-    call.finished = False
-    call.kind = kind
-    call.sock = sock
-    call.argument = argument
-    call.fd = -1
-    return call
 
 
 cdef object literal_target(object sock, object address):
@@ -445,7 +450,7 @@ cdef class SockCore(FdCore):
         """Receive up to n bytes and return them, as asyncio.loop.sock_recv()."""
         if has_own(sock, "recv"):
             return _stdlib.SelectorLoop.sock_recv(self, sock, n)
-        return new_call(self, RECV, sock, n)
+        return (<SockCall>Recv.__new__(Recv)).prepare(self, sock, n, EPOLLIN)
 
     def sock_recv_into(self, sock, buf):
         """Receive into a writable buffer and return the number of bytes.
@@ -454,17 +459,17 @@ cdef class SockCore(FdCore):
         """
         if has_own(sock, "recv_into"):
             return _stdlib.SelectorLoop.sock_recv_into(self, sock, buf)
-        return new_call(self, RECV_INTO, sock, buf)
+        return (<SockCall>RecvInto.__new__(RecvInto)).prepare(self, sock, buf, EPOLLIN)
 
     def sock_connect(self, sock, address):
         """Connect to a remote address, as asyncio.loop.sock_connect()."""
         target = literal_target(sock, address)
         if target is None:
             return _stdlib.SelectorLoop.sock_connect(self, sock, address)
-        return new_call(self, CONNECT, sock, target)
+        return (<SockCall>Connect.__new__(Connect)).prepare(self, sock, target, EPOLLOUT)
 
     def sock_sendall(self, sock, data):
         """Send all of data, as asyncio.loop.sock_sendall()."""
         if has_own(sock, "send"):
             return _stdlib.SelectorLoop.sock_sendall(self, sock, data)
-        return new_call(self, SENDALL, sock, data)
+        return (<SockCall>SendAll.__new__(SendAll)).prepare(self, sock, data, EPOLLOUT)

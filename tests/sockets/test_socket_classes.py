@@ -104,6 +104,40 @@ class TestSocketMethods:
             with pytest.raises(PermissionError):
                 run(loop.create_connection(asyncio.Protocol, *listener.getsockname()))
 
+    @pytest.mark.mgloop_only
+    def test_a_fileno_that_closes_another_waiting_call(self, loop, run):
+        """The method runs while the calls that wait for the descriptor try again, in order."""
+
+        class Closing(socket.socket):
+            victim = None
+
+            def fileno(self):
+                if self.victim is not None:
+                    self.victim.close()
+                return super().fileno()
+
+        async def main():
+            first = loop.sock_recv(sock, 10)
+            second = loop.sock_recv(sock, 10)
+            third = loop.sock_recv(sock, 10)
+            futures = [call.send(None) for call in (first, second, third)]
+            sock.victim = second
+            peer.send(b"a")
+            await support.wait_until(futures[0].done)
+            assert futures[0].result() == b"a"
+            peer.send(b"b")
+            await support.wait_until(futures[2].done)
+            assert futures[2].result() == b"b"
+            assert not futures[1].done()
+            sock.victim = None
+            for call in (first, third):
+                call.close()
+
+        left, peer = socket.socketpair()
+        with Closing(fileno=left.detach()) as sock, peer:
+            sock.setblocking(False)
+            run(main())
+
     def test_no_socket_but_as_one(self, loop, run):
         """The classes of gevent and eventlet do not inherit from socket.socket."""
 

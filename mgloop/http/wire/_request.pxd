@@ -7,7 +7,7 @@ _request.pyx explains how a request works.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
-from mgloop.http.wire._ready cimport Waiters
+from mgloop._awaitable cimport Waiters
 from mgloop.http.wire._site cimport Member, Site, mgl_outgoing
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
-from ..._awaitable import Awaitable
+from ..._awaitable import Awaitable, Waiting
 from ._site import Member
 
 @disjoint_base
@@ -53,10 +53,10 @@ class Request:
     def _flush_due(self) -> None: ...
 
 @disjoint_base
-class Draining(Awaitable): ...
+class Draining(Waiting): ...
 
 @disjoint_base
 class Turn(Awaitable): ...
 
 @disjoint_base
-class Receiving(Awaitable): ...
+class Receiving(Waiting): ...

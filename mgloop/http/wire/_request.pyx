@@ -24,9 +24,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from mgloop._awaitable cimport Awaitable, thrown
+from mgloop._awaitable cimport Awaitable, Waiters, Waiting, thrown
 from mgloop.http.wire._gather cimport gather, gathered
-from mgloop.http.wire._ready cimport Waiters, is_leaving
+from mgloop.http.wire._ready cimport is_leaving
 from mgloop.http.wire._site cimport (
     MGL_BODY, MGL_CHUNK_LINE, MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_DECIMAL_DIGITS,
     MGL_OTHER_HEADER, MGL_SERVER, MGL_TRANSFER_ENCODING, Member, STATUS_LINES, Site,
@@ -815,8 +815,8 @@ cdef class Request:
                 self.channel.paused_writing
                 or more and is_leaving(self.channel.transport, &self.pieces)):
             result = Draining.__new__(Draining)
-            result.room = self.channel.room
-            result.future = result.room.new_future(self.channel.site.loop)
+            result.waiters = self.channel.room
+            result.wait_on(result.waiters, self.channel.site.loop)
             return result
         return self.channel.site.ready
 
@@ -1105,11 +1105,10 @@ cdef bytes explain(object exc, bint debug):
 
 # --- send() and receive() ------------------------------------------------------------------------
 
-cdef class Draining(Awaitable):
+cdef class Draining(Waiting):
     """Wait until the transport resumes writing, or the connection is lost: returned by send()."""
 
-    cdef Waiters room
-    cdef object future
+    cdef Waiters waiters
 
     cdef object step(self, bint *returned):
         cdef object future = self.future
@@ -1118,12 +1117,11 @@ cdef class Draining(Awaitable):
             returned[0] = True
             return None if future is None else future.result()
         returned[0] = False
-        return next(iter(future))
+        return self.suspend()
 
     cdef int finish(self) except -1:
         if self.future is not None:
-            self.room.forget(self.future)
-            self.future = None
+            self.stop_waiting(self.waiters)
         return 0
 
 
@@ -1138,11 +1136,10 @@ cdef class Turn(Awaitable):
         return None
 
 
-cdef class Receiving(Awaitable):
+cdef class Receiving(Waiting):
     """Wait for the next message and return it: returned by receive()."""
 
     cdef Request request
-    cdef object future
 
     cdef object step(self, bint *returned):
         cdef Request request = self.request
@@ -1160,12 +1157,10 @@ cdef class Receiving(Awaitable):
         returned[0] = False
         if request.reading is None:
             request.reading = Waiters.__new__(Waiters)
-        self.future = request.reading.new_future(request.channel.site.loop)
-        # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
-        return next(iter(self.future))
+        self.wait_on(request.reading, request.channel.site.loop)
+        return self.suspend()
 
     cdef int finish(self) except -1:
         if self.future is not None:
-            self.request.reading.forget(self.future)
-            self.future = None
+            self.stop_waiting(self.request.reading)
         return 0

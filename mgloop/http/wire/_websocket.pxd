@@ -5,7 +5,7 @@ The table says for each state what each message of the application leads to. _we
 how a session works.
 """
 
-from mgloop._awaitable cimport Awaitable
+from mgloop._awaitable cimport Call, Waiters
 from mgloop.http.wire._frames cimport FrameReader, FrameWriter
 
 
@@ -108,7 +108,7 @@ cdef class WebSocket:
     cdef bint ended                 # websocket.disconnect follows the messages in the queue, with
     cdef int end_code               # ... this code
     cdef str end_reason             # ... and this reason
-    cdef list receivers             # futures of receive() calls that wait
+    cdef Waiters receivers          # receive() calls that wait
     cdef bint reading_paused
     cdef bint pumping               # pump() is running
     cdef object early               # data received before accept (see gather()), or None
@@ -117,7 +117,7 @@ cdef class WebSocket:
     # Data for the peer.
     cdef bint writing_paused
     cdef unsigned int sends         # send() calls counted by is_leaving()
-    cdef list senders               # futures of send() calls that wait
+    cdef Waiters senders            # send() calls that wait
     cdef bytes owed                 # payload of the last ping, if its pong has to wait
     cdef object ping_timer          # timer of the next ping, or of the pong to the last one
     cdef object deadline            # timer that aborts the transport if it has made no progress
@@ -171,11 +171,11 @@ cdef class WebSocket:
     cdef int part(self) except -1
 
 
-cdef class Call(Awaitable):
+# The awaitables that receive() and send() return.
+cdef class Receive(Call):
     cdef WebSocket session
-    cdef object message             # the argument of send(); None for receive()
-    cdef bint receives              # this is a receive()
-    cdef bint finished
-    cdef object future              # the future that the task waits for, or None
 
-    cdef list waiters(self)
+
+cdef class Send(Call):
+    cdef WebSocket session
+    cdef object message

@@ -17,8 +17,8 @@ A table in the .pxd defines the reaction to each message in each state. The data
         answered after it, and only the last one. A peer that reads nothing for `timeout_write` is
         disconnected.
 
-receive() and send() return a Call. Like a coroutine, it does its work when it is awaited. If it
-need not wait, it returns without a frame and without a future. It has the interface of a coroutine.
+receive() returns a Receive, and send() a Send. Like a coroutine, it does its work when it is
+awaited. If it need not wait, it returns without a frame and without a future.
 
 A session ends in one of the ways below. The application receives websocket.disconnect with the code
 and the reason after all messages that arrived before the end, and again at each later receive():
@@ -42,6 +42,7 @@ is closed.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
+from mgloop._awaitable cimport CALL_CLOSED, CALL_CREATED, PENDING, Call, Waiters
 from mgloop.http.wire._frames cimport (
     FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
     WS_TEXT, close_frame, control_frame, sendable,
@@ -58,7 +59,6 @@ import hashlib
 import http
 import logging
 import sys
-import warnings
 
 from ... import _stdlib
 from . import _peer, deflate
@@ -104,6 +104,10 @@ cdef double seconds_of(object value):
 cdef class WebSocket:
     """Serve one WebSocket session, as an asyncio.Protocol."""
 
+    def __cinit__(self):
+        self.receivers = Waiters.__new__(Waiters)
+        self.senders = Waiters.__new__(Waiters)
+
     def __init__(self, site, transport, scope, key, extensions, protocols):
         # `protocols` is not used: the application chooses from the list in its scope.
         cdef object config = site.config
@@ -115,8 +119,6 @@ cdef class WebSocket:
         self.extensions = extensions
         self.state = WS_CONNECTING
         self.queue = []
-        self.receivers = []
-        self.senders = []
         self.end_reason = ""
         self.max_queue = config.ws_max_queue or sys.maxsize
         self.ping_interval = seconds_of(config.ws_ping_interval)
@@ -148,16 +150,17 @@ cdef class WebSocket:
 
     def receive(self):
         """Return an awaitable for the next message, as ASGI's receive()."""
-        cdef Call call = Call.__new__(Call)
+        cdef Receive call = Receive.__new__(Receive)
         call.session = self
-        call.receives = True
+        call.state = CALL_CREATED
         return call
 
     def send(self, message):
         """Return an awaitable that sends the message, as ASGI's send()."""
-        cdef Call call = Call.__new__(Call)
+        cdef Send call = Send.__new__(Send)
         call.session = self
         call.message = message
+        call.state = CALL_CREATED
         return call
 
     def on_task_done(self, task):
@@ -465,7 +468,7 @@ cdef class WebSocket:
         else:
             self.state = WS_CLOSED
             self.end_messages(1006, "")
-        wake(self.senders)
+        self.senders.wake_all()
         self.part()
 
     def pause_writing(self):
@@ -480,7 +483,7 @@ cdef class WebSocket:
         if self.owed is not None and self.state == WS_OPEN:
             self.write(control_frame(WS_PONG, self.owed))
         self.owed = None
-        wake(self.senders)
+        self.senders.wake_all()
 
     cdef bint full(self) noexcept:
         return (len(self.queue) - self.head >= self.max_queue
@@ -537,8 +540,7 @@ cdef class WebSocket:
     cdef int deliver(self, object payload) except -1:
         self.queue.append(payload)
         self.queued_bytes += len(payload)
-        if self.receivers:
-            wake_one(self.receivers)
+        self.receivers.wake_one()
         return 0
 
     cdef int end_messages(self, int code, str reason) except -1:
@@ -551,8 +553,8 @@ cdef class WebSocket:
             self.end_code = code
             self.end_reason = reason
             self.early = None
-            wake(self.receivers)
-            wake(self.senders)
+            self.receivers.wake_all()
+            self.senders.wake_all()
         return 0
 
     cdef int peer_closed(self) except -1:
@@ -758,89 +760,53 @@ cdef class WebSocket:
         return 0
 
 
-cdef int wake(list waiters) except -1:
-    """Wake all waiters; each checks itself whether it can continue."""
-    for future in waiters:
-        if not future.done():
-            future.set_result(None)
-    waiters.clear()
-    return 0
-
-
-cdef int wake_one(list waiters) except -1:
-    """Wake the first waiter that is still waiting."""
-    while waiters:
-        future = waiters.pop(0)
-        if not future.done():
-            future.set_result(None)
-            break
-    return 0
-
-
 # ------------------------------------------------------- what receive() and send() return ----
 
 
 @cython.final
-cdef class Call(Awaitable):
-    """One call of receive() or send(), to be awaited."""
+cdef class Receive(Call):
+    """One call of receive(), to be awaited."""
 
-    def __del__(self):
-        if not self.finished and self.future is None and self.session is not None:
-            warnings.warn(
-                f"coroutine {self.__qualname__!r} was never awaited", RuntimeWarning, source=self)
+    cdef str qualname(self):
+        return "WebSocket.receive"
 
-    cdef object step(self, bint *returned):
-        cdef object result
-        if self.finished:
-            raise RuntimeError("cannot reuse already awaited coroutine")
-        try:
-            if self.future is not None:
-                self.future.result()        # raises CancelledError if the future has been cancelled
-                self.future = None
-            returned[0] = True
-            if self.receives:
-                result = self.session.take()
-                if result is not None:
-                    self.finished = True
-                    return result
-            elif self.session.put(self.message):
-                self.finished = True
-                return None
-            returned[0] = False
-            self.future = self.session.loop.create_future()
-            self.waiters().append(self.future)
-            # next() marks the future as awaited (_asyncio_future_blocking), which Task requires.
-            return next(iter(self.future))
-        except BaseException:
-            self.finish()
-            raise
-
-    cdef list waiters(self):
-        return self.session.receivers if self.receives else self.session.senders
+    cdef object run(self):
+        cdef object message
+        if self.future is not None:
+            self.future.result()    # raises CancelledError if the future has been cancelled
+            self.future = None
+        message = self.session.take()
+        if message is not None:
+            return message
+        self.wait_on(self.session.receivers, self.session.loop)
+        return PENDING
 
     cdef int finish(self) except -1:
-        """End a call that was cancelled or has failed, and wake the next waiter instead."""
-        cdef object future = self.future
-        cdef list waiters
-        self.finished = True
-        self.future = None
-        if future is not None:
-            waiters = self.waiters()
-            if future in waiters:
-                waiters.remove(future)
-            elif self.receives:
-                wake_one(waiters)
+        """End the call, and wake the next one if this one was woken and takes no message."""
+        self.state = CALL_CLOSED
+        if self.future is not None and self.stop_waiting(self.session.receivers):
+            self.session.receivers.wake_one()
         return 0
 
-    @property
-    def __name__(self):
-        return "receive" if self.receives else "send"
 
-    @property
-    def __qualname__(self):
-        return "WebSocket.receive" if self.receives else "WebSocket.send"
+@cython.final
+cdef class Send(Call):
+    """One call of send(), to be awaited."""
 
-    @property
-    def cr_await(self):
-        """The future that the call waits for, for tools that print call graphs."""
-        return self.future
+    cdef str qualname(self):
+        return "WebSocket.send"
+
+    cdef object run(self):
+        if self.future is not None:
+            self.future.result()    # raises CancelledError if the future has been cancelled
+            self.future = None
+        if self.session.put(self.message):
+            return None
+        self.wait_on(self.session.senders, self.session.loop)
+        return PENDING
+
+    cdef int finish(self) except -1:
+        self.state = CALL_CLOSED
+        if self.future is not None:
+            self.stop_waiting(self.session.senders)
+        return 0

@@ -193,22 +193,21 @@ def test_a_broken_server_has_errors_and_no_speed(tmp_path, factory):
     assert "errors" in done.stdout
 
 
-def test_a_server_that_dies_is_told_and_the_rest_is_kept(tmp_path):
+@pytest.mark.parametrize(
+    ("factory", "sentence"),
+    [
+        ("DyingLoop", "broken died while it served (exit status 7)"),
+        ("SilentLoop", "broken hung: 100 connection(s) had no answer"),
+    ],
+)
+def test_a_server_that_fails_is_reported_and_the_rest_is_kept(tmp_path, factory, sentence):
     done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
-                      "--loops", "asyncio,dying=bench_fakes:DyingLoop")  # fmt: skip
+                      "--loops", f"asyncio,broken=bench_fakes:{factory}",
+                      "--seconds", "5" if factory == "SilentLoop" else "0.2")  # fmt: skip
     assert done.returncode == 2
-    assert "dying died while it served (exit status 7)" in done.stderr
-    assert {s["status"] for s in samples(found, "dying")} == {"failed"}
+    assert sentence in done.stderr
+    assert {s["status"] for s in samples(found, "broken")} == {"failed"}
     assert {s["status"] for s in samples(found, "asyncio")} == {"ok"}
-
-
-def test_a_server_that_hangs_is_told_and_the_rest_is_kept(tmp_path):
-    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
-                      "--loops", "asyncio,silent=bench_fakes:SilentLoop",
-                      "--seconds", "5")  # fmt: skip
-    assert "silent hung: 100 connection(s) had no answer" in complaint(done)
-    assert samples(found, "silent")[0]["status"] == "failed"
-    assert samples(found, "asyncio")[0]["status"] == "ok"
 
 
 def test_what_a_loop_cannot_do_is_said_and_is_no_failure(tmp_path):

@@ -13,8 +13,6 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
-import gc
-import importlib
 import json
 import mmap
 import os
@@ -25,12 +23,13 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import loops, workers
 from tests.faults import matrix, programs
+from tests.workers import RefusedError
 
 #: Seconds after which the process under test ends itself, unless told otherwise; it gets as long
 #: again as GRACE before it is killed.
@@ -49,10 +48,6 @@ LATE_IMPORTS = ("concurrent.futures.thread", "encodings.idna", "mgloop")
 
 #: What the processes of a run tell each other: addresses, when to begin, and how it went.
 SLOTS = ("from peer", "from subject", "ready", "go", "peer", "subject")
-
-
-class PtraceError(Exception):
-    """strace could not attach itself."""
 
 
 class PeerDone(SystemExit):
@@ -94,15 +89,6 @@ class Slot:
         self._map.close()
 
 
-def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """A loop of the kind under test."""
-    if kind == "asyncio":
-        return asyncio.SelectorEventLoop()
-    import mgloop
-
-    return mgloop.new_event_loop()
-
-
 # --- the process under test ----------------------------------------------------------------------
 
 
@@ -130,7 +116,7 @@ def _play(spec: dict, stage: programs.Stage, gate: Callable[[], None]) -> dict:
         try:
             if spec["at_birth"]:
                 gate()
-            loop = new_loop(spec["loop"])
+            loop = loops.new_loop(spec["loop"])
             loop.set_exception_handler(lambda loop, context: stage.report(_reported(context)))
             how = "returned"
             loop.run_until_complete(main())
@@ -243,7 +229,8 @@ class _Strace:
             line = self.process.stderr.readline()
             if not line:
                 self.process.wait()
-                raise PtraceError(said.strip() or "strace ended without a word")
+                reason = said.strip() or "strace ended without a message"
+                raise RefusedError(f"No faults without ptrace: {reason}")
             said += line
 
     def counts(self) -> tuple[Counter, int]:
@@ -345,24 +332,5 @@ def _end_all(pids: list[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def main() -> int:
-    """Serve until the input ends."""
-    warnings.simplefilter("ignore")
-    for module in LATE_IMPORTS:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
-    for line in sys.stdin:
-        try:
-            answer = run(json.loads(line))
-        except PtraceError as exc:
-            answer = {"refused": str(exc)}
-        except Exception:
-            answer = {"failed": traceback.format_exc()}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(workers.serve(run, LATE_IMPORTS))

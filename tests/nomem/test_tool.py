@@ -111,7 +111,7 @@ class TestSample:
 RAISING_PROTOCOL = """
 import asyncio, signal, sys
 import _testcapi
-from tests.nomem.worker import new_loop
+from tests.loops import new_loop
 
 def late(*_):
     # The failure may have cost the loop its timer.
@@ -163,7 +163,7 @@ def test_exception_of_a_protocol_without_memory_for_its_traceback(kind):
 BATCH_OF_DATAGRAMS = """
 import asyncio, gc, socket, sys
 import _testcapi
-from tests.nomem.worker import new_loop
+from tests.loops import new_loop
 
 loop = new_loop("mgloop")
 loop.set_exception_handler(lambda loop, context: None)

@@ -3,7 +3,8 @@
 
 A test that requests ``loop`` or ``loop_factory`` runs twice, as ``[asyncio]`` and as ``[mgloop]``:
 the standard library's loop proves the test, and mgloop has to pass the proven test. Mark a test
-``mgloop_only`` if only mgloop has the behaviour.
+``mgloop_only`` if only mgloop has the behaviour. A test that is a coroutine function runs on the
+fixture ``loop``.
 
 The fixtures also check for leaks. After a test its loops must be closed and no task may be pending.
 The loop's exception handler must not have received an unexpected exception, and the process must
@@ -12,7 +13,9 @@ one.
 """
 
 import asyncio
+import functools
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -90,6 +93,16 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("loop_kind", kinds, ids=kinds)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test on the fixture ``loop`` if it is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or "loop" not in pyfuncitem.funcargs:
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    fixtures["loop"].run_until_complete(pyfuncitem.obj(**fixtures))
+    return True
+
+
 @pytest.fixture(scope="module", autouse=True)
 def frozen():
     # The fixtures collect garbage after each test; gc.freeze() excludes the modules' objects.
@@ -157,6 +170,12 @@ def loop_factory(request, loop_kind):
     leaked = support.fds_opened_since(before)
     assert not left_open, f"loops that the test did not close: {left_open}"
     assert not leaked, f"descriptors leaked: {leaked}"
+
+
+@pytest.fixture
+def in_child(loop_kind):
+    """Return :func:`support.run_python` for the kind of loop under test."""
+    return functools.partial(support.run_python, loop_kind)
 
 
 @pytest.fixture

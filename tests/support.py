@@ -114,6 +114,19 @@ async def wait_until(predicate, timeout=PATIENCE):
         await asyncio.sleep(0.001)
 
 
+async def close(thing):
+    """Close a server or a stream writer, and wait until it is closed."""
+    thing.close()
+    await thing.wait_closed()
+
+
+async def cancel(task):
+    """Cancel a task, which must end by that."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def reset_current_loop():
     """Restore the default policy without a current loop; suppress the deprecation warnings."""
     with warnings.catch_warnings():

@@ -430,48 +430,40 @@ class TestBoth:
         assert not reads
         loop.remove_writer(left)
 
-    def test_a_reader_beside_a_waiting_sock_sendall(self, loop, run, socketpair):
+    async def test_a_reader_beside_a_waiting_sock_sendall(self, loop, socketpair):
         left, right = socketpair
         data = support.pattern(support.BIG)
         got = []
         loop.add_reader(left, lambda: got.append(left.recv(10)))
-
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, data))
-            await support.turns(3)
-            right.send(b"x")
-            await support.wait_until(lambda: got)
-            arrived = bytearray()
-            while len(arrived) < len(data):
-                arrived += await loop.sock_recv(right, 1 << 16)
-            await sending
-            assert arrived == data
-            right.send(b"y")
-            await support.wait_until(lambda: len(got) == 2)
-
-        run(main())
+        sending = loop.create_task(loop.sock_sendall(left, data))
+        await support.turns(3)
+        right.send(b"x")
+        await support.wait_until(lambda: got)
+        arrived = bytearray()
+        while len(arrived) < len(data):
+            arrived += await loop.sock_recv(right, 1 << 16)
+        await sending
+        assert arrived == data
+        right.send(b"y")
+        await support.wait_until(lambda: len(got) == 2)
         assert got == [b"x", b"y"]
         assert loop.remove_reader(left) is True
 
-    def test_a_writer_beside_a_waiting_sock_recv(self, loop, run, socketpair):
+    async def test_a_writer_beside_a_waiting_sock_recv(self, loop, socketpair):
         left, right = socketpair
         calls = Calls()
-
-        async def main():
-            receiving = loop.create_task(loop.sock_recv(left, 10))
-            await support.turns(3)
-            loop.add_writer(left, calls)
-            await support.wait_until(lambda: len(calls) > 2)
-            assert not receiving.done()
-            right.send(b"data")
-            assert await receiving == b"data"
-            assert loop.remove_writer(left) is True
-            receiving = loop.create_task(loop.sock_recv(left, 10))
-            await support.turns(3)
-            right.send(b"more")
-            assert await receiving == b"more"
-
-        run(main())
+        receiving = loop.create_task(loop.sock_recv(left, 10))
+        await support.turns(3)
+        loop.add_writer(left, calls)
+        await support.wait_until(lambda: len(calls) > 2)
+        assert not receiving.done()
+        right.send(b"data")
+        assert await receiving == b"data"
+        assert loop.remove_writer(left) is True
+        receiving = loop.create_task(loop.sock_recv(left, 10))
+        await support.turns(3)
+        right.send(b"more")
+        assert await receiving == b"more"
 
     def test_the_two_ends_of_one_pair(self, loop, run, socketpair):
         left, right = socketpair
@@ -703,27 +695,23 @@ class TestBadDescriptors:
 
         run(main())
 
-    def test_a_number_that_a_transport_owned(self, loop, run):
+    async def test_a_number_that_a_transport_owned(self, loop):
         """Once the transport is closed, its descriptor number may be reused."""
-
-        async def main():
-            with (
-                support.nonblocking_socketpair() as (left, right),
-                support.nonblocking_tcp_pair() as (client, _),
-            ):
-                number = client.fileno()
-                transport, _ = await loop.create_connection(asyncio.Protocol, sock=client)
-                transport.close()
-                await support.wait_until(lambda: client.fileno() == -1)
-                os.dup2(left.fileno(), number)
-                right.send(b"x")
-                calls = Calls()
-                loop.add_reader(number, calls)
-                await support.wait_until(lambda: calls)
-                loop.remove_reader(number)
-                os.close(number)
-
-        run(main())
+        with (
+            support.nonblocking_socketpair() as (left, right),
+            support.nonblocking_tcp_pair() as (client, _),
+        ):
+            number = client.fileno()
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=client)
+            transport.close()
+            await support.wait_until(lambda: client.fileno() == -1)
+            os.dup2(left.fileno(), number)
+            right.send(b"x")
+            calls = Calls()
+            loop.add_reader(number, calls)
+            await support.wait_until(lambda: calls)
+            loop.remove_reader(number)
+            os.close(number)
 
 
 def test_registration_from_another_thread_is_seen(loop, socketpair):

@@ -166,7 +166,7 @@ class TestDescriptorReuse:
             for sock in (*first, *second, *new):
                 sock.close()
 
-    def test_storm(self, loop, run):
+    async def test_storm(self, loop):
         """Descriptors are opened, closed and reused at random, by readers and by transports.
 
         uvloop once sent one connection's answer to another under such conditions. Every message
@@ -242,10 +242,7 @@ class TestDescriptorReuse:
                 await kind(number)
             finished.append(first)
 
-        async def main():
-            await asyncio.gather(*(worker(1000 * number) for number in range(10)))
-            await support.turns(5)
-
-        run(main())
+        await asyncio.gather(*(worker(1000 * number) for number in range(10)))
+        await support.turns(5)
         assert not failures
         assert len(finished) == 10

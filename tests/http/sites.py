@@ -104,9 +104,11 @@ class Serving:
         self.port = self.server.sockets[0].getsockname()[1]
         return self
 
-    async def connect(self, **options):
+    async def connect(self, data=b"", **options):
+        """Return a client over a new connection, which has sent `data`."""
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port, **options))
         self.clients.append(client)
+        await client.send(data)
         return client
 
     async def one(self, text, **how):
@@ -126,6 +128,13 @@ class Serving:
         await asyncio.wait_for(self.site.wait_drained(), 20)
         self.site.cancel_all()
         await self.server.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected(loop, app, data=b"", *, limit=2**16, **config):
+    """Serve `app`; yield a client, which has sent `data` and reads at most `limit` bytes ahead."""
+    async with Serving(loop, app, **config) as serving:
+        yield await serving.connect(data, limit=limit)
 
 
 def get(path="/", *headers, version="1.1", host="a"):

@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import certificates
 import pytest
+import support
 import websockets.sync.client
 from commands import PATIENCE, Command, connect, get
-from peers import on_loop
 from support import open_fds, wait_until
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -391,7 +391,6 @@ def aiohttp_session(**options):
     return aiohttp.ClientSession(timeout=timeout, **options)
 
 
-@on_loop
 async def test_aiohttp_one_connection_for_many_requests(loop, server):
     ends = set()
     async with aiohttp_session(base_url=server.url) as session:
@@ -408,7 +407,6 @@ async def test_aiohttp_one_connection_for_many_requests(loop, server):
 
 @pytest.mark.parametrize("path", ["/echo", "/duplex"])
 @pytest.mark.parametrize("size", [1, MIB, 10 * MIB])
-@on_loop
 async def test_aiohttp_bodies(loop, server, path, size):
     async with aiohttp_session(base_url=server.url) as session:
         for body in (io.BytesIO(BODY[:size]), in_pieces(BODY[:size])):
@@ -416,7 +414,6 @@ async def test_aiohttp_bodies(loop, server, path, size):
                 assert await response.read() == BODY[:size]
 
 
-@on_loop
 async def test_aiohttp_continue(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.post("/echo", data=io.BytesIO(BODY), expect100=True) as response:
@@ -425,7 +422,6 @@ async def test_aiohttp_continue(loop, server):
             assert (response.status, await response.read()) == (413, b"no")
 
 
-@on_loop
 async def test_aiohttp_compression(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.post("/unpack", data=b"a" * MIB, compress="gzip") as response:
@@ -435,7 +431,6 @@ async def test_aiohttp_compression(loop, server):
             assert await response.read() == b"compressible " * 10_000
 
 
-@on_loop
 async def test_aiohttp_redirects(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.get("/redirect") as response:
@@ -444,7 +439,6 @@ async def test_aiohttp_redirects(loop, server):
             assert await response.read() == b"moved"
 
 
-@on_loop
 async def test_aiohttp_who_goes_in_mid_download(loop, server):
     name = f"aiohttp-{type(loop).__module__}"
     async with aiohttp_session(base_url=server.url) as session:
@@ -454,7 +448,6 @@ async def test_aiohttp_who_goes_in_mid_download(loop, server):
             assert await response.text() == "http.disconnect"
 
 
-@on_loop
 async def test_aiohttp_who_goes_in_mid_upload(loop, server):
     name = f"aiohttp-upload-{type(loop).__module__}"
 
@@ -466,14 +459,11 @@ async def test_aiohttp_who_goes_in_mid_upload(loop, server):
         upload = asyncio.ensure_future(session.post(f"/swallow?{name}", data=stuck()))
         async with session.get(f"/notes/{name}-begun") as response:
             assert await response.text() == "begun"
-        upload.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await upload
+        await support.cancel(upload)
         async with session.get(f"/notes/{name}") as response:
             assert await response.text() == "cut short: True"
 
 
-@on_loop
 async def test_aiohttp_unix_socket(loop, server):
     connector = aiohttp.UnixConnector(str(server.uds))
     async with aiohttp_session(connector=connector) as session:
@@ -481,7 +471,6 @@ async def test_aiohttp_unix_socket(loop, server):
             assert await response.read() == BODY
 
 
-@on_loop
 async def test_aiohttp_tls(loop, tls_server):
     before = open_fds()
     connector = aiohttp.TCPConnector(ssl=tls_server.context)
@@ -496,7 +485,6 @@ async def test_aiohttp_tls(loop, tls_server):
 
 
 @pytest.mark.parametrize("compress", [0, 15, 9])
-@on_loop
 async def test_aiohttp_websocket(loop, server, compress):
     name = f"aiohttp-ws-{compress}-{type(loop).__module__}"
     async with aiohttp_session(base_url=server.url) as session:
@@ -512,7 +500,6 @@ async def test_aiohttp_websocket(loop, server, compress):
             assert await response.text() == "4000 enough"
 
 
-@on_loop
 async def test_aiohttp_a_websocket_that_the_server_closes(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.ws_connect("/close?4001,bye") as ws:
@@ -570,7 +557,6 @@ def test_httpx_unix_socket_and_tls(server, tls_server, httpx):
         assert client.post(f"{tls_server.url}/echo", content=BODY).content == BODY
 
 
-@on_loop
 async def test_httpx_at_once(loop, server, httpx):
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         answers = await asyncio.gather(
@@ -622,7 +608,6 @@ MESSAGES = ["", "a", "Grüße " * 10_000, "Grüße " * 10_000, b"", BODY[:MIB], 
 
 
 @pytest.mark.parametrize("offer", OFFERS)
-@on_loop
 async def test_websockets_compression(loop, server, offer):
     asked, agreed = OFFERS[offer]
     factory = ClientPerMessageDeflateFactory(**asked)
@@ -636,7 +621,6 @@ async def test_websockets_compression(loop, server, offer):
 
 
 @pytest.mark.parametrize("compression", [None, "deflate"])
-@on_loop
 async def test_websockets_fragments_and_pings(loop, server, compression):
     async with session(server, compression=compression) as connection:
         pieces = [BODY[:1000], b"", BODY[1000:MIB]]
@@ -655,7 +639,6 @@ async def test_websockets_fragments_and_pings(loop, server, compression):
     [(1000, ""), (1001, "going"), (3000, "ä" * 61), (4999, "x" * 123)],
     ids=["1000", "1001", "3000", "4999"],
 )
-@on_loop
 async def test_websockets_close_codes(loop, server, code, reason):
     async with session(server, f"close?{code},{'yes' if reason else ''}") as connection:
         with pytest.raises(ConnectionClosed) as closed:
@@ -669,7 +652,6 @@ async def test_websockets_close_codes(loop, server, code, reason):
     assert told == f"{code} {reason}"
 
 
-@on_loop
 async def test_websockets_without_a_closing_handshake(loop, server):
     name = f"websockets-abort-{type(loop).__module__}"
     async with session(server, f"echo?{name}") as connection:
@@ -677,7 +659,6 @@ async def test_websockets_without_a_closing_handshake(loop, server):
     assert await asyncio.to_thread(get, server.url, f"/notes/{name}") == "1006 "
 
 
-@on_loop
 async def test_websockets_sizes(loop, server):
     """The client's limit, then the server's, of 16 MiB; compression does not hide the real size."""
     async with session(server, max_size=1000) as connection:
@@ -692,7 +673,6 @@ async def test_websockets_sizes(loop, server):
         assert closed.value.rcvd.code == 1009
 
 
-@on_loop
 async def test_websockets_handshake(loop, server):
     async with session(server, "second", subprotocols=["one", "two"]) as connection:
         assert (connection.subprotocol, await connection.recv()) == ("two", "two")
@@ -705,7 +685,6 @@ async def test_websockets_handshake(loop, server):
     assert (answer.status_code, bytes(answer.body)) == (401, b"not so")
 
 
-@on_loop
 async def test_websockets_many_at_once(loop, server):
     async def one(number):
         async with session(server) as connection:

@@ -191,7 +191,7 @@ class TestOthers:
             del request
             assert_collected(reference)
 
-    def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, loop_kind):
+    def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, in_child):
         """The loop is abandoned without being closed, and collected, with asyncio's warnings."""
         code = """
         import gc, weakref
@@ -211,7 +211,7 @@ class TestOthers:
         gc.collect()
         assert reference() is None
         """
-        support.run_python(loop_kind, code)
+        in_child(code)
 
     def test_results_of_awaited_socket_operations(self, loop, run, socketpair):
         left, right = socketpair
@@ -246,10 +246,9 @@ class TestOthers:
         del request, task
         assert_collected(reference)
 
-    def test_the_collector_cancels_all_that_share_a_context(self, loop_kind):
+    def test_the_collector_cancels_all_that_share_a_context(self, in_child):
         """Up to 3.11 the collector may start during the copy of the shared context."""
-        support.run_python(
-            loop_kind,
+        in_child(
             """
             import contextvars, gc
 

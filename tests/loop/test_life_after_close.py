@@ -679,7 +679,7 @@ def shake(thing, but=()):
 
 
 @pytest.mark.mgloop_only
-def test_blank_objects(loop_kind):
+def test_blank_objects(in_child):
     """`kind.__new__(kind)` and `kind()` of each native class, all methods: no crash."""
     code = """
         types = native_types()
@@ -706,12 +706,12 @@ def test_blank_objects(loop_kind):
         say("survived")
         """
     program = _ANSWERS + EVERYTHING + textwrap.dedent(code)
-    out, _ = support.run_python(loop_kind, program)
+    out, _ = in_child(program)
     assert out.endswith("survived\n")
 
 
 @pytest.mark.mgloop_only
-def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
+def test_every_object_of_a_closed_loop(in_child, tmp_path):
     """All objects of mgloop's classes known to the collector, including private ones: no crash."""
     code = """
         async def main(loop):
@@ -759,5 +759,5 @@ def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
         f"{_ANSWERS}{TRANSPORTS}{EVERYTHING}PATH = {str(tmp_path)!r}\nMAKERS = [{makers}]\n"
         + textwrap.dedent(code)
     )
-    out, _ = support.run_python(loop_kind, program)
+    out, _ = in_child(program)
     assert out.endswith("survived\n")

@@ -112,23 +112,20 @@ class TestNeverEarly:
         loop.run_forever()
         assert min(late_by) >= -RESOLUTION
 
-    def test_sleep_and_timeouts(self, run):
-        async def main():
-            for delay in (0.0003, 0.001, 0.0125):
-                start = time.monotonic()
-                await asyncio.sleep(delay)
-                assert time.monotonic() - start >= delay - RESOLUTION
-                start = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await asyncio.sleep(1000)
-                assert time.monotonic() - start >= delay - RESOLUTION
-                start = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(asyncio.Event().wait(), delay)
-                assert time.monotonic() - start >= delay - RESOLUTION
-
-        run(main())
+    async def test_sleep_and_timeouts(self, loop):
+        for delay in (0.0003, 0.001, 0.0125):
+            start = time.monotonic()
+            await asyncio.sleep(delay)
+            assert time.monotonic() - start >= delay - RESOLUTION
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await asyncio.sleep(1000)
+            assert time.monotonic() - start >= delay - RESOLUTION
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), delay)
+            assert time.monotonic() - start >= delay - RESOLUTION
 
 
 class TestPrecision:
@@ -541,15 +538,12 @@ class TestMany:
         loop.run_forever()
         loop.close()
 
-    def test_many_sleeping_tasks(self, run):
+    async def test_many_sleeping_tasks(self, loop):
         async def sleep(number):
             await asyncio.sleep(number % 13 / 1000)
             return number
 
-        async def main():
-            return await asyncio.gather(*(sleep(number) for number in range(3000)))
-
-        assert run(main()) == list(range(3000))
+        assert await asyncio.gather(*(sleep(number) for number in range(3000))) == list(range(3000))
 
 
 class TestTimerHandle:

@@ -305,11 +305,9 @@ def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls)
     assert loop.stats().stalls == 2
 
 
-def test_a_fork_while_the_watchdog_looks(loop_kind):
+def test_a_fork_while_the_watchdog_looks(in_child):
     """The child lacks the watchdog's thread, and must not inherit the locks that it held."""
-    support.run_python(
-        loop_kind,
-        """
+    in_child("""
         import mgloop
 
         def fork():
@@ -333,8 +331,7 @@ def test_a_fork_while_the_watchdog_looks(loop_kind):
             assert pid == 0
             os._exit(0)
         loop.close()
-        """,
-    )
+    """)
 
 
 def test_one_watchdog_for_a_loop(loop, stalls):

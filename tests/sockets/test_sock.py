@@ -56,16 +56,12 @@ def test_one_that_is_closed_without_being_awaited_does_nothing(loop, socketpair)
         right.recv(10)
 
 
-def test_one_cannot_be_awaited_twice(loop, run, socketpair):
+async def test_one_cannot_be_awaited_twice(loop, socketpair):
     left, _ = socketpair
-
-    async def main():
-        sending = loop.sock_sendall(left, b"x")
+    sending = loop.sock_sendall(left, b"x")
+    await sending
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
         await sending
-        with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
-            await sending
-
-    run(main())
 
 
 class TestRecv:
@@ -87,18 +83,14 @@ class TestRecv:
         assert run(loop.sock_recv(left, 100)) == b""
         assert run(loop.sock_recv(left, 100)) == b""
 
-    def test_half_close(self, loop, run, tcp_pair):
+    async def test_half_close(self, loop, tcp_pair):
         client, server = tcp_pair
         server.send(b"last words")
         server.shutdown(socket.SHUT_WR)
-
-        async def main():
-            assert await loop.sock_recv(client, 100) == b"last words"
-            assert await loop.sock_recv(client, 100) == b""
-            await loop.sock_sendall(client, b"answer")
-            assert await loop.sock_recv(server, 100) == b"answer"
-
-        run(main())
+        assert await loop.sock_recv(client, 100) == b"last words"
+        assert await loop.sock_recv(client, 100) == b""
+        await loop.sock_sendall(client, b"answer")
+        assert await loop.sock_recv(server, 100) == b"answer"
 
     def test_reset(self, loop, run, tcp_pair):
         client, server = tcp_pair
@@ -123,38 +115,31 @@ class TestRecv:
             assert run(loop.sock_recv(left, 100)) == b"datagram"
 
     @pytest.mark.parametrize("size", [1, 1000, 4096, 65536, 1 << 20])
-    def test_sizes(self, loop, run, tcp_pair, size):
+    async def test_sizes(self, loop, tcp_pair, size):
         client, server = tcp_pair
         data = support.pattern(300_000)
+        sending = loop.create_task(loop.sock_sendall(server, data[: size * 100]))
+        got = bytearray()
+        while len(got) < len(data[: size * 100]):
+            chunk = await loop.sock_recv(client, size)
+            assert 0 < len(chunk) <= size
+            got += chunk
+        await sending
+        assert got == data[: size * 100]
 
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(server, data[: size * 100]))
-            got = bytearray()
-            while len(got) < len(data[: size * 100]):
-                chunk = await loop.sock_recv(client, size)
-                assert 0 < len(chunk) <= size
-                got += chunk
-            await sending
-            assert got == data[: size * 100]
-
-        run(main())
-
-    def test_ping_pong(self, loop, run, socketpair):
+    async def test_ping_pong(self, loop, socketpair):
         left, right = socketpair
 
         async def echo():
             while data := await loop.sock_recv(right, 100):
                 await loop.sock_sendall(right, data)
 
-        async def main():
-            task = loop.create_task(echo())
-            for number in range(500):
-                await loop.sock_sendall(left, b"%d" % number)
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-            left.shutdown(socket.SHUT_WR)
-            await task
-
-        run(main())
+        task = loop.create_task(echo())
+        for number in range(500):
+            await loop.sock_sendall(left, b"%d" % number)
+            assert await loop.sock_recv(left, 100) == b"%d" % number
+        left.shutdown(socket.SHUT_WR)
+        await task
 
     def test_one_byte_at_a_time_from_a_slow_thread(self, loop, run, socketpair):
         left, right = socketpair
@@ -174,22 +159,19 @@ class TestRecv:
         with support.in_thread(write):
             assert run(main()) == bytes(range(100))
 
-    def test_many_at_once(self, loop, run):
-        async def main():
-            pairs = [socket.socketpair() for _ in range(100)]
-            for left, _ in pairs:
-                left.setblocking(False)
-            receiving = [loop.create_task(loop.sock_recv(left, 100)) for left, _ in pairs]
-            await support.turns(3)
-            for number, (_, right) in enumerate(pairs):
-                right.send(b"%d" % number)
-            got = await asyncio.gather(*receiving)
-            assert got == [b"%d" % number for number in range(100)]
-            for left, right in pairs:
-                left.close()
-                right.close()
-
-        run(main())
+    async def test_many_at_once(self, loop):
+        pairs = [socket.socketpair() for _ in range(100)]
+        for left, _ in pairs:
+            left.setblocking(False)
+        receiving = [loop.create_task(loop.sock_recv(left, 100)) for left, _ in pairs]
+        await support.turns(3)
+        for number, (_, right) in enumerate(pairs):
+            right.send(b"%d" % number)
+        got = await asyncio.gather(*receiving)
+        assert got == [b"%d" % number for number in range(100)]
+        for left, right in pairs:
+            left.close()
+            right.close()
 
 
 class TestRecvInto:
@@ -257,23 +239,19 @@ class TestSendall:
             run(loop.sock_sendall(client, kind(data)))
         assert got == data
 
-    def test_a_peer_that_begins_to_read_late(self, loop, run, socketpair):
+    async def test_a_peer_that_begins_to_read_late(self, loop, socketpair):
         left, right = socketpair
         data = support.pattern(support.BIG)
+        sending = loop.create_task(loop.sock_sendall(left, data))
+        await asyncio.sleep(0.02)
+        assert not sending.done()
+        got = bytearray()
+        while len(got) < len(data):
+            got += await loop.sock_recv(right, 100_000)
+        await sending
+        assert got == data
 
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, data))
-            await asyncio.sleep(0.02)
-            assert not sending.done()
-            got = bytearray()
-            while len(got) < len(data):
-                got += await loop.sock_recv(right, 100_000)
-            await sending
-            assert got == data
-
-        run(main())
-
-    def test_both_directions_at_once(self, loop, run, tcp_pair):
+    async def test_both_directions_at_once(self, loop, tcp_pair):
         client, server = tcp_pair
         data = support.pattern(support.BIG)
 
@@ -283,17 +261,14 @@ class TestSendall:
                 got += await loop.sock_recv(sock, 1 << 16)
             return got
 
-        async def main():
-            got = await asyncio.gather(
-                receive(client),
-                receive(server),
-                loop.sock_sendall(client, data),
-                loop.sock_sendall(server, data),
-            )
-            assert got[0] == data
-            assert got[1] == data
-
-        run(main())
+        got = await asyncio.gather(
+            receive(client),
+            receive(server),
+            loop.sock_sendall(client, data),
+            loop.sock_sendall(server, data),
+        )
+        assert got[0] == data
+        assert got[1] == data
 
     def test_a_peer_that_has_gone(self, loop, run, socketpair):
         left, right = socketpair
@@ -313,111 +288,77 @@ class TestSendall:
         run(loop.sock_sendall(left, data))
         data.extend(b"may be resized")
 
-    def test_cancelled_in_the_middle(self, loop, run, socketpair):
+    async def test_cancelled_in_the_middle(self, loop, socketpair):
         left, right = socketpair
-
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
-            await asyncio.sleep(0.005)
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-            sent = len(support.drain(right))
-            await asyncio.sleep(0.005)
-            assert support.drain(right) == b""
-            assert 0 < sent < support.BIG
-            await loop.sock_sendall(left, b"next")
-            assert right.recv(10) == b"next"
-
-        run(main())
+        sending = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        await asyncio.sleep(0.005)
+        await support.cancel(sending)
+        sent = len(support.drain(right))
+        await asyncio.sleep(0.005)
+        assert support.drain(right) == b""
+        assert 0 < sent < support.BIG
+        await loop.sock_sendall(left, b"next")
+        assert right.recv(10) == b"next"
 
 
 class TestCancellation:
-    def test_a_cancelled_recv_takes_nothing(self, loop, run, socketpair):
+    async def test_a_cancelled_recv_takes_nothing(self, loop, socketpair):
         left, right = socketpair
-
-        async def main():
-            for number in range(20):
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(number % 4 + 1)
-                receiving.cancel()
-                right.send(b"%d" % number)
-                with pytest.raises(asyncio.CancelledError):
-                    await receiving
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-
-        run(main())
-
-    def test_data_and_cancellation_in_the_same_iteration(self, loop, run, socketpair):
-        left, right = socketpair
-
-        async def main():
-            for number in range(20):
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(3)
-                right.send(b"%d" % number)
-                receiving.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await receiving
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-
-        run(main())
-
-    def test_cancelled_before_the_first_step(self, loop, run, socketpair):
-        left, right = socketpair
-        right.send(b"kept")
-
-        async def main():
+        for number in range(20):
             receiving = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(number % 4 + 1)
             receiving.cancel()
+            right.send(b"%d" % number)
             with pytest.raises(asyncio.CancelledError):
                 await receiving
-            assert await loop.sock_recv(left, 100) == b"kept"
+            assert await loop.sock_recv(left, 100) == b"%d" % number
 
-        run(main())
-
-    def test_timeout(self, loop, run, socketpair):
+    async def test_data_and_cancellation_in_the_same_iteration(self, loop, socketpair):
         left, right = socketpair
+        for number in range(20):
+            receiving = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(3)
+            right.send(b"%d" % number)
+            await support.cancel(receiving)
+            assert await loop.sock_recv(left, 100) == b"%d" % number
 
-        async def main():
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.002):
-                        await loop.sock_recv(left, 100)
-            right.send(b"kept")
-            assert await loop.sock_recv(left, 100) == b"kept"
+    async def test_cancelled_before_the_first_step(self, loop, socketpair):
+        left, right = socketpair
+        right.send(b"kept")
+        receiving = loop.create_task(loop.sock_recv(left, 100))
+        await support.cancel(receiving)
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-        run(main())
+    async def test_timeout(self, loop, socketpair):
+        left, right = socketpair
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.002):
+                    await loop.sock_recv(left, 100)
+        right.send(b"kept")
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-    def test_a_coroutine_closed_while_waiting(self, loop, run, socketpair):
+    async def test_a_coroutine_closed_while_waiting(self, loop, socketpair):
         """GeneratorExit instead of CancelledError causes the same clean-up."""
         left, right = socketpair
+        receiving = loop.sock_recv(left, 100)
+        waiting_for = receiving.send(None)
+        receiving.close()
+        waiting_for.cancel()
+        await support.turns(3)
+        right.send(b"kept")
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-        async def main():
-            receiving = loop.sock_recv(left, 100)
-            waiting_for = receiving.send(None)
-            receiving.close()
-            waiting_for.cancel()
-            await support.turns(3)
-            right.send(b"kept")
-            assert await loop.sock_recv(left, 100) == b"kept"
-
-        run(main())
-
-    def test_a_second_recv_takes_over(self, loop, run, socketpair):
+    async def test_a_second_recv_takes_over(self, loop, socketpair):
         """As in asyncio, only one call waits at a time; cancelling the replaced one is harmless."""
         left, right = socketpair
-
-        async def main():
-            first = loop.create_task(loop.sock_recv(left, 100))
-            await support.turns(3)
-            second = loop.create_task(loop.sock_recv(left, 100))
-            await support.turns(3)
-            first.cancel()
-            await support.turns(3)
-            right.send(b"data")
-            assert await second == b"data"
-            with pytest.raises(asyncio.CancelledError):
-                await first
-
-        run(main())
+        first = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        second = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        first.cancel()
+        await support.turns(3)
+        right.send(b"data")
+        assert await second == b"data"
+        with pytest.raises(asyncio.CancelledError):
+            await first

@@ -84,35 +84,27 @@ class TestBadInput:
             run(loop.sock_sendall(left, view))
         assert run(loop.sock_recv(left, 10)) == b"kept"
 
-    def test_a_memoryview_released_while_waiting(self, loop, run, socketpair):
+    async def test_a_memoryview_released_while_waiting(self, loop, socketpair):
         left, right = socketpair
+        view = memoryview(bytearray(10))
+        receiving = loop.create_task(loop.sock_recv_into(left, view))
+        await support.turns(3)
+        view.release()
+        right.send(b"kept")
+        with pytest.raises(TypeError):
+            await receiving
+        assert await loop.sock_recv(left, 10) == b"kept"
 
-        async def main():
-            view = memoryview(bytearray(10))
-            receiving = loop.create_task(loop.sock_recv_into(left, view))
-            await support.turns(3)
-            view.release()
-            right.send(b"kept")
-            with pytest.raises(TypeError):
-                await receiving
-            assert await loop.sock_recv(left, 10) == b"kept"
-
-        run(main())
-
-    def test_a_bytearray_resized_while_waiting(self, loop, run, socketpair):
+    async def test_a_bytearray_resized_while_waiting(self, loop, socketpair):
         left, right = socketpair
-
-        async def main():
-            buffer = bytearray(10)
-            receiving = loop.create_task(loop.sock_recv_into(left, buffer))
-            await support.turns(3)
-            del buffer[5:]
-            right.send(b"0123456789")
-            assert await receiving == 5
-            assert buffer == b"01234"
-            assert await loop.sock_recv(left, 10) == b"56789"
-
-        run(main())
+        buffer = bytearray(10)
+        receiving = loop.create_task(loop.sock_recv_into(left, buffer))
+        await support.turns(3)
+        del buffer[5:]
+        right.send(b"0123456789")
+        assert await receiving == 5
+        assert buffer == b"01234"
+        assert await loop.sock_recv(left, 10) == b"56789"
 
     @pytest.mark.parametrize("thing", [None, 42, "text", object()])
     def test_not_a_socket(self, loop, run, thing):
@@ -159,101 +151,84 @@ class TestBadInput:
 class TestLives:
     """One number, many sockets: the state of an old socket must not apply to a new one."""
 
-    def test_closed_after_a_wait_and_used_again(self, loop, run):
+    async def test_closed_after_a_wait_and_used_again(self, loop):
         """close() ends the kernel's registration; the loop must not rely on its own record."""
-
-        async def main():
-            numbers = set()
-            for life in range(30):
-                left, right = socket.socketpair()
-                left.setblocking(False)
-                numbers.add(left.fileno())
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(3)
-                right.send(b"life %d" % life)
-                assert await receiving == b"life %d" % life
-                left.close()
-                right.close()
-            assert len(numbers) < 5
-
-        run(main())
-
-    def test_closed_while_another_task_waits(self, loop, run):
-        """The wait continues (asyncio's behaviour), can be cancelled, and the number is free."""
-
-        async def main():
+        numbers = set()
+        for life in range(30):
             left, right = socket.socketpair()
             left.setblocking(False)
+            numbers.add(left.fileno())
             receiving = loop.create_task(loop.sock_recv(left, 100))
             await support.turns(3)
+            right.send(b"life %d" % life)
+            assert await receiving == b"life %d" % life
             left.close()
             right.close()
-            await asyncio.sleep(0.002)
-            receiving.cancel()
-            with pytest.raises((asyncio.CancelledError, OSError)):
-                await receiving
-            with support.nonblocking_socketpair() as (new, peer):
-                receiving = loop.create_task(loop.sock_recv(new, 100))
-                await support.turns(3)
-                peer.send(b"new life")
-                assert await receiving == b"new life"
+        assert len(numbers) < 5
 
-        run(main())
+    async def test_closed_while_another_task_waits(self, loop):
+        """The wait continues (asyncio's behaviour), can be cancelled, and the number is free."""
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        receiving = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        left.close()
+        right.close()
+        await asyncio.sleep(0.002)
+        receiving.cancel()
+        with pytest.raises((asyncio.CancelledError, OSError)):
+            await receiving
+        with support.nonblocking_socketpair() as (new, peer):
+            receiving = loop.create_task(loop.sock_recv(new, 100))
+            await support.turns(3)
+            peer.send(b"new life")
+            assert await receiving == b"new life"
 
     @pytest.mark.without_debug
     @pytest.mark.parametrize("operation", ["recv", "sendall"])
-    def test_a_duplicate_keeps_the_registration_alive(self, loop, run, operation):
+    async def test_a_duplicate_keeps_the_registration_alive(self, loop, operation):
         """Events of the duplicate arrive under the old number, which another socket may use now."""
-
-        async def main():
-            left, right = socket.socketpair()
-            left.setblocking(False)
-            number = left.fileno()
-            duplicate = left.dup()
-            if operation == "recv":
-                waiting = loop.create_task(loop.sock_recv(left, 100))
-            else:
-                waiting = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        number = left.fileno()
+        duplicate = left.dup()
+        if operation == "recv":
+            waiting = loop.create_task(loop.sock_recv(left, 100))
+        else:
+            waiting = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        await support.turns(3)
+        await support.cancel(waiting)
+        with support.nonblocking_socketpair() as (new, peer):
+            left.close()
+            os.dup2(new.fileno(), number)
+            reused = socket.socket(fileno=number)
+            receiving = loop.create_task(loop.sock_recv(reused, 100))
             await support.turns(3)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            with support.nonblocking_socketpair() as (new, peer):
-                left.close()
-                os.dup2(new.fileno(), number)
-                reused = socket.socket(fileno=number)
-                receiving = loop.create_task(loop.sock_recv(reused, 100))
-                await support.turns(3)
-                right.send(b"for the duplicate")
-                right.setblocking(False)
-                support.drain(right)
-                await asyncio.sleep(0.005)
-                assert not receiving.done()
-                peer.send(b"for the new one")
-                assert await receiving == b"for the new one"
-                assert await loop.sock_recv(duplicate, 100) == b"for the duplicate"
-                reused.close()
-            duplicate.close()
-            right.close()
-
-        run(main())
+            right.send(b"for the duplicate")
+            right.setblocking(False)
+            support.drain(right)
+            await asyncio.sleep(0.005)
+            assert not receiving.done()
+            peer.send(b"for the new one")
+            assert await receiving == b"for the new one"
+            assert await loop.sock_recv(duplicate, 100) == b"for the duplicate"
+            reused.close()
+        duplicate.close()
+        right.close()
 
     @pytest.mark.without_debug
-    def test_detached(self, loop, run):
-        async def main():
-            left, right = socket.socketpair()
-            left.setblocking(False)
-            right.send(b"first")
-            assert await loop.sock_recv(left, 100) == b"first"
-            again = socket.socket(fileno=left.detach())
-            receiving = loop.create_task(loop.sock_recv(again, 100))
-            await support.turns(3)
-            right.send(b"second")
-            assert await receiving == b"second"
-            again.close()
-            right.close()
-
-        run(main())
+    async def test_detached(self, loop):
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        right.send(b"first")
+        assert await loop.sock_recv(left, 100) == b"first"
+        again = socket.socket(fileno=left.detach())
+        receiving = loop.create_task(loop.sock_recv(again, 100))
+        await support.turns(3)
+        right.send(b"second")
+        assert await receiving == b"second"
+        again.close()
+        right.close()
 
     @pytest.mark.without_debug
     def test_one_socket_two_loops(self, loop, run, loop_factory, socketpair):
@@ -265,44 +240,36 @@ class TestLives:
                 assert each.run_until_complete(each.sock_recv(left, 100)) == b"%d" % number
         other.close()
 
-    def test_sock_methods_and_readers_in_turns(self, loop, run, socketpair):
+    async def test_sock_methods_and_readers_in_turns(self, loop, socketpair):
         left, right = socketpair
         got = []
+        for number in range(10):
+            loop.add_reader(left, lambda: got.append(left.recv(100)))
+            right.send(b"reader %d" % number)
+            await support.wait_until(lambda: got)
+            assert got.pop() == b"reader %d" % number
+            loop.remove_reader(left)
+            receiving = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(2)
+            right.send(b"method %d" % number)
+            assert await receiving == b"method %d" % number
 
-        async def main():
-            for number in range(10):
-                loop.add_reader(left, lambda: got.append(left.recv(100)))
-                right.send(b"reader %d" % number)
-                await support.wait_until(lambda: got)
-                assert got.pop() == b"reader %d" % number
-                loop.remove_reader(left)
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(2)
-                right.send(b"method %d" % number)
-                assert await receiving == b"method %d" % number
-
-        run(main())
-
-    def test_sock_methods_then_a_transport(self, loop, run, tcp_pair):
+    async def test_sock_methods_then_a_transport(self, loop, tcp_pair):
         """Websocket and proxy libraries greet with the sock methods, then pass the socket on."""
         client, server = tcp_pair
-
-        async def main():
-            greeting = loop.create_task(loop.sock_recv(client, 100))
-            await support.turns(3)
-            server.send(b"greeting")
-            assert await greeting == b"greeting"
-            await loop.sock_sendall(client, b"answer")
-            assert server.recv(100) == b"answer"
-            transport, protocol = await loop.create_connection(
-                lambda: support.RecordingProtocol(loop), sock=client
-            )
-            server.send(b"to the transport")
-            assert await protocol.received(16) == b"to the transport"
-            transport.close()
-            await protocol.lost
-
-        run(main())
+        greeting = loop.create_task(loop.sock_recv(client, 100))
+        await support.turns(3)
+        server.send(b"greeting")
+        assert await greeting == b"greeting"
+        await loop.sock_sendall(client, b"answer")
+        assert server.recv(100) == b"answer"
+        transport, protocol = await loop.create_connection(
+            lambda: support.RecordingProtocol(loop), sock=client
+        )
+        server.send(b"to the transport")
+        assert await protocol.received(16) == b"to the transport"
+        transport.close()
+        await protocol.lost
 
     def test_pending_operations_when_the_loop_closes(self, loop_factory):
         loop = loop_factory()

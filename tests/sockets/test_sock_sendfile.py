@@ -41,49 +41,37 @@ class TestSendfile:
             got += chunk
         return got
 
-    def test_whole_file(self, loop, run, tcp_pair, file, data):
+    async def test_whole_file(self, loop, tcp_pair, file, data):
         client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, file) == len(data)
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data
-            assert file.tell() == len(data)
-
-        run(main())
+        receiving = loop.create_task(self.receive(loop, server))
+        assert await loop.sock_sendfile(client, file) == len(data)
+        client.shutdown(socket.SHUT_WR)
+        assert await receiving == data
+        assert file.tell() == len(data)
 
     @pytest.mark.parametrize(
         ("offset", "count", "sent"),
         [(1000, None, 999_000), (0, 5000, 5000), (500_000, 100, 100), (999_999, 10, 1)],
     )
-    def test_a_part(self, loop, run, tcp_pair, file, data, offset, count, sent):
+    async def test_a_part(self, loop, tcp_pair, file, data, offset, count, sent):
         client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, file, offset, count) == sent
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data[offset : offset + sent]
-            assert file.tell() == offset + sent
-
-        run(main())
+        receiving = loop.create_task(self.receive(loop, server))
+        assert await loop.sock_sendfile(client, file, offset, count) == sent
+        client.shutdown(socket.SHUT_WR)
+        assert await receiving == data[offset : offset + sent]
+        assert file.tell() == offset + sent
 
     def test_an_empty_file(self, loop, run, tcp_pair, tmp_path):
         (tmp_path / "empty").touch()
         with open(tmp_path / "empty", "rb") as file:
             assert run(loop.sock_sendfile(tcp_pair[0], file)) == 0
 
-    def test_what_has_no_descriptor_falls_back(self, loop, run, tcp_pair, data):
+    async def test_what_has_no_descriptor_falls_back(self, loop, tcp_pair, data):
         client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, io.BytesIO(data)) == len(data)
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data
-
-        run(main())
+        receiving = loop.create_task(self.receive(loop, server))
+        assert await loop.sock_sendfile(client, io.BytesIO(data)) == len(data)
+        client.shutdown(socket.SHUT_WR)
+        assert await receiving == data
 
     def test_no_fall_back(self, loop, run, tcp_pair, data):
         with pytest.raises(asyncio.SendfileNotAvailableError):
@@ -97,19 +85,13 @@ class TestSendfile:
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
                 run(loop.sock_sendfile(client, file))
 
-    def test_cancelled(self, loop, run, tcp_pair, tmp_path):
+    async def test_cancelled(self, loop, tcp_pair, tmp_path):
         client, _ = tcp_pair
-
-        async def main():
-            with open(tmp_path / "large", "w+b") as file:
-                file.truncate(64 * 1024 * 1024)
-                sending = loop.create_task(loop.sock_sendfile(client, file))
-                await asyncio.sleep(0.01)
-                sending.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await sending
-
-        run(main())
+        with open(tmp_path / "large", "w+b") as file:
+            file.truncate(64 * 1024 * 1024)
+            sending = loop.create_task(loop.sock_sendfile(client, file))
+            await asyncio.sleep(0.01)
+            await support.cancel(sending)
 
     @pytest.mark.parametrize(
         ("arguments", "exception"),

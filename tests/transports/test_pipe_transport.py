@@ -19,7 +19,7 @@ import tty
 
 import pytest
 import support
-from peers import assert_idle, on_loop, skip_if_pipes_keep_reading, skip_on_asyncio
+from peers import assert_idle, skip_if_pipes_keep_reading, skip_on_asyncio
 from test_pipes import MESSAGE, PipeRecorder, pipe, read_end, read_fd, terminal, write_end
 
 __all__ = ["pipe", "terminal"]  # fixtures
@@ -39,7 +39,6 @@ def polling(transport):
 # --- states --------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
     skip_if_pipes_keep_reading(loop_kind)
     reader, _writer = pipe
@@ -59,7 +58,6 @@ async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
     assert not transport.is_reading()
 
 
-@on_loop
 async def test_the_writing_end_tells_its_state(loop, pipe):
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -76,7 +74,6 @@ async def test_the_writing_end_tells_its_state(loop, pipe):
     assert "closed" in repr(transport)
 
 
-@on_loop
 async def test_the_writing_end_cannot_read(loop, pipe):
     transport, _ = await write_end(loop, pipe[1])
     for method in (transport.is_reading, transport.pause_reading, transport.resume_reading):
@@ -111,7 +108,6 @@ def test_a_transport_that_is_never_closed_warns(loop_factory, pipe, end):
     assert file.closed
 
 
-@on_loop
 async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
     skip_if_pipes_keep_reading(loop_kind)
     reader, writer = pipe
@@ -136,7 +132,6 @@ async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
     assert received.events == ["made", "eof", "lost"]
 
 
-@on_loop
 async def test_attributes_of_the_instance_come_first(loop, pipe):
     """Programs and tests replace methods of a transport instance."""
     reader, writer = pipe
@@ -154,7 +149,6 @@ async def test_attributes_of_the_instance_come_first(loop, pipe):
     assert reader.read() == b"y"
 
 
-@on_loop
 async def test_extra_information(loop, pipe):
     reader, _writer = pipe
     transport, _ = await read_end(loop, reader)
@@ -167,7 +161,6 @@ async def test_extra_information(loop, pipe):
 # --- where callbacks go wrong --------------------------------------------------------------------
 
 
-@on_loop
 async def test_data_received_raises(loop, pipe, reported):
     """The exception is reported, and the pipe continues."""
 
@@ -190,7 +183,6 @@ async def test_data_received_raises(loop, pipe, reported):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_connection_made_raises(loop, pipe, reported, connect):
     class Failing(PipeRecorder):
         def connection_made(self, transport):
@@ -207,7 +199,6 @@ async def test_connection_made_raises(loop, pipe, reported, connect):
 
 
 @pytest.mark.parametrize("call", ["pause_writing", "resume_writing"])
-@on_loop
 async def test_flow_control_raises(loop, pipe, reported, call):
     def fail():
         raise OopsError
@@ -228,7 +219,6 @@ async def test_flow_control_raises(loop, pipe, reported, call):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
     skip_if_pipes_keep_reading(loop_kind)
 
@@ -248,7 +238,6 @@ async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_closing_while_being_given_data(loop, pipe):
     class Closing(PipeRecorder):
         def data_received(self, data):
@@ -263,7 +252,6 @@ async def test_closing_while_being_given_data(loop, pipe):
     assert protocol.events == ["made", "data", "lost"]
 
 
-@on_loop
 async def test_a_new_protocol(loop, pipe):
     reader, writer = pipe
     transport, first = await read_end(loop, reader)
@@ -280,7 +268,6 @@ async def test_a_new_protocol(loop, pipe):
     assert first.events == ["made", "data"]
 
 
-@on_loop
 async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
     variable = contextvars.ContextVar("variable", default="outside")
     seen = []
@@ -316,7 +303,6 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
 # --- reading -------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_paused_before_the_first_read(loop, loop_kind, pipe):
     skip_if_pipes_keep_reading(loop_kind)
 
@@ -336,7 +322,6 @@ async def test_paused_before_the_first_read(loop, loop_kind, pipe):
 
 
 @pytest.mark.parametrize("then", ["data", "end"])
-@on_loop
 async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
     """Neither data nor the end of the writer may make the loop spin."""
     reader, writer = pipe
@@ -354,7 +339,6 @@ async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
     await protocol.lost
 
 
-@on_loop
 async def test_paused_and_resumed_around_each_message(loop, pipe):
     class Sipping(PipeRecorder):
         def data_received(self, data):
@@ -373,7 +357,6 @@ async def test_paused_and_resumed_around_each_message(loop, pipe):
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="packet pipes are Linux's")
-@on_loop
 async def test_packets_are_not_forgotten(loop):
     """A read of a packet pipe returns one packet, and does not report that more are queued."""
     read_fileno, write_fileno = os.pipe2(os.O_DIRECT)
@@ -387,7 +370,6 @@ async def test_packets_are_not_forgotten(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_lines_are_not_forgotten(loop):
     """A read of a terminal in line mode returns one line."""
     parent, child = os.openpty()
@@ -399,7 +381,6 @@ async def test_lines_are_not_forgotten(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_datagrams_come_whole(loop):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
@@ -421,7 +402,6 @@ async def test_datagrams_come_whole(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_a_pipe_that_holds_more(loop, pipe):
     fcntl = pytest.importorskip("fcntl")
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -438,7 +418,6 @@ async def test_a_pipe_that_holds_more(loop, pipe):
     assert protocol.received == MESSAGE
 
 
-@on_loop
 async def test_a_device_that_cannot_be_polled(loop, reported):
     """asyncio's attempt to watch it fails after connection_made()."""
     transport, protocol = await read_end(
@@ -450,7 +429,6 @@ async def test_a_device_that_cannot_be_polled(loop, reported):
     assert protocol.received == b""
 
 
-@on_loop
 async def test_a_read_error(loop, reported):
     """A datagram socket whose peer's port is closed reports ECONNREFUSED."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -478,7 +456,6 @@ async def test_a_read_error(loop, reported):
         ({"high": 10**40, "low": 5}, None),
     ],
 )
-@on_loop
 async def test_write_limits(loop, pipe, limits, result):
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -494,7 +471,6 @@ async def test_write_limits(loop, pipe, limits, result):
 
 
 @pytest.mark.parametrize("limits", [{"high": 1, "low": 2}, {"high": -1}, {"low": -1}])
-@on_loop
 async def test_limits_that_make_no_sense(loop, pipe, limits):
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -506,7 +482,6 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
     """The value of the limit decides, not its comparison operators."""
     _reader, writer = pipe
@@ -518,7 +493,6 @@ async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
     await protocol.lost
 
 
-@on_loop
 async def test_limits_apply_to_what_is_queued_already(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -535,7 +509,6 @@ async def test_limits_apply_to_what_is_queued_already(loop, pipe):
     await protocol.lost
 
 
-@on_loop
 async def test_writelines(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -553,7 +526,6 @@ async def test_writelines(loop, pipe):
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -565,7 +537,6 @@ async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
     assert reader.read() == b"unharmed"
 
 
-@on_loop
 async def test_ended_by_the_reader_while_closing(loop, pipe):
     """Data still queued when the reader closes is lost, and the loss is reported."""
     reader, writer = pipe
@@ -580,7 +551,6 @@ async def test_ended_by_the_reader_while_closing(loop, pipe):
     assert writer.closed
 
 
-@on_loop
 async def test_a_write_that_fails_at_once(loop, pipe, caplog):
     """The reader is closed before the loop could notice it."""
     reader, writer = pipe
@@ -594,7 +564,6 @@ async def test_a_write_that_fails_at_once(loop, pipe, caplog):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_abort_after_close(loop, pipe):
     _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -607,7 +576,6 @@ async def test_abort_after_close(loop, pipe):
     assert protocol.events == ["made", "pause", "lost"]
 
 
-@on_loop
 async def test_data_for_a_writing_socket_ends_it(loop, socketpair):
     """asyncio treats any readability of the socket as the end of its reader."""
     ours, theirs = socketpair
@@ -618,7 +586,6 @@ async def test_data_for_a_writing_socket_ends_it(loop, socketpair):
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_a_terminal_that_is_full(loop, terminal):
     ours, theirs = terminal
     transport, protocol = await write_end(loop, theirs)
@@ -632,7 +599,6 @@ async def test_a_terminal_that_is_full(loop, terminal):
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_both_directions_on_one_descriptor(loop, terminal):
     ours, theirs = terminal
     reading, received = await read_end(loop, ours)
@@ -653,7 +619,6 @@ async def test_both_directions_on_one_descriptor(loop, terminal):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@on_loop
 async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
     dice = random.Random(seed)
     reader, writer = pipe
@@ -688,7 +653,6 @@ async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_a_file_that_is_closed(loop, loop_kind, pipe, connect):
     skip_on_asyncio(loop_kind, "leaves a half-made transport, whose destructor raises")
     reader, writer = pipe
@@ -701,7 +665,6 @@ async def test_a_file_that_is_closed(loop, loop_kind, pipe, connect):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_a_number_that_is_no_descriptor(loop, loop_kind, connect):
     skip_on_asyncio(loop_kind, "leaves a half-made transport, which warns")
 
@@ -714,7 +677,6 @@ async def test_a_number_that_is_no_descriptor(loop, loop_kind, connect):
     assert caught.value.errno == errno.EBADF
 
 
-@on_loop
 async def test_a_directory_is_refused(loop, tmp_path):
     with contextlib.ExitStack() as stack:
         fd = os.open(tmp_path, os.O_RDONLY)

@@ -13,7 +13,7 @@ import tty
 
 import pytest
 import support
-from peers import Recorder, assert_idle, on_loop, skip_if_pipes_keep_reading
+from peers import Recorder, assert_idle, skip_if_pipes_keep_reading
 
 try:
     import _testcapi
@@ -77,7 +77,6 @@ async def read_fd(fd, count):
 # --- reading -------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_read(loop, pipe):
     reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
@@ -94,7 +93,6 @@ async def test_read(loop, pipe):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_read_much(loop, pipe):
     reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
@@ -145,7 +143,6 @@ def test_no_byte_is_lost_in_silence_when_memory_runs_out(loop, reported):
         assert protocol.pieces == {b"all"} or isinstance(lost, MemoryError), number
 
 
-@on_loop
 async def test_pause_and_resume_reading(loop, loop_kind, pipe):
     skip_if_pipes_keep_reading(loop_kind)
     reader, writer = pipe
@@ -164,7 +161,6 @@ async def test_pause_and_resume_reading(loop, loop_kind, pipe):
     assert protocol.received == b"waiting"
 
 
-@on_loop
 async def test_pausing_in_data_received_holds_the_rest_back(loop, pipe):
     class Sipping(PipeRecorder):
         def data_received(self, data):
@@ -184,7 +180,6 @@ async def test_pausing_in_data_received_holds_the_rest_back(loop, pipe):
     assert protocol.received == MESSAGE
 
 
-@on_loop
 async def test_close_the_reading_end(loop, pipe):
     reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
@@ -201,7 +196,6 @@ async def test_close_the_reading_end(loop, pipe):
         writer.write(b"x")
 
 
-@on_loop
 async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
     class OopsError(Exception):
         pass
@@ -220,7 +214,6 @@ async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
     assert reader.closed
 
 
-@on_loop
 async def test_an_idle_pipe_costs_nothing(loop, pipe):
     reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
@@ -234,7 +227,6 @@ async def test_an_idle_pipe_costs_nothing(loop, pipe):
 # --- writing -------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_write(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -254,7 +246,6 @@ async def test_write(loop, pipe):
     assert writer.closed
 
 
-@on_loop
 async def test_write_much(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -273,7 +264,6 @@ async def test_write_much(loop, pipe):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-@on_loop
 async def test_a_mutable_buffer_may_change_after_the_call(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -288,7 +278,6 @@ async def test_a_mutable_buffer_may_change_after_the_call(loop, pipe):
 
 
 @pytest.mark.parametrize("end", ["close", "write_eof"])
-@on_loop
 async def test_close_flushes(loop, pipe, end):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -302,7 +291,6 @@ async def test_close_flushes(loop, pipe, end):
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_abort_drops(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -314,7 +302,6 @@ async def test_abort_drops(loop, pipe):
     assert len(await read_fd(reader.fileno(), len(MESSAGE))) < len(MESSAGE)
 
 
-@on_loop
 async def test_the_reader_goes_away(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -325,7 +312,6 @@ async def test_the_reader_goes_away(loop, pipe):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_the_reader_goes_away_with_data_pending(loop, pipe):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -334,7 +320,6 @@ async def test_the_reader_goes_away_with_data_pending(loop, pipe):
     assert isinstance(await protocol.lost, BrokenPipeError)
 
 
-@on_loop
 async def test_write_after_close_is_dropped_with_a_warning(loop, pipe, caplog):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -348,7 +333,6 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, pipe, caplog):
 
 
 @pytest.mark.parametrize("data", ["text", None, 5])
-@on_loop
 async def test_write_refuses_what_is_not_bytes(loop, pipe, data):
     reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
@@ -363,7 +347,6 @@ async def test_write_refuses_what_is_not_bytes(loop, pipe, data):
 # --- both ends -----------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_both_ends_of_a_pipe(loop, pipe):
     reader, writer = pipe
     _, received = await read_end(loop, reader)
@@ -374,7 +357,6 @@ async def test_both_ends_of_a_pipe(loop, pipe):
     assert received.received == MESSAGE
 
 
-@on_loop
 async def test_streams_over_a_pipe(loop, pipe):
     reader, writer = pipe
     stream = asyncio.StreamReader()
@@ -395,7 +377,6 @@ async def test_streams_over_a_pipe(loop, pipe):
 # --- what else is a pipe -------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_fifo(loop, tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
@@ -410,7 +391,6 @@ async def test_a_fifo(loop, tmp_path):
     assert received.received == MESSAGE
 
 
-@on_loop
 async def test_a_terminal(loop, terminal):
     ours, theirs = terminal
     _, protocol = await read_end(loop, ours)
@@ -425,7 +405,6 @@ async def test_a_terminal(loop, terminal):
     assert exc.errno == errno.EIO
 
 
-@on_loop
 async def test_both_directions_of_a_terminal(loop, terminal):
     ours, theirs = terminal
     second = os.fdopen(os.dup(ours.fileno()), "wb", 0)
@@ -442,7 +421,6 @@ async def test_both_directions_of_a_terminal(loop, terminal):
     await writing_protocol.lost
 
 
-@on_loop
 async def test_sockets(loop, socketpair):
     ours, theirs = socketpair
     _, received = await read_end(loop, ours)
@@ -454,7 +432,6 @@ async def test_sockets(loop, socketpair):
     assert received.received == MESSAGE
 
 
-@on_loop
 async def test_a_character_device_can_be_written(loop):
     """/dev/null is always ready, and epoll does not support it."""
     transport, protocol = await write_end(
@@ -468,7 +445,6 @@ async def test_a_character_device_can_be_written(loop):
 
 
 @pytest.mark.parametrize("direction", ["read", "write"])
-@on_loop
 async def test_a_regular_file_is_refused(loop, tmp_path, direction):
     path = tmp_path / "file"
     path.write_bytes(b"content")

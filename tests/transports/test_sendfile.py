@@ -13,15 +13,7 @@ from asyncio import selector_events
 
 import pytest
 import support
-from peers import (
-    Recorder,
-    connected_pair,
-    on_loop,
-    raw_connection,
-    read_all,
-    read_exactly,
-    reset,
-)
+from peers import Recorder, connected_pair, raw_connection, read_all, read_exactly, reset
 
 CONTENT = support.pattern(3_000_000)
 #: Since 3.14.8 the fall-back begins at its offset even if that is 0, not at the file's position.
@@ -70,7 +62,6 @@ parts = pytest.mark.parametrize(
 
 
 @parts
-@on_loop
 async def test_a_part_of_a_file(loop, file, offset, count, part):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -82,7 +73,6 @@ async def test_a_part_of_a_file(loop, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-@on_loop
 async def test_among_writes(loop, file, fallback):
     """The file keeps its place between earlier and later writes, even if the socket is full."""
     protocol = Recorder(loop)
@@ -97,7 +87,6 @@ async def test_among_writes(loop, file, fallback):
         assert await reading == before + CONTENT + b"after"
 
 
-@on_loop
 async def test_nothing_can_be_written_meanwhile(loop, file):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -114,7 +103,6 @@ async def test_nothing_can_be_written_meanwhile(loop, file):
         assert await read_exactly(loop, peer, 5) == b"after"
 
 
-@on_loop
 async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -127,7 +115,6 @@ async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
 
 
 @parts
-@on_loop
 async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part):
     file = io.BytesIO(CONTENT)
     protocol = Recorder(loop)
@@ -138,7 +125,6 @@ async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, pa
         assert transport.get_protocol() is protocol
 
 
-@on_loop
 async def test_without_fall_back_such_a_file_is_refused(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -157,7 +143,6 @@ async def over_tls(loop, client_ssl_context, server_ssl_context):
         assert theirs.is_closing() or theirs.get_protocol() is server
 
 
-@on_loop
 async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
     async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, theirs):
         before = theirs.get_protocol()
@@ -212,7 +197,6 @@ class Decoded(io.FileIO):
 @pytest.mark.parametrize(
     ("offset", "count"), [(0, None), (0, 70_000), (1000, 70_000), (99_999, 10)]
 )
-@on_loop
 async def test_over_tls_as_if_read(
     loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
 ):
@@ -234,7 +218,6 @@ async def test_over_tls_as_if_read(
 
 
 @pytest.mark.parametrize("answer", [errno.EAGAIN, errno.EOPNOTSUPP, "now and then"])
-@on_loop
 async def test_over_tls_what_is_not_in_the_page_cache(
     loop, file, client_ssl_context, server_ssl_context, monkeypatch, answer
 ):
@@ -256,7 +239,6 @@ async def test_over_tls_what_is_not_in_the_page_cache(
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_over_tls_what_is_there_needs_no_thread(
     loop, file, client_ssl_context, server_ssl_context
 ):
@@ -267,7 +249,6 @@ async def test_over_tls_what_is_there_needs_no_thread(
         assert await client.got(len(CONTENT)) == CONTENT
 
 
-@on_loop
 async def test_over_tls_others_are_served_meanwhile(
     loop, file, client_ssl_context, server_ssl_context
 ):
@@ -288,19 +269,15 @@ async def test_over_tls_others_are_served_meanwhile(
 
 
 @pytest.mark.parametrize("end", ["cancelled", "closed"])
-@on_loop
 async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_context, end):
     async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
         for side, size in (client.transport, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF):
             side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, size, 65_536)
         client.transport.pause_reading()
         sending = loop.create_task(loop.sendfile(transport, file))
-        while not transport.get_write_buffer_size():
-            await asyncio.sleep(0.001)
+        await support.wait_until(lambda: transport.get_write_buffer_size())
         if end == "cancelled":
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
+            await support.cancel(sending)
         else:
             transport.abort()
             with pytest.raises(ConnectionError):
@@ -310,7 +287,6 @@ async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_c
         client.transport.resume_reading()
 
 
-@on_loop
 async def test_over_unix_sockets(loop, socketpair, file):
     ours, peer = socketpair
     protocol = Recorder(loop)
@@ -322,7 +298,6 @@ async def test_over_unix_sockets(loop, socketpair, file):
     await protocol.lost
 
 
-@on_loop
 async def test_an_empty_file(loop, tmp_path):
     path = tmp_path / "empty"
     path.touch()
@@ -332,7 +307,6 @@ async def test_an_empty_file(loop, tmp_path):
             assert await loop.sendfile(transport, file) == 0
 
 
-@on_loop
 async def test_the_peer_goes_away(loop, file):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -345,21 +319,17 @@ async def test_the_peer_goes_away(loop, file):
         transport.abort()
 
 
-@on_loop
 async def test_cancelled(loop, file):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
         await read_exactly(loop, peer, 100_000)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+        await support.cancel(sending)
         transport.abort()
         await protocol.lost
 
 
 @pytest.mark.parametrize("reading", [True, False])
-@on_loop
 async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
     """The transport continues to write, and to read if it has read before."""
     if support.kind_of(loop) == "asyncio" and not CANCELLATION_IS_UNDONE:
@@ -371,9 +341,7 @@ async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
         transport.write(CONTENT)
         sending = loop.create_task(loop.sendfile(transport, file))
         await support.turns(3)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+        await support.cancel(sending)
         assert transport.is_reading() == reading
         assert file.tell() == 0
         transport.write(b"more")
@@ -386,7 +354,6 @@ async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
         await protocol.lost
 
 
-@on_loop
 async def test_a_closing_transport_is_refused(loop, file):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -396,7 +363,6 @@ async def test_a_closing_transport_is_refused(loop, file):
         await protocol.lost
 
 
-@on_loop
 async def test_a_transport_of_another_kind_is_refused(loop, file):
     class Other(asyncio.Transport):
         def is_closing(self):
@@ -410,7 +376,6 @@ async def test_a_transport_of_another_kind_is_refused(loop, file):
 
 
 @parts
-@on_loop
 async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
     ours, peer = tcp_pair
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
@@ -421,7 +386,6 @@ async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-@on_loop
 async def test_sock_whole_file(loop, tcp_pair, file, fallback):
     ours, peer = tcp_pair
     reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
@@ -433,7 +397,6 @@ async def test_sock_whole_file(loop, tcp_pair, file, fallback):
 
 
 @parts
-@on_loop
 async def test_sock_fall_back(loop, tcp_pair, offset, count, part):
     ours, peer = tcp_pair
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
@@ -441,14 +404,12 @@ async def test_sock_fall_back(loop, tcp_pair, offset, count, part):
     assert await reading == part
 
 
-@on_loop
 async def test_sock_without_fall_back(loop, tcp_pair):
     ours, _ = tcp_pair
     with pytest.raises(asyncio.SendfileNotAvailableError):
         await loop.sock_sendfile(ours, io.BytesIO(b"content"), fallback=False)
 
 
-@on_loop
 async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
     ours, peer = tcp_pair
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
@@ -460,16 +421,13 @@ async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
         await asyncio.wait_for(sending, support.PATIENCE)
 
 
-@on_loop
 async def test_sock_cancelled(loop, tcp_pair, file):
     ours, peer = tcp_pair
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sending = loop.create_task(loop.sock_sendfile(ours, file))
     await read_exactly(loop, peer, 100_000)
-    sending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await sending
+    await support.cancel(sending)
     await support.turns(3)
     # No state is left: the socket can be written by other means.
     received = 100_000 + len(support.drain(peer))
@@ -488,7 +446,6 @@ async def test_sock_cancelled(loop, tcp_pair, file):
         (0, 1.5, TypeError, "count must be a positive integer"),
     ],
 )
-@on_loop
 async def test_sock_refuses_offsets_and_counts(
     loop, tcp_pair, file, offset, count, exception, message
 ):
@@ -497,7 +454,6 @@ async def test_sock_refuses_offsets_and_counts(
         await loop.sock_sendfile(ours, file, offset, count)
 
 
-@on_loop
 async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
     ours, _ = tcp_pair
     with file_path.open("r") as text:
@@ -509,7 +465,6 @@ async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
             await loop.sock_sendfile(datagram, file)
 
 
-@on_loop
 async def test_sock_blocking_in_debug_mode(loop, tcp_pair, file):
     loop.set_debug(True)
     ours, _ = tcp_pair

@@ -18,7 +18,6 @@ from peers import (
     assert_idle,
     connected_pair,
     either_protocol,
-    on_loop,
     raw_connection,
     read_all,
     read_exactly,
@@ -29,7 +28,6 @@ from peers import (
 
 
 @either_protocol
-@on_loop
 async def test_eof_received_true_keeps_the_other_direction_open(loop, recorder):
     protocol = recorder(loop, keep_open=True)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -49,7 +47,6 @@ async def test_eof_received_true_keeps_the_other_direction_open(loop, recorder):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_a_half_closed_connection_does_not_keep_the_loop_busy(loop):
     protocol = Recorder(loop, keep_open=True)
     async with raw_connection(loop, protocol) as (_, peer):
@@ -59,7 +56,6 @@ async def test_a_half_closed_connection_does_not_keep_the_loop_busy(loop):
 
 
 @either_protocol
-@on_loop
 async def test_eof_received_false_closes_after_flushing(loop, recorder):
     answer = support.pattern(3_000_000)
 
@@ -78,7 +74,6 @@ async def test_eof_received_false_closes_after_flushing(loop, recorder):
         assert await protocol.lost is None
 
 
-@on_loop
 async def test_write_eof_half_closes_and_reading_goes_on(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -94,7 +89,6 @@ async def test_write_eof_half_closes_and_reading_goes_on(loop):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_write_eof_waits_for_the_buffer(loop):
     message = support.pattern(2_000_000)
     protocol = Recorder(loop)
@@ -107,7 +101,6 @@ async def test_write_eof_waits_for_the_buffer(loop):
         assert not transport.is_closing()
 
 
-@on_loop
 async def test_write_eof_on_a_closing_transport_does_nothing(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -116,7 +109,6 @@ async def test_write_eof_on_a_closing_transport_does_nothing(loop):
         assert await protocol.lost is None
 
 
-@on_loop
 async def test_both_ends_half_close(loop):
     client, server = Recorder(loop, keep_open=True), Recorder(loop, keep_open=True)
     async with connected_pair(loop, client, server) as (ours, theirs):
@@ -140,7 +132,6 @@ async def test_both_ends_half_close(loop):
 
 
 @either_protocol
-@on_loop
 async def test_close_is_told_later_and_once(loop, recorder):
     protocol = recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -158,7 +149,6 @@ async def test_close_is_told_later_and_once(loop, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_close_flushes_what_was_written(loop, recorder):
     message = support.pattern(2_000_000)
     protocol = recorder(loop)
@@ -172,7 +162,6 @@ async def test_close_flushes_what_was_written(loop, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_nothing_is_delivered_after_close(loop, recorder):
     """Even while written data is still being sent."""
     protocol = recorder(loop)
@@ -188,7 +177,6 @@ async def test_nothing_is_delivered_after_close(loop, recorder):
     assert protocol.received == b""
 
 
-@on_loop
 async def test_abort_drops_what_was_written(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -206,7 +194,6 @@ async def test_abort_drops_what_was_written(loop):
         assert len(arrived) < 2_000_000
 
 
-@on_loop
 async def test_abort_after_close_stops_the_flush(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, _):
@@ -220,7 +207,6 @@ async def test_abort_after_close_stops_the_flush(loop):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 @either_protocol
-@on_loop
 async def test_closing_in_connection_made(loop, tcp_pair, recorder, method):
     class Leaving(recorder):
         def connection_made(self, transport):
@@ -239,7 +225,6 @@ async def test_closing_in_connection_made(loop, tcp_pair, recorder, method):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 @either_protocol
-@on_loop
 async def test_closing_in_data_received_ends_delivery(loop, recorder, method):
     calls = []
 
@@ -258,7 +243,6 @@ async def test_closing_in_data_received_ends_delivery(loop, recorder, method):
     assert protocol.events == ["made", "data", "lost"]
 
 
-@on_loop
 async def test_a_transport_may_be_asked_anything_after_its_end(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -278,7 +262,6 @@ async def test_a_transport_may_be_asked_anything_after_its_end(loop):
         assert "closed" in repr(transport)
 
 
-@on_loop
 async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
     ours, peer = tcp_pair
     protocol = Recorder(loop)
@@ -295,7 +278,6 @@ async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
 
 
 @either_protocol
-@on_loop
 async def test_a_reset_is_told_as_such(loop, recorder):
     protocol = recorder(loop)
     async with raw_connection(loop, protocol) as (_, peer):
@@ -307,7 +289,6 @@ async def test_a_reset_is_told_as_such(loop, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_bytes_before_a_reset_are_delivered(loop, recorder):
     protocol = recorder(loop)
     async with raw_connection(loop, protocol) as (_, peer):
@@ -319,7 +300,6 @@ async def test_bytes_before_a_reset_are_delivered(loop, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
     protocol = recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -331,7 +311,6 @@ async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_a_reset_while_the_peer_owes_reading(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -343,7 +322,6 @@ async def test_a_reset_while_the_peer_owes_reading(loop):
         assert transport.get_write_buffer_size() == 0
 
 
-@on_loop
 async def test_writing_to_a_peer_that_has_gone(loop):
     """The first write after the peer's close provokes a RST, the second fails with EPIPE."""
     protocol = Recorder(loop, keep_open=True)
@@ -377,7 +355,6 @@ class OopsError(Exception):
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-@on_loop
 async def test_a_callback_that_raises_ends_the_connection(loop, reported, recorder, method):
     def fail(*args):
         raise OopsError(method)
@@ -407,7 +384,6 @@ async def test_a_callback_that_raises_ends_the_connection(loop, reported, record
     ],
     ids=["empty", "None", "read-only", "int", "str"],
 )
-@on_loop
 async def test_get_buffer_must_lend_something_writable(loop, reported, lent, expected):
     protocol = BufferedRecorder(loop)
     protocol.get_buffer = lambda sizehint: lent
@@ -438,7 +414,6 @@ def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, tcp_pair, method,
     loop.run_until_complete(protocol.lost)
 
 
-@on_loop
 async def test_connection_made_that_raises_leaves_the_connection_open(loop, reported):
     class Failing(Recorder):
         def connection_made(self, transport):
@@ -453,7 +428,6 @@ async def test_connection_made_that_raises_leaves_the_connection_open(loop, repo
         assert await protocol.got(10) == b"still here"
 
 
-@on_loop
 async def test_connection_lost_that_raises_still_releases_the_socket(loop, reported, tcp_pair):
     class Failing(Recorder):
         def connection_lost(self, exc):
@@ -470,7 +444,6 @@ async def test_connection_lost_that_raises_still_releases_the_socket(loop, repor
     assert ours.fileno() == -1
 
 
-@on_loop
 async def test_debug_mode_changes_nothing(loop):
     loop.set_debug(True)
     client, server = Recorder(loop), BufferedRecorder(loop)

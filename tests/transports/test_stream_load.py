@@ -15,7 +15,6 @@ from peers import (
     Echo,
     Recorder,
     connected_pair,
-    on_loop,
     open_server,
     port_of,
     raw_connection,
@@ -93,7 +92,6 @@ def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
     loop.run_until_complete(main())
 
 
-@on_loop
 async def test_bulk_both_ways_over_many_connections(loop):
     """Ten connections send 3 MB each way concurrently."""
     message = support.pattern(3_000_000)
@@ -111,8 +109,7 @@ async def test_bulk_both_ways_over_many_connections(loop):
             sending = asyncio.ensure_future(send())
             assert await reader.readexactly(len(mine)) == mine
             await sending
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
 
         await asyncio.gather(*(talk(number) for number in range(10)))
 
@@ -129,7 +126,6 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@on_loop
 async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors):
     """1,500 clients connect, and speak, before the loop accepts the first."""
     async with open_server(loop, Echo, backlog=2 * BURST) as server:
@@ -154,7 +150,6 @@ async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors
 
 
 @pytest.mark.parametrize("buffered", [False, True], ids=["Protocol", "BufferedProtocol"])
-@on_loop
 async def test_a_firehose_starves_nobody(loop, buffered):
     """A socket that is readable again after every read must not starve the others.
 
@@ -186,11 +181,9 @@ async def test_a_firehose_starves_nobody(loop, buffered):
             assert await reader.readexactly(4) == b"%4d" % number
         done.set()
         assert refills
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
 
 
-@on_loop
 async def test_a_firehose_being_written_starves_nobody(loop):
     """The same for writing: a peer that reads all data immediately."""
     message = bytes(20_000_000)
@@ -204,12 +197,10 @@ async def test_a_firehose_being_written_starves_nobody(loop):
         for _ in range(20):
             writer.write(b"ping")
             assert await reader.readexactly(4) == b"ping"
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
         await drinker.got(len(message))
 
 
-@on_loop
 async def test_everybody_talks_to_everybody_in_small_pieces(loop):
     """200 connections exchange 20 messages each in step, with writes at the iteration's end."""
 

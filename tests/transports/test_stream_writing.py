@@ -17,7 +17,6 @@ from peers import (
     Recorder,
     assert_idle,
     connected_pair,
-    on_loop,
     open_server,
     port_of,
     raw_connection,
@@ -44,7 +43,6 @@ WRITELINES = inspect.getsource(asyncio.selector_events._SelectorSocketTransport.
     ],
     ids=["bytes", "bytearray", "memoryview", "slice", "items"],
 )
-@on_loop
 async def test_write_takes_bytes_like_objects(loop, data):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -54,7 +52,6 @@ async def test_write_takes_bytes_like_objects(loop, data):
 
 
 @pytest.mark.parametrize("data", ["text", None, 5, [b"list"], array.array("B", b"array"), object()])
-@on_loop
 async def test_write_refuses_the_rest(loop, data):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -65,7 +62,6 @@ async def test_write_refuses_the_rest(loop, data):
         assert await read_all(loop, peer) == b"unharmed"
 
 
-@on_loop
 async def test_write_refuses_a_released_memoryview(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -80,7 +76,6 @@ async def test_write_refuses_a_released_memoryview(loop):
         assert await read_all(loop, peer) == b""
 
 
-@on_loop
 async def test_a_large_memoryview_of_wide_items(loop, loop_kind):
     skip_on_asyncio(loop_kind, "counts the bytes it sent as items of the view")
     protocol = Recorder(loop)
@@ -92,7 +87,6 @@ async def test_a_large_memoryview_of_wide_items(loop, loop_kind):
 
 
 @pytest.mark.parametrize("empty", [b"", bytearray(), memoryview(b"")])
-@on_loop
 async def test_empty_writes_do_nothing(loop, empty):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -119,7 +113,6 @@ def pieces():
     ],
     ids=["list", "tuple", "iterator", "generator", "dict"],
 )
-@on_loop
 async def test_writelines_takes_any_iterable(loop, lines):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -133,7 +126,6 @@ async def test_writelines_takes_any_iterable(loop, lines):
     [[], (), iter([]), [b""], [b"", bytearray()]],
     ids=["list", "tuple", "iterator", "of-one-empty", "of-empties"],
 )
-@on_loop
 async def test_writelines_of_nothing(loop, loop_kind, lines):
     if GATHERS and "if data" not in WRITELINES:
         skip_on_asyncio(loop_kind, "an empty write waits for ever, or is an AssertionError")
@@ -147,7 +139,6 @@ async def test_writelines_of_nothing(loop, loop_kind, lines):
 
 
 @pytest.mark.parametrize("lines", [[b"good", "bad"], [b"good", 3], 7])
-@on_loop
 async def test_writelines_refuses_as_a_whole(loop, lines):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -158,7 +149,6 @@ async def test_writelines_refuses_as_a_whole(loop, lines):
         assert await read_all(loop, peer) == b"unharmed"
 
 
-@on_loop
 async def test_writelines_of_more_pieces_than_one_system_call_takes(loop):
     lines = [number.to_bytes(4, "big") for number in range(5000)]
     protocol = Recorder(loop)
@@ -169,7 +159,6 @@ async def test_writelines_of_more_pieces_than_one_system_call_takes(loop):
         assert await read_all(loop, peer) == b"".join(lines) + b"end"
 
 
-@on_loop
 async def test_writelines_into_a_full_socket(loop):
     lines = [bytes([number % 256]) * 1000 for number in range(3000)]
     protocol = Recorder(loop)
@@ -182,7 +171,6 @@ async def test_writelines_into_a_full_socket(loop):
         assert await read_all(loop, peer) == b"first" * 100_000 + b"".join(lines) + b"last"
 
 
-@on_loop
 async def test_writes_of_every_size_arrive_in_order(loop):
     message = support.pattern(1_500_000)
     protocol = Recorder(loop)
@@ -208,7 +196,6 @@ async def test_writes_of_every_size_arrive_in_order(loop):
 
 
 @pytest.mark.parametrize("call", ["write", "write_view", "writelines"])
-@on_loop
 async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call):
     """Data that could not be sent immediately must not be read from the caller's buffer later."""
     if GATHERS:
@@ -233,7 +220,6 @@ async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call)
 
 @pytest.mark.parametrize("wrap", [bytearray, lambda data: memoryview(bytearray(data))])
 @pytest.mark.parametrize("gather", [False, True])
-@on_loop
 async def test_small_writes_of_a_reused_buffer(loop, wrap, gather):
     """Many connections answer in one iteration from one scratch buffer, each with its own data."""
     scratch = wrap(bytes(64))
@@ -271,7 +257,6 @@ async def test_small_writes_of_a_reused_buffer(loop, wrap, gather):
 # --- flow control --------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_write_buffer_limits(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -292,7 +277,6 @@ async def test_write_buffer_limits(loop):
         assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
 
 
-@on_loop
 async def test_pause_writing_and_resume_writing(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -319,7 +303,6 @@ async def test_pause_writing_and_resume_writing(loop):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-@on_loop
 async def test_a_high_water_of_zero_pauses_at_the_first_buffered_byte(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -335,7 +318,6 @@ async def test_a_high_water_of_zero_pauses_at_the_first_buffered_byte(loop):
         assert transport.get_write_buffer_size() == 0
 
 
-@on_loop
 async def test_writelines_pauses_too(loop, loop_kind):
     if GATHERS and "_maybe_pause_protocol" not in WRITELINES:
         skip_on_asyncio(loop_kind, "writelines() never pauses the protocol (CVE-2024-12254)")
@@ -347,7 +329,6 @@ async def test_writelines_pauses_too(loop, loop_kind):
         await support.wait_until(lambda: not protocol.paused)
 
 
-@on_loop
 async def test_resume_writing_may_write(loop):
     """A protocol fills the buffer again at each call of resume_writing()."""
     rounds = 5
@@ -372,7 +353,6 @@ async def test_resume_writing_may_write(loop):
     assert protocol.events == ["made"] + ["pause", "resume"] * (rounds + 1) + ["lost"]
 
 
-@on_loop
 async def test_pause_writing_may_close(loop):
     class Closing(Recorder):
         def pause_writing(self):
@@ -388,7 +368,6 @@ async def test_pause_writing_may_close(loop):
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-@on_loop
 async def test_resume_writing_may_end_the_connection(loop, loop_kind, end):
     skip_on_asyncio(loop_kind, "connection_lost() is called twice")
 
@@ -406,7 +385,6 @@ async def test_resume_writing_may_end_the_connection(loop, loop_kind, end):
 
 
 @pytest.mark.parametrize("method", ["pause_writing", "resume_writing"])
-@on_loop
 async def test_flow_control_that_raises_is_reported_and_nothing_else(loop, reported, method):
     class OopsError(Exception):
         pass
@@ -434,7 +412,6 @@ async def test_flow_control_that_raises_is_reported_and_nothing_else(loop, repor
         assert await read_exactly(loop, peer, 7) == b"goes on"
 
 
-@on_loop
 async def test_lowering_the_limit_pauses(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
@@ -447,7 +424,6 @@ async def test_lowering_the_limit_pauses(loop):
         await support.wait_until(lambda: not protocol.paused)
 
 
-@on_loop
 async def test_resume_writing_runs_in_the_context_of_the_connection(loop):
     variable = contextvars.ContextVar("variable", default="unset")
     seen = []
@@ -467,7 +443,6 @@ async def test_resume_writing_runs_in_the_context_of_the_connection(loop):
     assert seen == ["connection"]
 
 
-@on_loop
 async def test_a_peer_that_never_reads_costs_nothing(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, _):
@@ -477,7 +452,6 @@ async def test_a_peer_that_never_reads_costs_nothing(loop):
         assert transport.get_write_buffer_size() > 0
 
 
-@on_loop
 async def test_a_peer_that_reads_one_byte_at_a_time(loop):
     protocol = Recorder(loop)
     message = support.pattern(400_000)
@@ -491,7 +465,6 @@ async def test_a_peer_that_reads_one_byte_at_a_time(loop):
 # --- after the end -------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_write_after_close_is_dropped_with_a_warning(loop, caplog):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -507,7 +480,6 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, caplog):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_write_in_and_after_connection_lost_is_dropped(loop):
     class Late(Recorder):
         def connection_lost(self, exc):
@@ -522,7 +494,6 @@ async def test_write_in_and_after_connection_lost_is_dropped(loop):
         assert await read_all(loop, peer) == b""
 
 
-@on_loop
 async def test_writelines_after_close_is_dropped(loop, loop_kind):
     if GATHERS and "_conn_lost" not in WRITELINES:
         skip_on_asyncio(loop_kind, "writelines() after close() is a TypeError")
@@ -535,7 +506,6 @@ async def test_writelines_after_close_is_dropped(loop, loop_kind):
 
 
 @pytest.mark.parametrize("write", [lambda t: t.write(b"x"), lambda t: t.writelines([b"x"])])
-@on_loop
 async def test_write_after_write_eof_raises(loop, write):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -545,7 +515,6 @@ async def test_write_after_write_eof_raises(loop, write):
         assert await read_all(loop, peer) == b""
 
 
-@on_loop
 async def test_wrong_types_are_refused_after_close_too(loop):
     protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
@@ -555,7 +524,6 @@ async def test_wrong_types_are_refused_after_close_too(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_two_transports_write_at_each_other(loop):
     """Both buffers fill; neither side waits for the other to stop writing before it reads."""
     message = support.pattern(5_000_000)

@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 import certificates
+import peers
 import pytest
 import support
 
@@ -217,6 +218,54 @@ def tcp_pair():
     """Yield two connected, non-blocking TCP sockets on 127.0.0.1."""
     with support.nonblocking_tcp_pair() as pair:
         yield pair
+
+
+@pytest.fixture
+def left(socketpair):
+    """Return the first socket of ``socketpair``."""
+    return socketpair[0]
+
+
+@pytest.fixture
+def right(socketpair):
+    """Return the second socket of ``socketpair``."""
+    return socketpair[1]
+
+
+@pytest.fixture
+def ours(tcp_pair):
+    """Return the connecting end of ``tcp_pair``."""
+    return tcp_pair[0]
+
+
+@pytest.fixture
+def peer(tcp_pair):
+    """Return the accepted end of ``tcp_pair``."""
+    return tcp_pair[1]
+
+
+@pytest.fixture
+def recorder():
+    """Return the class of ``protocol``; ``peers.either_protocol`` parametrizes it."""
+    return peers.Recorder
+
+
+@pytest.fixture
+def protocol(recorder, loop):
+    """Return a protocol that records its calls."""
+    return recorder(loop)
+
+
+@pytest.fixture
+def client(loop):
+    """Return a protocol that records its calls, for the client of a connection."""
+    return peers.Recorder(loop)
+
+
+@pytest.fixture
+def server(loop):
+    """Return a protocol that records its calls, for the server's end of a connection."""
+    return peers.Recorder(loop)
 
 
 @pytest.fixture

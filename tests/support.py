@@ -418,6 +418,15 @@ def run(main, **kwargs):
 """
 
 
+def finished(command, **options):
+    """Run a command to its end; return its CompletedProcess, whose output is text.
+
+    The options are those of ``subprocess.run``.
+    """
+    options = {"timeout": 2 * PATIENCE, "check": False, **options}
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
 def python_command(kind, code, *options):
     """Return the arguments that run `code` in a fresh interpreter, with a loop of `kind`."""
     preamble = _PREAMBLE.format(tests=os.path.dirname(os.path.abspath(__file__)), kind=kind)
@@ -431,14 +440,11 @@ def run_python(kind, code, *options, returncode=0, env=None):
     ``time`` and ``warnings`` imported, ``turn()`` of loops.py, and ``new_loop(**kwargs)`` and
     ``run(coro, debug=None)`` for the loop under test.
     """
-    done = subprocess.run(
+    done = finished(
         python_command(kind, code, *options),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=PATIENCE,
         env={**os.environ, **(env or {})},
-        check=False,
     )
     assert done.returncode == returncode, (
         f"exit status {done.returncode}, not {returncode}\n{done.stdout}\n{done.stderr}"

@@ -102,9 +102,8 @@ class TestDescriptorReuse:
             left.close()
             right.close()
 
-    def test_a_duplicate_outlives_the_original(self, loop, run, socketpair):
+    def test_a_duplicate_outlives_the_original(self, loop, run, left, right):
         """The kernel would continue to report the closed number because of the duplicate."""
-        left, right = socketpair
         duplicate = left.dup()
         calls = Calls()
         loop.add_reader(left, calls)
@@ -120,8 +119,7 @@ class TestDescriptorReuse:
         loop.remove_reader(duplicate)
         duplicate.close()
 
-    def test_original_and_duplicate_are_separate(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_original_and_duplicate_are_separate(self, loop, run, left, right):
         with left.dup() as duplicate:
             calls, duplicate_calls = Calls(), Calls()
             loop.add_reader(left, calls)

@@ -462,9 +462,8 @@ async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
     await asyncio.wait_for(first.lost, SOON)
 
 
-async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tcp_pair):
+async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, ours, peer):
     """Refused or not: the first sends its queued data, calls connection_lost(), and closes."""
-    ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
     transport.write(bytes(support.BIG))
@@ -481,9 +480,8 @@ async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tc
         await asyncio.wait_for(second.lost, SOON)
 
 
-async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pair):
+async def test_a_pipe_transport_over_a_transports_socket(loop, reported, ours, peer):
     """With asyncio it takes the data; mgloop refuses.  Both protocols get connection_lost()."""
-    ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
     pipe = None

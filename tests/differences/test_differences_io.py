@@ -82,8 +82,7 @@ class TestDescriptors:
             with contextlib.suppress(FileNotFoundError):
                 loop.remove_reader(number)
 
-    def test_the_selector_is_a_view(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    def test_the_selector_is_a_view(self, loop, loop_kind, left, right):
         loop.add_reader(left, print)
         assert loop._selector.get_key(left).fd == left.fileno()
         with pytest.raises(KeyError):
@@ -104,8 +103,7 @@ class TestDescriptors:
 
 
 class TestSocketMethods:
-    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, socketpair):
-        left, right = socketpair
+    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, left, right):
         right.send(b"x")
         call = loop.sock_recv(left, 10)
         assert asyncio.iscoroutine(call)
@@ -115,8 +113,7 @@ class TestSocketMethods:
         assert inspect.iscoroutinefunction(loop.sock_recv) is native
         assert run(call) == b"x"
 
-    async def test_two_that_wait_are_served_in_order(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    async def test_two_that_wait_are_served_in_order(self, loop, loop_kind, left, right):
         first = loop.create_task(loop.sock_recv(left, 1))
         await support.turns()
         second = loop.create_task(loop.sock_recv(left, 1))
@@ -127,8 +124,7 @@ class TestSocketMethods:
         first.cancel()
         await asyncio.wait([first])
 
-    async def test_beside_a_reader_of_the_same_socket(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    async def test_beside_a_reader_of_the_same_socket(self, loop, loop_kind, left, right):
         calls = []
         loop.add_reader(left, calls.append, None)
         waiting = loop.create_task(loop.sock_recv(left, 1))
@@ -162,12 +158,11 @@ class TestSocketMethods:
             assert await other == b"x"
 
     def test_replaced_methods_of_the_socket_class_are_not_called(
-        self, loop, loop_kind, run, socketpair, monkeypatch
+        self, loop, loop_kind, run, left, right, monkeypatch
     ):
         def recv(sock, *args):
             return socket.SocketType.recv(sock, *args).upper()
 
-        left, right = socketpair
         right.send(b"quiet")
         monkeypatch.setattr(socket.socket, "recv", recv, raising=False)
         expected = side(loop_kind, asyncio=b"QUIET", mgloop=b"quiet")
@@ -192,18 +187,19 @@ class TestSocketMethods:
 
 class TestTransports:
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="both can be had: no asyncio to compare")
-    async def test_a_second_one_is_refused_and_the_first_goes_on(self, loop, loop_kind, socketpair):
-        ours, theirs = socketpair
+    async def test_a_second_one_is_refused_and_the_first_goes_on(
+        self, loop, loop_kind, left, right
+    ):
         creates = inspect.getsource(asyncio.BaseEventLoop._create_connection_transport)
-        async with connected(ours) as (transport, _):
+        async with connected(left) as (transport, _):
             loop = asyncio.get_running_loop()
             with pytest.raises(RuntimeError, match="is used by transport"):
-                await loop.create_connection(asyncio.Protocol, sock=ours)
+                await loop.create_connection(asyncio.Protocol, sock=left)
             goes_on = side(loop_kind, asyncio="sock.close()" not in creates, mgloop=True)
-            assert (ours.fileno() >= 0) is goes_on
+            assert (left.fileno() >= 0) is goes_on
             if goes_on:
                 transport.write(b"data")
-                assert theirs.recv(10) == b"data"
+                assert right.recv(10) == b"data"
 
     async def test_their_type_is_native(self, loop, loop_kind, socketpair):
         async with connected(socketpair[0]) as (transport, _):
@@ -316,9 +312,8 @@ class TestTransports:
         assert told == ["eof"] * side(loop_kind, asyncio=2, mgloop=1)
 
     async def test_small_writes_leave_at_the_end_of_a_busy_iteration(
-        self, loop, loop_kind, socketpair
+        self, loop, loop_kind, left, right
     ):
-        left, right = socketpair
         seen = []
 
         def look():
@@ -351,10 +346,9 @@ class TestTransports:
         assert seen == side(loop_kind, asyncio=[b"one"], mgloop=[None, b"one"]) + expected
 
     async def test_long_writes_in_a_row_leave_at_the_end_of_the_iteration(
-        self, loop, loop_kind, socketpair
+        self, loop, loop_kind, left, right
     ):
         """Except for the first write, and at the latest when the high-water mark is passed."""
-        left, right = socketpair
         seen = []
 
         def look():
@@ -387,10 +381,8 @@ class TestTransports:
         assert seen == [*apart, 5000, 5000, 10_000]
 
     def test_a_descriptor_kept_from_before_is_ahead_of_small_writes(
-        self, loop, loop_kind, run, socketpair
+        self, loop, loop_kind, run, left, right
     ):
-        left, right = socketpair
-
         async def main():
             async with connected(left) as (transport, _):
                 kept = left.dup()
@@ -433,8 +425,7 @@ class TestTransports:
         """)
         assert out == side(loop_kind, asyncio="last words\n", mgloop="\n")
 
-    async def test_what_has_to_wait_is_a_snapshot(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    async def test_what_has_to_wait_is_a_snapshot(self, loop, loop_kind, left, right):
         if loop_kind == "asyncio" and not hasattr(
             asyncio.selector_events._SelectorSocketTransport, "_write_sendmsg"
         ):
@@ -467,10 +458,7 @@ class TestTransports:
         if loop_kind == "asyncio":
             reported.pop(BufferError)
 
-    async def test_native_code_does_not_go_through_a_replaced_method(
-        self, loop, loop_kind, socketpair
-    ):
-        left, _right = socketpair
+    async def test_native_code_does_not_go_through_a_replaced_method(self, loop, loop_kind, left):
         seen = []
 
         def call_soon(callback, *args, context=None):
@@ -484,8 +472,7 @@ class TestTransports:
         assert None in seen  # Python code sees the replacement
         assert ("_call_connection_lost" in seen) is side(loop_kind, asyncio=True, mgloop=False)
 
-    async def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    async def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, left, right):
         variable.set("made")
         async with connected(left) as (transport, protocol):
             transport.pause_reading()
@@ -508,9 +495,7 @@ class TestTransports:
             },
         )
 
-    async def test_the_protocols_methods_share_a_context(self, loop, loop_kind, socketpair):
-        left, right = socketpair
-
+    async def test_the_protocols_methods_share_a_context(self, loop, loop_kind, left, right):
         class Setting(Events):
             def connection_made(self, transport):
                 super().connection_made(transport)
@@ -552,10 +537,9 @@ class TestTransports:
         assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
 
     @pytest.mark.mgloop_only
-    async def test_a_cancelled_sendfile_leaves_the_transport_as_it_was(self, loop, socketpair):
-        ours, theirs = socketpair
+    async def test_a_cancelled_sendfile_leaves_the_transport_as_it_was(self, loop, left, right):
         data = bytes(support.BIG)
-        async with connected(ours) as (transport, _):
+        async with connected(left) as (transport, _):
             transport.write(data)
             with open(__file__, "rb") as file:
                 sending = loop.create_task(loop.sendfile(transport, file))
@@ -565,7 +549,7 @@ class TestTransports:
             assert transport.is_reading()
             got = 0
             while got < len(data) + 4:
-                got += len(await loop.sock_recv(theirs, 1 << 20))
+                got += len(await loop.sock_recv(right, 1 << 20))
 
     @pytest.mark.without_debug
     @pytest.mark.mgloop_only
@@ -939,7 +923,7 @@ class TestTls:
         )
 
     async def test_a_shutdown_keeps_no_context_of_who_has_closed(
-        self, loop, loop_kind, tcp_pair, contexts
+        self, loop, loop_kind, ours, peer, contexts
     ):
         class Value:
             pass
@@ -950,11 +934,10 @@ class TestTls:
             transport.close()
             return weakref.ref(value)
 
-        sock, peer = tcp_pair
         protocol, silent = Recorder(loop), Recorder(loop)
         await asyncio.gather(
             loop.create_connection(
-                lambda: protocol, sock=sock, ssl=contexts["client_ssl"],
+                lambda: protocol, sock=ours, ssl=contexts["client_ssl"],
                 server_hostname="localhost",
             ),
             loop.connect_accepted_socket(lambda: silent, peer, ssl=contexts["server_ssl"]),

@@ -2,12 +2,12 @@
 """The fault injection itself: it sees what happens to a program, and knows what is worse."""
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
@@ -100,14 +100,11 @@ class TestMatrix:
 
 
 def run_tool(*arguments, **environment):
-    return subprocess.run(
+    return support.finished(
         [sys.executable, "-m", "tests.faults", *arguments],
         cwd=ROOT,
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
         timeout=50,
-        check=False,
     )
 
 

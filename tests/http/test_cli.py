@@ -7,13 +7,13 @@ import os
 import pydoc
 import re
 import socket
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import certificates
 import pytest
+import support
 from commands import APPLICATION, Command, environment, fails, get, write_app
 
 import mgloop
@@ -30,13 +30,8 @@ def folder(tmp_path):
 
 
 def python(code, cwd):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+    return support.finished(
+        [sys.executable, "-c", code], cwd=cwd, env=environment(), check=True
     ).stdout
 
 

@@ -246,11 +246,9 @@ def hook(tmp_path_factory):
 def test_hostile_code_everywhere(source, hook, loop_kind):
     options = ["--hook", hook] if source == "hook" else []
     search = os.pathsep.join(map(str, PROGRAMS.parents[:2]))
-    done = subprocess.run(
+    done = support.finished(
         [sys.executable, PROGRAMS / "program.py", source, *options],
         env=os.environ | {"PYTHONPATH": search},
-        capture_output=True,
-        text=True,
         timeout=200,
     )
     if done.returncode == 77:

@@ -104,8 +104,7 @@ class TestSlowCallbacks:
         assert "Executing <Task" in record.getMessage()
         assert "the slow one" in record.getMessage()
 
-    def test_a_slow_timer_and_a_slow_reader_are_logged(self, debug_loop, log, socketpair):
-        left, right = socketpair
+    def test_a_slow_timer_and_a_slow_reader_are_logged(self, debug_loop, log, left, right):
         debug_loop.slow_callback_duration = 0.01
 
         def slow_reader():
@@ -336,8 +335,7 @@ class TestSocketChecks:
             run(debug_loop.sock_sendfile(blocking, file))
 
     @pytest.mark.without_debug
-    def test_a_blocking_socket_is_not_noticed_without_debug_mode(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_blocking_socket_is_not_noticed_without_debug_mode(self, loop, run, left, right):
         left.setblocking(True)
         right.send(b"data")
         assert run(loop.sock_recv(left, 10)) == b"data"
@@ -360,9 +358,8 @@ class TestSocketChecks:
                     run(operation)
 
 
-def test_a_whole_session_in_debug_mode(debug_loop, run, socketpair):
+def test_a_whole_session_in_debug_mode(debug_loop, run, left, right):
     """Combine all features, so that the debug variants of all hot paths run."""
-    left, right = socketpair
 
     async def talk():
         for number in range(50):

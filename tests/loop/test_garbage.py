@@ -175,8 +175,7 @@ class TestHandles:
 
 class TestOthers:
     @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_readers_and_writers(self, loop, socketpair, side):
-        left, _ = socketpair
+    def test_readers_and_writers(self, loop, left, side):
         for end in ("removed", "replaced"):
             request = Request()
             request.loop = loop
@@ -213,8 +212,7 @@ class TestOthers:
         """
         in_child(code)
 
-    def test_results_of_awaited_socket_operations(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_results_of_awaited_socket_operations(self, loop, run, left, right):
         request = Request()
 
         async def work(request):
@@ -230,8 +228,7 @@ class TestOthers:
         del request, task
         assert_collected(reference)
 
-    def test_a_cancelled_socket_operation(self, loop, socketpair):
-        left, _ = socketpair
+    def test_a_cancelled_socket_operation(self, loop, left):
         request = Request()
         reference = weakref.ref(request)
 

@@ -556,18 +556,17 @@ class TestDatagrams:
 
 class TestDescriptors:
     @each_interruption
-    def test_a_reader_that_has_not_read(self, loop, interruption, socketpair):
-        ours, peer = socketpair
+    def test_a_reader_that_has_not_read(self, loop, interruption, left, right):
         interrupt = Interrupter(interruption, {1, 2, 3})
         got = loop.create_future()
 
         def readable():
             interrupt()
-            got.set_result(ours.recv(100))
-            loop.remove_reader(ours)
+            got.set_result(left.recv(100))
+            loop.remove_reader(left)
 
-        loop.add_reader(ours, readable)
-        peer.send(b"data")
+        loop.add_reader(left, readable)
+        right.send(b"data")
         assert run_through(loop, interrupt, got) == 3
         assert got.result() == b"data"
 
@@ -594,17 +593,16 @@ class TestDescriptors:
         assert sorted(called) == list(range(6))
 
     @each_interruption
-    def test_a_writer(self, loop, interruption, socketpair):
-        ours, _ = socketpair
+    def test_a_writer(self, loop, interruption, left):
         interrupt = Interrupter(interruption, {1, 2})
         done = loop.create_future()
 
         def writable():
             interrupt()
-            loop.remove_writer(ours)
+            loop.remove_writer(left)
             done.set_result(None)
 
-        loop.add_writer(ours, writable)
+        loop.add_writer(left, writable)
         assert run_through(loop, interrupt, done) == 2
 
     @each_interruption
@@ -657,9 +655,8 @@ class TestDescriptors:
         assert protocol.data == b"one\ntwo\n"
 
     @each_interruption
-    def test_tasks_that_wait_for_sockets(self, loop, interruption, socketpair):
+    def test_tasks_that_wait_for_sockets(self, loop, interruption, left, right):
         """An interruption in one task does not take the data of the other."""
-        ours, peer = socketpair
         other_ours, other_peer = socket.socketpair()
         with other_ours, other_peer:
             other_ours.setblocking(False)
@@ -671,15 +668,15 @@ class TestDescriptors:
                     got.append(chunk)
                     interrupt()
 
-            tasks = [loop.create_task(receive(sock)) for sock in (ours, other_ours)]
+            tasks = [loop.create_task(receive(sock)) for sock in (left, other_ours)]
             support.turn(loop, 3)
-            peer.send(b"abc")
+            right.send(b"abc")
             other_peer.send(b"def")
             arrived = loop.create_task(support.wait_until(lambda: len(got) == 2, timeout=SOON - 1))
             assert run_through(loop, interrupt, arrived) == 2
             assert all(type(task.exception()) is interruption for task in tasks)
             assert sorted(got) == [b"a", b"d"]
-            assert ours.recv(10) == b"bc"
+            assert left.recv(10) == b"bc"
             assert other_ours.recv(10) == b"ef"
 
 
@@ -764,11 +761,10 @@ class TestClocks:
         loop.remove_signal_handler(signal.SIGUSR1)
         assert took < FAR / 2
 
-    def test_during_which_data_comes(self, loop, socketpair):
-        ours, peer = socketpair
-        loop.add_reader(ours, loop.stop)
-        took = run_with_clock(loop, lambda: peer.send(b"x"))
-        loop.remove_reader(ours)
+    def test_during_which_data_comes(self, loop, left, right):
+        loop.add_reader(left, loop.stop)
+        took = run_with_clock(loop, lambda: right.send(b"x"))
+        loop.remove_reader(left)
         assert took < FAR / 2
 
     @pytest.mark.mgloop_only  # asyncio waits for the next timer
@@ -785,16 +781,15 @@ class TestClocks:
             loop.call_later(0.001, int)
         assert run_with_clock(loop, lambda: loop.call_later(0.01, loop.stop), at) < FAR / 2
 
-    def test_that_cancels_the_only_timer(self, loop, socketpair):
-        ours, peer = socketpair
-        loop.add_reader(ours, loop.stop)
+    def test_that_cancels_the_only_timer(self, loop, left, right):
+        loop.add_reader(left, loop.stop)
         timer = loop.call_later(FAR, pytest.fail)
         clock = Clock(loop, timer.cancel)
         loop.time = clock
-        threading.Timer(0.05, peer.send, (b"x",)).start()
+        threading.Timer(0.05, right.send, (b"x",)).start()
         loop.run_forever()
         del loop.time
-        loop.remove_reader(ours)
+        loop.remove_reader(left)
 
     @each_interruption
     def test_that_interrupts(self, loop, interruption):

@@ -175,8 +175,7 @@ class TestAddAndRemove:
         assert len(failures) == 1
         assert loop.remove_signal_handler(signal.SIGUSR1) is False
 
-    def test_somebody_elses_wake_up_descriptor_survives_a_run(self, loop, socketpair):
-        left, _ = socketpair
+    def test_somebody_elses_wake_up_descriptor_survives_a_run(self, loop, left):
         signal.set_wakeup_fd(left.fileno())
         try:
             support.turn(loop)

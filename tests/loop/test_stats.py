@@ -478,9 +478,7 @@ def test_strace_sees_as_many_system_calls(tmp_path):
     traced = ",".join(sorted(POLLS | READS | WRITES | {"stat", "newfstatat"}))
     command = ["strace", "-o", str(log), "-e", f"trace={traced}", sys.executable, "-c", LOAD]
     command.append(str(tmp_path / "socket"))
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=50, env=os.environ | {"PYTHONPATH": ""}
-    )
+    done = support.finished(command, timeout=50, env=os.environ | {"PYTHONPATH": ""})
     if "ptrace" in done.stderr or "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr

@@ -262,9 +262,8 @@ class TestCallSoonThreadsafe:
                 loop.run_forever()
 
     @needs_gil
-    def test_runs_before_the_event_that_ended_the_wait(self, loop, socketpair, c_library):
+    def test_runs_before_the_event_that_ended_the_wait(self, loop, left, right, c_library):
         """In asyncio such a callback is in the queue before the wait ends."""
-        left, right = socketpair
         order = []
         loop.add_reader(left, order.append, "event")
 

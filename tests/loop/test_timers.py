@@ -168,9 +168,8 @@ class TestPrecision:
         # At most one per 50 us, and some for the loop's other work.
         assert loop.stats().polls - before < 500
 
-    def test_a_deadline_that_comes_nearer_while_waiting(self, loop, socketpair):
+    def test_a_deadline_that_comes_nearer_while_waiting(self, loop, left, right):
         """A descriptor's callback adds a timer that is due before the one being waited for."""
-        left, right = socketpair
         fired = []
 
         def on_readable():
@@ -228,9 +227,8 @@ class TestPrecision:
             assert loop.time() - started >= 0.02 - RESOLUTION
             started = loop.time()
 
-    def test_deadlines_armed_and_cancelled_between_events(self, loop, socketpair):
+    def test_deadlines_armed_and_cancelled_between_events(self, loop, left, right):
         """Servers use timeouts this way: each is replaced by a later one and never fires."""
-        left, right = socketpair
         received = []
         deadline = loop.call_later(0.02, pytest.fail, "a later one took its place")
 
@@ -260,8 +258,7 @@ class TestPrecision:
             loop.run_forever()
         assert due == [True]
 
-    def test_a_far_deadline_alone_does_not_keep_the_loop_from_events(self, loop, socketpair):
-        left, right = socketpair
+    def test_a_far_deadline_alone_does_not_keep_the_loop_from_events(self, loop, left, right):
         handle = loop.call_later(1e18, print)
         loop.add_reader(left, loop.stop)
         right.send(b"x")

@@ -290,13 +290,7 @@ def closed(server):
 
 def test_help_and_wrong_options(loop_kind):
     def run(*options):
-        return subprocess.run(
-            [sys.executable, PROGRAM, *options],
-            capture_output=True,
-            text=True,
-            timeout=support.PATIENCE,
-            check=False,
-        )
+        return support.finished([sys.executable, PROGRAM, *options])
 
     assert run("--help").returncode == 0
     for options in (

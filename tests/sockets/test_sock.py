@@ -14,9 +14,8 @@ import pytest
 import support
 
 
-def test_all_are_coroutines(loop, socketpair):
+def test_all_are_coroutines(loop, left):
     """create_task() accepts the results directly."""
-    left, _ = socketpair
     with open(__file__, "rb") as file:
         for awaitable in (
             loop.sock_recv(left, 1),
@@ -34,10 +33,9 @@ def test_all_are_coroutines(loop, socketpair):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_one_that_is_never_awaited_warns(loop, socketpair, debug):
+def test_one_that_is_never_awaited_warns(loop, left, right, debug):
     """A forgotten ``await`` is a message that was never sent: Python warns, in any mode."""
     loop.set_debug(debug)
-    left, right = socketpair
     for forget in (
         lambda: loop.sock_recv(left, 10),
         lambda: loop.sock_recv_into(left, bytearray(10)),
@@ -49,15 +47,13 @@ def test_one_that_is_never_awaited_warns(loop, socketpair, debug):
         right.recv(10)
 
 
-def test_one_that_is_closed_without_being_awaited_does_nothing(loop, socketpair):
-    left, right = socketpair
+def test_one_that_is_closed_without_being_awaited_does_nothing(loop, left, right):
     loop.sock_sendall(left, b"x").close()
     with pytest.raises(BlockingIOError):
         right.recv(10)
 
 
-async def test_one_cannot_be_awaited_twice(loop, socketpair):
-    left, _ = socketpair
+async def test_one_cannot_be_awaited_twice(loop, left):
     sending = loop.sock_sendall(left, b"x")
     await sending
     with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
@@ -65,47 +61,40 @@ async def test_one_cannot_be_awaited_twice(loop, socketpair):
 
 
 class TestRecv:
-    def test_what_is_there(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_is_there(self, loop, run, left, right):
         right.send(b"0123456789")
         assert run(loop.sock_recv(left, 4)) == b"0123"
         assert run(loop.sock_recv(left, 4)) == b"4567"
         assert run(loop.sock_recv(left, 4)) == b"89"
 
-    def test_what_comes_later(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_comes_later(self, loop, run, left, right):
         loop.call_later(0.005, right.send, b"later")
         assert run(loop.sock_recv(left, 100)) == b"later"
 
-    def test_end_of_file(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_end_of_file(self, loop, run, left, right):
         loop.call_later(0.005, right.close)
         assert run(loop.sock_recv(left, 100)) == b""
         assert run(loop.sock_recv(left, 100)) == b""
 
-    async def test_half_close(self, loop, tcp_pair):
-        client, server = tcp_pair
-        server.send(b"last words")
-        server.shutdown(socket.SHUT_WR)
-        assert await loop.sock_recv(client, 100) == b"last words"
-        assert await loop.sock_recv(client, 100) == b""
-        await loop.sock_sendall(client, b"answer")
-        assert await loop.sock_recv(server, 100) == b"answer"
+    async def test_half_close(self, loop, ours, peer):
+        peer.send(b"last words")
+        peer.shutdown(socket.SHUT_WR)
+        assert await loop.sock_recv(ours, 100) == b"last words"
+        assert await loop.sock_recv(ours, 100) == b""
+        await loop.sock_sendall(ours, b"answer")
+        assert await loop.sock_recv(peer, 100) == b"answer"
 
-    def test_reset(self, loop, run, tcp_pair):
-        client, server = tcp_pair
-        loop.call_later(0.005, support.reset, server)
+    def test_reset(self, loop, run, ours, peer):
+        loop.call_later(0.005, support.reset, peer)
         with pytest.raises(ConnectionResetError):
-            run(loop.sock_recv(client, 100))
+            run(loop.sock_recv(ours, 100))
 
-    def test_nothing_asked_for(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_nothing_asked_for(self, loop, run, left, right):
         right.send(b"x")
         assert run(loop.sock_recv(left, 0)) == b""
         assert run(loop.sock_recv(left, 1)) == b"x"
 
-    def test_nothing_asked_for_is_there_at_once(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_nothing_asked_for_is_there_at_once(self, loop, run, left):
         assert run(loop.sock_recv(left, 0)) == b""
 
     def test_nothing_asked_for_takes_no_datagram(self, loop, run):
@@ -115,21 +104,18 @@ class TestRecv:
             assert run(loop.sock_recv(left, 100)) == b"datagram"
 
     @pytest.mark.parametrize("size", [1, 1000, 4096, 65536, 1 << 20])
-    async def test_sizes(self, loop, tcp_pair, size):
-        client, server = tcp_pair
+    async def test_sizes(self, loop, ours, peer, size):
         data = support.pattern(300_000)
-        sending = loop.create_task(loop.sock_sendall(server, data[: size * 100]))
+        sending = loop.create_task(loop.sock_sendall(peer, data[: size * 100]))
         got = bytearray()
         while len(got) < len(data[: size * 100]):
-            chunk = await loop.sock_recv(client, size)
+            chunk = await loop.sock_recv(ours, size)
             assert 0 < len(chunk) <= size
             got += chunk
         await sending
         assert got == data[: size * 100]
 
-    async def test_ping_pong(self, loop, socketpair):
-        left, right = socketpair
-
+    async def test_ping_pong(self, loop, left, right):
         async def echo():
             while data := await loop.sock_recv(right, 100):
                 await loop.sock_sendall(right, data)
@@ -141,9 +127,7 @@ class TestRecv:
         left.shutdown(socket.SHUT_WR)
         await task
 
-    def test_one_byte_at_a_time_from_a_slow_thread(self, loop, run, socketpair):
-        left, right = socketpair
-
+    def test_one_byte_at_a_time_from_a_slow_thread(self, loop, run, left, right):
         def write():
             for number in range(100):
                 right.send(bytes([number]))
@@ -175,8 +159,7 @@ class TestRecv:
 
 
 class TestRecvInto:
-    def test_what_is_there_and_what_comes_later(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_is_there_and_what_comes_later(self, loop, run, left, right):
         buffer = bytearray(10)
         right.send(b"now")
         assert run(loop.sock_recv_into(left, buffer)) == 3
@@ -185,27 +168,23 @@ class TestRecvInto:
         assert run(loop.sock_recv_into(left, memoryview(buffer)[3:])) == 5
         assert bytes(buffer) == b"nowlater" + bytes(2)
 
-    def test_end_of_file(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_end_of_file(self, loop, run, left, right):
         loop.call_later(0.005, right.close)
         assert run(loop.sock_recv_into(left, bytearray(10))) == 0
 
-    def test_room_for_nothing(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_room_for_nothing(self, loop, run, left, right):
         assert run(loop.sock_recv_into(left, bytearray())) == 0
         right.send(b"x")
         assert run(loop.sock_recv_into(left, bytearray())) == 0
         assert run(loop.sock_recv(left, 1)) == b"x"
 
-    def test_other_writable_buffers(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_other_writable_buffers(self, loop, run, left, right):
         buffer = array.array("I", [0, 0])
         right.send(bytes(8 * [255]))
         assert run(loop.sock_recv_into(left, buffer)) == 8
         assert buffer.tolist() == [2**32 - 1] * 2
 
-    def test_the_buffer_is_free_again_afterwards(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_the_buffer_is_free_again_afterwards(self, loop, run, left, right):
         buffer = bytearray(10)
         right.send(b"x")
         run(loop.sock_recv_into(left, buffer))
@@ -214,33 +193,29 @@ class TestRecvInto:
 
 class TestSendall:
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_bytes_like(self, loop, run, socketpair, kind):
-        left, right = socketpair
+    def test_bytes_like(self, loop, run, left, right, kind):
         assert run(loop.sock_sendall(left, kind(b"data"))) is None
         assert right.recv(10) == b"data"
 
-    def test_nothing(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_nothing(self, loop, run, left):
         assert run(loop.sock_sendall(left, b"")) is None
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_more_than_the_socket_takes(self, loop, run, tcp_pair, kind):
-        client, server = tcp_pair
+    def test_more_than_the_socket_takes(self, loop, run, ours, peer, kind):
         data = support.pattern(support.BIG)
         got = bytearray()
 
         def read_slowly():
-            server.setblocking(True)
+            peer.setblocking(True)
             while len(got) < len(data):
-                got.extend(server.recv(300_000))
+                got.extend(peer.recv(300_000))
                 time.sleep(0.001)
 
         with support.in_thread(read_slowly):
-            run(loop.sock_sendall(client, kind(data)))
+            run(loop.sock_sendall(ours, kind(data)))
         assert got == data
 
-    async def test_a_peer_that_begins_to_read_late(self, loop, socketpair):
-        left, right = socketpair
+    async def test_a_peer_that_begins_to_read_late(self, loop, left, right):
         data = support.pattern(support.BIG)
         sending = loop.create_task(loop.sock_sendall(left, data))
         await asyncio.sleep(0.02)
@@ -251,8 +226,7 @@ class TestSendall:
         await sending
         assert got == data
 
-    async def test_both_directions_at_once(self, loop, tcp_pair):
-        client, server = tcp_pair
+    async def test_both_directions_at_once(self, loop, ours, peer):
         data = support.pattern(support.BIG)
 
         async def receive(sock):
@@ -262,34 +236,30 @@ class TestSendall:
             return got
 
         got = await asyncio.gather(
-            receive(client),
-            receive(server),
-            loop.sock_sendall(client, data),
-            loop.sock_sendall(server, data),
+            receive(ours),
+            receive(peer),
+            loop.sock_sendall(ours, data),
+            loop.sock_sendall(peer, data),
         )
         assert got[0] == data
         assert got[1] == data
 
-    def test_a_peer_that_has_gone(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_peer_that_has_gone(self, loop, run, left, right):
         right.close()
         with pytest.raises(BrokenPipeError):
             run(loop.sock_sendall(left, b"data"))
 
-    def test_a_peer_that_goes_meanwhile(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_peer_that_goes_meanwhile(self, loop, run, left, right):
         loop.call_later(0.01, right.close)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             run(loop.sock_sendall(left, bytes(support.BIG)))
 
-    def test_a_mutable_buffer_is_not_locked_afterwards(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_a_mutable_buffer_is_not_locked_afterwards(self, loop, run, left):
         data = bytearray(b"data")
         run(loop.sock_sendall(left, data))
         data.extend(b"may be resized")
 
-    async def test_cancelled_in_the_middle(self, loop, socketpair):
-        left, right = socketpair
+    async def test_cancelled_in_the_middle(self, loop, left, right):
         sending = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
         await asyncio.sleep(0.005)
         await support.cancel(sending)
@@ -302,8 +272,7 @@ class TestSendall:
 
 
 class TestCancellation:
-    async def test_a_cancelled_recv_takes_nothing(self, loop, socketpair):
-        left, right = socketpair
+    async def test_a_cancelled_recv_takes_nothing(self, loop, left, right):
         for number in range(20):
             receiving = loop.create_task(loop.sock_recv(left, 100))
             await support.turns(number % 4 + 1)
@@ -313,8 +282,7 @@ class TestCancellation:
                 await receiving
             assert await loop.sock_recv(left, 100) == b"%d" % number
 
-    async def test_data_and_cancellation_in_the_same_iteration(self, loop, socketpair):
-        left, right = socketpair
+    async def test_data_and_cancellation_in_the_same_iteration(self, loop, left, right):
         for number in range(20):
             receiving = loop.create_task(loop.sock_recv(left, 100))
             await support.turns(3)
@@ -322,15 +290,13 @@ class TestCancellation:
             await support.cancel(receiving)
             assert await loop.sock_recv(left, 100) == b"%d" % number
 
-    async def test_cancelled_before_the_first_step(self, loop, socketpair):
-        left, right = socketpair
+    async def test_cancelled_before_the_first_step(self, loop, left, right):
         right.send(b"kept")
         receiving = loop.create_task(loop.sock_recv(left, 100))
         await support.cancel(receiving)
         assert await loop.sock_recv(left, 100) == b"kept"
 
-    async def test_timeout(self, loop, socketpair):
-        left, right = socketpair
+    async def test_timeout(self, loop, left, right):
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.002):
@@ -338,9 +304,8 @@ class TestCancellation:
         right.send(b"kept")
         assert await loop.sock_recv(left, 100) == b"kept"
 
-    async def test_a_coroutine_closed_while_waiting(self, loop, socketpair):
+    async def test_a_coroutine_closed_while_waiting(self, loop, left, right):
         """GeneratorExit instead of CancelledError causes the same clean-up."""
-        left, right = socketpair
         receiving = loop.sock_recv(left, 100)
         waiting_for = receiving.send(None)
         receiving.close()
@@ -349,9 +314,8 @@ class TestCancellation:
         right.send(b"kept")
         assert await loop.sock_recv(left, 100) == b"kept"
 
-    async def test_a_second_recv_takes_over(self, loop, socketpair):
+    async def test_a_second_recv_takes_over(self, loop, left, right):
         """As in asyncio, only one call waits at a time; cancelling the replaced one is harmless."""
-        left, right = socketpair
         first = loop.create_task(loop.sock_recv(left, 100))
         await support.turns(3)
         second = loop.create_task(loop.sock_recv(left, 100))

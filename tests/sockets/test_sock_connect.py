@@ -150,10 +150,9 @@ class TestConnectAndAccept:
                 with pytest.raises(ConnectionRefusedError, match="Connect call failed"):
                     await asyncio.wait_for(pending, support.PATIENCE)
 
-    def test_already_connected(self, loop, run, tcp_pair):
-        client, server = tcp_pair
+    def test_already_connected(self, loop, run, ours, peer):
         with pytest.raises(OSError) as info:
-            run(loop.sock_connect(client, server.getsockname()))
+            run(loop.sock_connect(ours, peer.getsockname()))
         assert info.value.errno == errno.EISCONN
 
     async def test_cancelled_connect(self, loop):

@@ -36,8 +36,7 @@ class TestBadInput:
             run(loop.sock_sendto(udp_pair[0], data, udp_pair[1].getsockname()))
 
     @pytest.mark.parametrize("buffer", [b"read-only", memoryview(b"read-only"), "text", None, 42])
-    def test_receiving_into_what_is_not_writable(self, loop, run, socketpair, buffer):
-        left, right = socketpair
+    def test_receiving_into_what_is_not_writable(self, loop, run, left, right, buffer):
         right.send(b"kept")
         with pytest.raises(TypeError):
             run(loop.sock_recv_into(left, buffer))
@@ -58,9 +57,8 @@ class TestBadInput:
         with pytest.raises(ValueError):
             run(loop.sock_recvfrom(socketpair[0], -1))
 
-    def test_a_negative_count_that_compares_as_positive(self, loop, run, socketpair):
+    def test_a_negative_count_that_compares_as_positive(self, loop, run, left, right):
         """The value of the count decides, not its comparison operators."""
-        left, right = socketpair
         right.send(b"kept")
         with pytest.raises(ValueError, match="negative buffersize in recv"):
             run(loop.sock_recv(left, support.UntruthfulInt(-5)))
@@ -73,8 +71,7 @@ class TestBadInput:
         with pytest.raises((MemoryError, OverflowError)):
             run(loop.sock_recv(socketpair[0], 2**70))
 
-    def test_a_released_memoryview(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_released_memoryview(self, loop, run, left, right):
         right.send(b"kept")
         view = memoryview(bytearray(10))
         view.release()
@@ -84,8 +81,7 @@ class TestBadInput:
             run(loop.sock_sendall(left, view))
         assert run(loop.sock_recv(left, 10)) == b"kept"
 
-    async def test_a_memoryview_released_while_waiting(self, loop, socketpair):
-        left, right = socketpair
+    async def test_a_memoryview_released_while_waiting(self, loop, left, right):
         view = memoryview(bytearray(10))
         receiving = loop.create_task(loop.sock_recv_into(left, view))
         await support.turns(3)
@@ -95,8 +91,7 @@ class TestBadInput:
             await receiving
         assert await loop.sock_recv(left, 10) == b"kept"
 
-    async def test_a_bytearray_resized_while_waiting(self, loop, socketpair):
-        left, right = socketpair
+    async def test_a_bytearray_resized_while_waiting(self, loop, left, right):
         buffer = bytearray(10)
         receiving = loop.create_task(loop.sock_recv_into(left, buffer))
         await support.turns(3)
@@ -231,8 +226,7 @@ class TestLives:
         right.close()
 
     @pytest.mark.without_debug
-    def test_one_socket_two_loops(self, loop, run, loop_factory, socketpair):
-        left, right = socketpair
+    def test_one_socket_two_loops(self, loop, run, loop_factory, left, right):
         other = loop_factory()
         for number in range(3):
             for each in (loop, other):
@@ -240,8 +234,7 @@ class TestLives:
                 assert each.run_until_complete(each.sock_recv(left, 100)) == b"%d" % number
         other.close()
 
-    async def test_sock_methods_and_readers_in_turns(self, loop, socketpair):
-        left, right = socketpair
+    async def test_sock_methods_and_readers_in_turns(self, loop, left, right):
         got = []
         for number in range(10):
             loop.add_reader(left, lambda: got.append(left.recv(100)))
@@ -254,19 +247,18 @@ class TestLives:
             right.send(b"method %d" % number)
             assert await receiving == b"method %d" % number
 
-    async def test_sock_methods_then_a_transport(self, loop, tcp_pair):
+    async def test_sock_methods_then_a_transport(self, loop, ours, peer):
         """Websocket and proxy libraries greet with the sock methods, then pass the socket on."""
-        client, server = tcp_pair
-        greeting = loop.create_task(loop.sock_recv(client, 100))
+        greeting = loop.create_task(loop.sock_recv(ours, 100))
         await support.turns(3)
-        server.send(b"greeting")
+        peer.send(b"greeting")
         assert await greeting == b"greeting"
-        await loop.sock_sendall(client, b"answer")
-        assert server.recv(100) == b"answer"
+        await loop.sock_sendall(ours, b"answer")
+        assert peer.recv(100) == b"answer"
         transport, protocol = await loop.create_connection(
-            lambda: support.RecordingProtocol(loop), sock=client
+            lambda: support.RecordingProtocol(loop), sock=ours
         )
-        server.send(b"to the transport")
+        peer.send(b"to the transport")
         assert await protocol.received(16) == b"to the transport"
         transport.close()
         await protocol.lost

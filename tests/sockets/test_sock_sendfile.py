@@ -41,11 +41,10 @@ class TestSendfile:
             got += chunk
         return got
 
-    async def test_whole_file(self, loop, tcp_pair, file, data):
-        client, server = tcp_pair
-        receiving = loop.create_task(self.receive(loop, server))
-        assert await loop.sock_sendfile(client, file) == len(data)
-        client.shutdown(socket.SHUT_WR)
+    async def test_whole_file(self, loop, ours, peer, file, data):
+        receiving = loop.create_task(self.receive(loop, peer))
+        assert await loop.sock_sendfile(ours, file) == len(data)
+        ours.shutdown(socket.SHUT_WR)
         assert await receiving == data
         assert file.tell() == len(data)
 
@@ -53,11 +52,10 @@ class TestSendfile:
         ("offset", "count", "sent"),
         [(1000, None, 999_000), (0, 5000, 5000), (500_000, 100, 100), (999_999, 10, 1)],
     )
-    async def test_a_part(self, loop, tcp_pair, file, data, offset, count, sent):
-        client, server = tcp_pair
-        receiving = loop.create_task(self.receive(loop, server))
-        assert await loop.sock_sendfile(client, file, offset, count) == sent
-        client.shutdown(socket.SHUT_WR)
+    async def test_a_part(self, loop, ours, peer, file, data, offset, count, sent):
+        receiving = loop.create_task(self.receive(loop, peer))
+        assert await loop.sock_sendfile(ours, file, offset, count) == sent
+        ours.shutdown(socket.SHUT_WR)
         assert await receiving == data[offset : offset + sent]
         assert file.tell() == offset + sent
 
@@ -66,30 +64,27 @@ class TestSendfile:
         with open(tmp_path / "empty", "rb") as file:
             assert run(loop.sock_sendfile(tcp_pair[0], file)) == 0
 
-    async def test_what_has_no_descriptor_falls_back(self, loop, tcp_pair, data):
-        client, server = tcp_pair
-        receiving = loop.create_task(self.receive(loop, server))
-        assert await loop.sock_sendfile(client, io.BytesIO(data)) == len(data)
-        client.shutdown(socket.SHUT_WR)
+    async def test_what_has_no_descriptor_falls_back(self, loop, ours, peer, data):
+        receiving = loop.create_task(self.receive(loop, peer))
+        assert await loop.sock_sendfile(ours, io.BytesIO(data)) == len(data)
+        ours.shutdown(socket.SHUT_WR)
         assert await receiving == data
 
     def test_no_fall_back(self, loop, run, tcp_pair, data):
         with pytest.raises(asyncio.SendfileNotAvailableError):
             run(loop.sock_sendfile(tcp_pair[0], io.BytesIO(data), fallback=False))
 
-    def test_a_peer_that_goes_meanwhile(self, loop, run, tcp_pair, tmp_path):
-        client, server = tcp_pair
+    def test_a_peer_that_goes_meanwhile(self, loop, run, ours, peer, tmp_path):
         with open(tmp_path / "large", "w+b") as file:
             file.truncate(64 * 1024 * 1024)
-            loop.call_later(0.01, support.reset, server)
+            loop.call_later(0.01, support.reset, peer)
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
-                run(loop.sock_sendfile(client, file))
+                run(loop.sock_sendfile(ours, file))
 
-    async def test_cancelled(self, loop, tcp_pair, tmp_path):
-        client, _ = tcp_pair
+    async def test_cancelled(self, loop, ours, tmp_path):
         with open(tmp_path / "large", "w+b") as file:
             file.truncate(64 * 1024 * 1024)
-            sending = loop.create_task(loop.sock_sendfile(client, file))
+            sending = loop.create_task(loop.sock_sendfile(ours, file))
             await asyncio.sleep(0.01)
             await support.cancel(sending)
 

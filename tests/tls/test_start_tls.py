@@ -65,9 +65,8 @@ class HandshakeByHand:
         assert await self.run(self.tls.read, 6) == b"answer"
 
 
-async def test_both_ends(loop, server_ssl_context, client_ssl_context):
+async def test_both_ends(loop, server_ssl_context, client_ssl_context, client, server):
     message = support.pattern(1_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server) as (ours, _):
         ours.write(b"plain")
         assert await server.got(5) == b"plain"
@@ -171,9 +170,8 @@ async def test_a_handshake_that_the_stream_reader_has_read(
     await support.close(server)
 
 
-async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context):
+async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context, client, server):
     message = support.pattern(300_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(
         loop, client, server, client_ssl=client_ssl_context, server_ssl=server_ssl_context
     ):
@@ -254,8 +252,9 @@ async def test_transports_that_take_a_buffer_before_the_data_is_there(
     await asyncio.gather(*(talk(number) for number in range(3)))
 
 
-async def test_an_upgrade_that_fails_closes_the_connection(loop, server_ssl_context):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_an_upgrade_that_fails_closes_the_connection(
+    loop, server_ssl_context, client, server
+):
     async with connected_pair(loop, client, server) as (ours, theirs):
         results = await asyncio.gather(
             upgrade(loop, server, server_ssl_context, server_side=True),
@@ -278,8 +277,7 @@ async def test_an_upgrade_that_fails_closes_the_connection(loop, server_ssl_cont
                 recorder.lost.set_result(None)
 
 
-async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context):
-    protocol = Recorder(loop)
+async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         with pytest.raises(ConnectionAbortedError, match="SSL handshake is taking longer"):
             await loop.start_tls(
@@ -294,8 +292,7 @@ async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context):
         protocol.lost.done() or protocol.lost.set_result(None)
 
 
-async def test_what_cannot_be_upgraded(loop, client_ssl_context):
-    protocol = Recorder(loop)
+async def test_what_cannot_be_upgraded(loop, client_ssl_context, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         for context in (None, True, "context"):
             with pytest.raises(TypeError, match="sslcontext is expected"):

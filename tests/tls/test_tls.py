@@ -133,9 +133,7 @@ async def test_many_connections(loop, contexts):
         await asyncio.gather(*(talk(number) for number in range(30)))
 
 
-async def test_connect_accepted_socket(loop, tcp_pair, contexts):
-    ours, peer = tcp_pair
-    client, server = Recorder(loop), Recorder(loop)
+async def test_connect_accepted_socket(loop, ours, peer, contexts, client, server):
     await asyncio.gather(
         loop.connect_accepted_socket(lambda: server, peer, ssl=contexts["server_ssl"]),
         loop.create_connection(
@@ -150,8 +148,7 @@ async def test_connect_accepted_socket(loop, tcp_pair, contexts):
 
 
 @pytest.mark.parametrize("data", ["text", None, 1, [b"x"]])
-async def test_write_refuses_what_is_not_bytes(loop, contexts, data):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_write_refuses_what_is_not_bytes(loop, contexts, data, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         with pytest.raises(TypeError):
             ours.write(data)
@@ -205,8 +202,7 @@ async def test_pause_in_every_data_received(loop, contexts, recorder):
         assert await server.got(len(message)) == message
 
 
-async def test_pause_and_resume_writing(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_pause_and_resume_writing(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         ours.set_write_buffer_limits(high=50_000)
         low, high = ours.get_write_buffer_limits()
@@ -224,8 +220,9 @@ async def test_pause_and_resume_writing(loop, contexts):
         await server.got(total)
 
 
-async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(
+    loop, contexts, client, server
+):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         theirs.pause_reading()
         ours.write(bytes(20_000_000))
@@ -242,9 +239,8 @@ async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(loop, conte
 # --- the end -------------------------------------------------------------------------------------
 
 
-async def test_close_flushes(loop, contexts):
+async def test_close_flushes(loop, contexts, client, server):
     message = support.pattern(3_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.write(message)
         ours.close()
@@ -255,8 +251,7 @@ async def test_close_flushes(loop, contexts):
         assert await server.lost is None
 
 
-async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplog):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplog, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.close()
         with caplog.at_level(logging.WARNING, logger="asyncio"):
@@ -267,8 +262,7 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplo
         assert server.received == b""
 
 
-async def test_abort(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_abort(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         theirs.pause_reading()
         ours.write(bytes(20_000_000))
@@ -353,14 +347,13 @@ async def test_a_goodbye_that_is_not_answered(loop, contexts):
 
 
 @pytest.mark.parametrize("method", ["data_received", "eof_received"])
-async def test_a_callback_that_raises_is_reported(loop, contexts, reported, method):
+async def test_a_callback_that_raises_is_reported(loop, contexts, reported, method, client, server):
     class OopsError(Exception):
         pass
 
     def fail(*args):
         raise OopsError
 
-    client, server = Recorder(loop), Recorder(loop)
     setattr(server, method, fail)
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.write(b"x")
@@ -492,9 +485,8 @@ async def test_a_client_that_speaks_something_else(loop, contexts, reported):
     ids=["close", "reset", "garbage"],
 )
 async def test_a_server_that_gives_up_during_the_handshake(
-    loop, tcp_pair, contexts, end, exception
+    loop, ours, peer, contexts, end, exception
 ):
-    ours, peer = tcp_pair
     task = loop.create_task(
         loop.create_connection(
             asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
@@ -508,8 +500,7 @@ async def test_a_server_that_gives_up_during_the_handshake(
     assert ours.fileno() == -1
 
 
-async def test_a_cancelled_handshake_leaves_nothing_behind(loop, tcp_pair, contexts):
-    ours, peer = tcp_pair
+async def test_a_cancelled_handshake_leaves_nothing_behind(loop, ours, peer, contexts):
     task = loop.create_task(
         loop.create_connection(
             asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
@@ -523,8 +514,7 @@ async def test_a_cancelled_handshake_leaves_nothing_behind(loop, tcp_pair, conte
 
 @pytest.mark.parametrize("name", ["ssl_handshake_timeout", "ssl_shutdown_timeout"])
 @pytest.mark.parametrize("value", [0, -1])
-async def test_timeouts_must_be_positive(loop, tcp_pair, contexts, name, value):
-    ours, _ = tcp_pair
+async def test_timeouts_must_be_positive(loop, ours, contexts, name, value):
     with pytest.raises(ValueError, match=f"{name} should be a positive number"):
         await loop.connect_accepted_socket(
             asyncio.Protocol, ours, ssl=contexts["server_ssl"], **{name: value}
@@ -534,8 +524,7 @@ async def test_timeouts_must_be_positive(loop, tcp_pair, contexts, name, value):
 # --- what a transport says about its encryption --------------------------------------------------
 
 
-async def test_extra_info(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         for transport, name in ((ours, "client_ssl"), (theirs, "server_ssl")):
             assert isinstance(transport, asyncio.Transport)
@@ -554,20 +543,18 @@ async def test_extra_info(loop, contexts):
         assert ours.get_protocol() is client
 
 
-async def test_client_certificates(loop, contexts, certificate_authority):
+async def test_client_certificates(loop, contexts, certificate_authority, client, server):
     certificate_authority.configure_trust(contexts["server_ssl"])
     contexts["server_ssl"].verify_mode = ssl.CERT_REQUIRED
     certificate_authority.issue_cert("me@client.example").configure_cert(contexts["client_ssl"])
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (_, theirs):
         names = theirs.get_extra_info("peercert")["subjectAltName"]
         assert ("email", "me@client.example") in names
 
 
-async def test_alpn(loop, contexts):
+async def test_alpn(loop, contexts, client, server):
     contexts["client_ssl"].set_alpn_protocols(["h2", "http/1.1"])
     contexts["server_ssl"].set_alpn_protocols(["http/1.1"])
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as transports:
         for transport in transports:
             ssl_object = transport.get_extra_info("ssl_object")
@@ -595,10 +582,9 @@ async def test_sni(loop, contexts, certificate_authority):
     assert asked == ["localhost", "other.example"]
 
 
-async def test_tls_1_2(loop, contexts):
+async def test_tls_1_2(loop, contexts, client, server):
     contexts["client_ssl"].maximum_version = ssl.TLSVersion.TLSv1_2
     message = support.pattern(500_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         assert ours.get_extra_info("ssl_object").version() == "TLSv1.2"
         ours.write(message)

@@ -74,7 +74,7 @@ async def test_a_traced_context_goes_through_the_ssl_module(loop, contexts):
 
 
 async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_module(
-    loop, contexts, certificate_authority
+    loop, contexts, certificate_authority, client, server
 ):
     only_mgloop(loop)
     seen = []
@@ -86,7 +86,6 @@ async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_
         sslobj.context = traced
 
     contexts["server_ssl"].sni_callback = choose
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         assert theirs.get_extra_info("tls_engine") == "ssl"
         seen.clear()
@@ -148,13 +147,12 @@ async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificat
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
-async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version):
+async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version, client, server):
     """The kernel does not encrypt, but nothing else changes."""
     for context in contexts.values():
         context.options |= ENABLE_KTLS
         context.maximum_version = ssl.TLSVersion[version]
     payload = support.pattern(1_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         for sender, receiver in ((ours, server), (theirs, client)):
             sender.write(payload)
@@ -278,14 +276,15 @@ async def test_new_keys_in_the_middle(loop, server_ssl_context, command, version
             await asyncio.wait_for(process.wait(), support.PATIENCE)
 
 
-async def test_authentication_after_the_handshake(loop, contexts, certificate_authority):
+async def test_authentication_after_the_handshake(
+    loop, contexts, certificate_authority, client, server
+):
     certificate_authority.issue_cert("client").configure_cert(contexts["client_ssl"])
     contexts["client_ssl"].post_handshake_auth = True
     server_ssl = contexts["server_ssl"]
     server_ssl.post_handshake_auth = True
     server_ssl.verify_mode = ssl.CERT_REQUIRED
     certificate_authority.configure_trust(server_ssl)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         session = theirs.get_extra_info("ssl_object")
         assert not session.getpeercert()

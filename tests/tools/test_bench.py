@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
@@ -657,9 +658,9 @@ def test_the_c_sources_compile_without_a_warning(tmp_path):
     if compiler is None:
         pytest.skip("no C compiler")
     for source in sorted((ROOT / "bench" / "native").glob("*.c")):
-        done = subprocess.run(
+        done = support.finished(
             [compiler, "-O2", "-Wall", "-Wextra", "-o", str(tmp_path / "out"), str(source)],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -35,10 +36,9 @@ def command(*args):
 
 def bench(*args, env=None):
     """Run the command and wait for its end."""
-    return subprocess.run(
-        command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    return support.finished(
+        command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})}, timeout=100
+    )
 
 
 def run(tmp_path, *args, env=None):
@@ -350,10 +350,9 @@ def test_report_and_compare_of_a_run(tmp_path):
 
 
 def test_the_guard_says_that_a_revision_is_unknown():
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.revisions", "no-such-revision"], cwd=ROOT,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, "-m", "bench.revisions", "no-such-revision"], cwd=ROOT, timeout=60
+    )
     assert done.returncode == 2
     assert "git knows no revision 'no-such-revision'" in done.stderr
 

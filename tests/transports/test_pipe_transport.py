@@ -20,9 +20,7 @@ import tty
 import pytest
 import support
 from peers import assert_idle, skip_if_pipes_keep_reading, skip_on_asyncio
-from test_pipes import MESSAGE, PipeRecorder, pipe, read_end, read_fd, terminal, write_end
-
-__all__ = ["pipe", "terminal"]  # fixtures
+from test_pipes import MESSAGE, PipeRecorder, read_end, read_fd, write_end
 
 
 class OopsError(Exception):
@@ -39,9 +37,8 @@ def polling(transport):
 # --- states --------------------------------------------------------------------------------------
 
 
-async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
+async def test_the_reading_end_tells_its_state(loop, loop_kind, reader):
     skip_if_pipes_keep_reading(loop_kind)
-    reader, _writer = pipe
     transport, protocol = await read_end(loop, reader)
     assert f"fd={reader.fileno()}" in repr(transport)
     assert polling(transport)
@@ -58,8 +55,7 @@ async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
     assert not transport.is_reading()
 
 
-async def test_the_writing_end_tells_its_state(loop, pipe):
-    _reader, writer = pipe
+async def test_the_writing_end_tells_its_state(loop, writer):
     transport, protocol = await write_end(loop, writer)
     assert not polling(transport)
     assert "bufsize=0" in repr(transport)
@@ -83,9 +79,8 @@ async def test_the_writing_end_cannot_read(loop, pipe):
     await support.turns(3)
 
 
-def test_when_the_loop_is_closed_first(loop_factory, pipe):
+def test_when_the_loop_is_closed_first(loop_factory, reader, writer):
     loop = loop_factory()
-    reader, writer = pipe
     reading, _ = loop.run_until_complete(read_end(loop, reader))
     writing, _ = loop.run_until_complete(write_end(loop, writer))
     loop.close()
@@ -108,9 +103,8 @@ def test_a_transport_that_is_never_closed_warns(loop_factory, pipe, end):
     assert file.closed
 
 
-async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
+async def test_nothing_more_happens_after_the_end(loop, loop_kind, reader, writer):
     skip_if_pipes_keep_reading(loop_kind)
-    reader, writer = pipe
     reading, received = await read_end(loop, reader)
     writing, sent = await write_end(loop, writer)
     writing.close()
@@ -132,9 +126,8 @@ async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
     assert received.events == ["made", "eof", "lost"]
 
 
-async def test_attributes_of_the_instance_come_first(loop, pipe):
+async def test_attributes_of_the_instance_come_first(loop, reader, writer):
     """Programs and tests replace methods of a transport instance."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     calls = support.Calls()
     transport.write = calls
@@ -149,8 +142,7 @@ async def test_attributes_of_the_instance_come_first(loop, pipe):
     assert reader.read() == b"y"
 
 
-async def test_extra_information(loop, pipe):
-    reader, _writer = pipe
+async def test_extra_information(loop, reader):
     transport, _ = await read_end(loop, reader)
     assert transport.get_extra_info("pipe") is reader
     assert transport.get_extra_info("nothing") is None
@@ -161,7 +153,7 @@ async def test_extra_information(loop, pipe):
 # --- where callbacks go wrong --------------------------------------------------------------------
 
 
-async def test_data_received_raises(loop, pipe, reported):
+async def test_data_received_raises(loop, reader, writer, reported):
     """The exception is reported, and the pipe continues."""
 
     class Failing(PipeRecorder):
@@ -170,7 +162,6 @@ async def test_data_received_raises(loop, pipe, reported):
             if data == b"bad":
                 raise OopsError
 
-    reader, writer = pipe
     transport, protocol = await read_end(loop, reader, Failing(loop))
     writer.write(b"bad")
     await protocol.got(3)
@@ -199,14 +190,13 @@ async def test_connection_made_raises(loop, pipe, reported, connect):
 
 
 @pytest.mark.parametrize("call", ["pause_writing", "resume_writing"])
-async def test_flow_control_raises(loop, pipe, reported, call):
+async def test_flow_control_raises(loop, reader, writer, reported, call):
     def fail():
         raise OopsError
 
     def succeed():
         pass
 
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     protocol.pause_writing = fail if call == "pause_writing" else succeed
     protocol.resume_writing = fail if call == "resume_writing" else succeed
@@ -238,13 +228,12 @@ async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
     assert protocol.events == ["made", "lost"]
 
 
-async def test_closing_while_being_given_data(loop, pipe):
+async def test_closing_while_being_given_data(loop, reader, writer):
     class Closing(PipeRecorder):
         def data_received(self, data):
             super().data_received(data)
             self.transport.close()
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Closing(loop))
     writer.write(b"first")
     assert await protocol.lost is None
@@ -252,8 +241,7 @@ async def test_closing_while_being_given_data(loop, pipe):
     assert protocol.events == ["made", "data", "lost"]
 
 
-async def test_a_new_protocol(loop, pipe):
-    reader, writer = pipe
+async def test_a_new_protocol(loop, reader, writer):
     transport, first = await read_end(loop, reader)
     writer.write(b"one")
     await first.got(3)
@@ -268,7 +256,7 @@ async def test_a_new_protocol(loop, pipe):
     assert first.events == ["made", "data"]
 
 
-async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
+async def test_callbacks_run_in_the_context_of_the_creator(loop, reader, writer):
     variable = contextvars.ContextVar("variable", default="outside")
     seen = []
 
@@ -285,7 +273,6 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
             seen.append(variable.get())
             super().connection_lost(exc)
 
-    reader, writer = pipe
     protocol = Looking(loop)
 
     async def create():
@@ -303,7 +290,7 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
 # --- reading -------------------------------------------------------------------------------------
 
 
-async def test_paused_before_the_first_read(loop, loop_kind, pipe):
+async def test_paused_before_the_first_read(loop, loop_kind, reader, writer):
     skip_if_pipes_keep_reading(loop_kind)
 
     class Pausing(PipeRecorder):
@@ -311,7 +298,6 @@ async def test_paused_before_the_first_read(loop, loop_kind, pipe):
             super().connection_made(transport)
             transport.pause_reading()
 
-    reader, writer = pipe
     writer.write(b"waiting")
     transport, protocol = await read_end(loop, reader, Pausing(loop))
     await support.turns(5)
@@ -322,9 +308,8 @@ async def test_paused_before_the_first_read(loop, loop_kind, pipe):
 
 
 @pytest.mark.parametrize("then", ["data", "end"])
-async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
+async def test_a_paused_pipe_costs_nothing(loop, reader, writer, then):
     """Neither data nor the end of the writer may make the loop spin."""
-    reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
     transport.pause_reading()
     writer.write(b"data")
@@ -339,14 +324,13 @@ async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
     await protocol.lost
 
 
-async def test_paused_and_resumed_around_each_message(loop, pipe):
+async def test_paused_and_resumed_around_each_message(loop, reader, writer):
     class Sipping(PipeRecorder):
         def data_received(self, data):
             self.transport.pause_reading()
             super().data_received(data)
             self.loop.call_soon(self.transport.resume_reading)
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Sipping(loop))
     for number in range(100):
         writer.write(b"%02d" % number)
@@ -402,11 +386,10 @@ async def test_datagrams_come_whole(loop):
         await protocol.lost
 
 
-async def test_a_pipe_that_holds_more(loop, pipe):
+async def test_a_pipe_that_holds_more(loop, reader, writer):
     fcntl = pytest.importorskip("fcntl")
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         pytest.skip("the size of a pipe can be set since CPython 3.10")
-    reader, writer = pipe
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
     except PermissionError:
@@ -456,8 +439,7 @@ async def test_a_read_error(loop, reported):
         ({"high": 10**40, "low": 5}, None),
     ],
 )
-async def test_write_limits(loop, pipe, limits, result):
-    _reader, writer = pipe
+async def test_write_limits(loop, writer, limits, result):
     transport, protocol = await write_end(loop, writer)
     transport.set_write_buffer_limits(**limits)
     low, high = transport.get_write_buffer_limits()
@@ -471,8 +453,7 @@ async def test_write_limits(loop, pipe, limits, result):
 
 
 @pytest.mark.parametrize("limits", [{"high": 1, "low": 2}, {"high": -1}, {"low": -1}])
-async def test_limits_that_make_no_sense(loop, pipe, limits):
-    _reader, writer = pipe
+async def test_limits_that_make_no_sense(loop, writer, limits):
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):
         transport.set_write_buffer_limits(**limits)
@@ -482,9 +463,8 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
 
 
 @pytest.mark.mgloop_only
-async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
+async def test_a_negative_limit_that_compares_as_positive(loop, writer):
     """The value of the limit decides, not its comparison operators."""
-    _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):
         transport.set_write_buffer_limits(support.UntruthfulInt(-5), 0)
@@ -493,8 +473,7 @@ async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
     await protocol.lost
 
 
-async def test_limits_apply_to_what_is_queued_already(loop, pipe):
-    reader, writer = pipe
+async def test_limits_apply_to_what_is_queued_already(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     transport.set_write_buffer_limits(high=10 * len(MESSAGE))
     transport.write(MESSAGE)
@@ -509,8 +488,7 @@ async def test_limits_apply_to_what_is_queued_already(loop, pipe):
     await protocol.lost
 
 
-async def test_writelines(loop, pipe):
-    reader, writer = pipe
+async def test_writelines(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     os.set_blocking(reader.fileno(), False)
     transport.writelines([])
@@ -526,8 +504,7 @@ async def test_writelines(loop, pipe):
     assert await protocol.lost is None
 
 
-async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
-    reader, writer = pipe
+async def test_writelines_refuses_what_is_not_bytes(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(TypeError):
         transport.writelines([b"good", "bad"])
@@ -537,9 +514,8 @@ async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
     assert reader.read() == b"unharmed"
 
 
-async def test_ended_by_the_reader_while_closing(loop, pipe):
+async def test_ended_by_the_reader_while_closing(loop, reader, writer):
     """Data still queued when the reader closes is lost, and the loss is reported."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.close()
@@ -551,9 +527,8 @@ async def test_ended_by_the_reader_while_closing(loop, pipe):
     assert writer.closed
 
 
-async def test_a_write_that_fails_at_once(loop, pipe, caplog):
+async def test_a_write_that_fails_at_once(loop, reader, writer, caplog):
     """The reader is closed before the loop could notice it."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     reader.close()
     transport.write(b"x")
@@ -564,8 +539,7 @@ async def test_a_write_that_fails_at_once(loop, pipe, caplog):
     assert protocol.events == ["made", "lost"]
 
 
-async def test_abort_after_close(loop, pipe):
-    _reader, writer = pipe
+async def test_abort_after_close(loop, writer):
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.close()
@@ -576,13 +550,12 @@ async def test_abort_after_close(loop, pipe):
     assert protocol.events == ["made", "pause", "lost"]
 
 
-async def test_data_for_a_writing_socket_ends_it(loop, socketpair):
+async def test_data_for_a_writing_socket_ends_it(loop, left, right):
     """asyncio treats any readability of the socket as the end of its reader."""
-    ours, theirs = socketpair
-    transport, protocol = await write_end(loop, ours)
+    transport, protocol = await write_end(loop, left)
     transport.write(b"hello")
-    assert theirs.recv(10) == b"hello"
-    theirs.send(b"unwanted")
+    assert right.recv(10) == b"hello"
+    right.send(b"unwanted")
     assert await protocol.lost is None
 
 
@@ -619,9 +592,8 @@ async def test_both_directions_on_one_descriptor(loop, terminal):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
+async def test_any_sequence_of_writes_arrives_unchanged(loop, reader, writer, seed):
     dice = random.Random(seed)
-    reader, writer = pipe
     reading, received = await read_end(loop, reader)
     writing, sent = await write_end(loop, writer)
     expected = bytearray()
@@ -653,9 +625,8 @@ async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-async def test_a_file_that_is_closed(loop, loop_kind, pipe, connect):
+async def test_a_file_that_is_closed(loop, loop_kind, reader, writer, connect):
     skip_on_asyncio(loop_kind, "leaves a half-made transport, whose destructor raises")
-    reader, writer = pipe
     reader.close()
     writer.close()
     protocol = PipeRecorder(loop)

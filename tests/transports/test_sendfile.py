@@ -62,8 +62,7 @@ parts = pytest.mark.parametrize(
 
 
 @parts
-async def test_a_part_of_a_file(loop, file, offset, count, part):
-    protocol = Recorder(loop)
+async def test_a_part_of_a_file(loop, file, offset, count, part, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         reading = loop.create_task(read_exactly(loop, peer, len(part)))
         assert await loop.sendfile(transport, file, offset, count) == len(part)
@@ -73,9 +72,8 @@ async def test_a_part_of_a_file(loop, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-async def test_among_writes(loop, file, fallback):
+async def test_among_writes(loop, file, fallback, protocol):
     """The file keeps its place between earlier and later writes, even if the socket is full."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         before = support.pattern(500_000)
         transport.write(before)
@@ -87,8 +85,7 @@ async def test_among_writes(loop, file, fallback):
         assert await reading == before + CONTENT + b"after"
 
 
-async def test_nothing_can_be_written_meanwhile(loop, file):
-    protocol = Recorder(loop)
+async def test_nothing_can_be_written_meanwhile(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file, fallback=False))
         await support.turns(5)
@@ -103,8 +100,7 @@ async def test_nothing_can_be_written_meanwhile(loop, file):
         assert await read_exactly(loop, peer, 5) == b"after"
 
 
-async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
-    protocol = Recorder(loop)
+async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"question")
         sending = loop.create_task(loop.sendfile(transport, file))
@@ -115,9 +111,8 @@ async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
 
 
 @parts
-async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part):
+async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part, protocol):
     file = io.BytesIO(CONTENT)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         reading = loop.create_task(read_exactly(loop, peer, len(part)))
         assert await loop.sendfile(transport, file, offset, count) == len(part)
@@ -125,8 +120,7 @@ async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, pa
         assert transport.get_protocol() is protocol
 
 
-async def test_without_fall_back_such_a_file_is_refused(loop):
-    protocol = Recorder(loop)
+async def test_without_fall_back_such_a_file_is_refused(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         with pytest.raises(asyncio.SendfileNotAvailableError):
             await loop.sendfile(transport, io.BytesIO(b"content"), fallback=False)
@@ -287,28 +281,24 @@ async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_c
         client.transport.resume_reading()
 
 
-async def test_over_unix_sockets(loop, socketpair, file):
-    ours, peer = socketpair
-    protocol = Recorder(loop)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
-    reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
+async def test_over_unix_sockets(loop, left, right, file, protocol):
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
+    reading = loop.create_task(read_exactly(loop, right, len(CONTENT)))
     assert await loop.sendfile(transport, file, fallback=False) == len(CONTENT)
     assert await reading == CONTENT
     transport.close()
     await protocol.lost
 
 
-async def test_an_empty_file(loop, tmp_path):
+async def test_an_empty_file(loop, tmp_path, protocol):
     path = tmp_path / "empty"
     path.touch()
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
         with path.open("rb") as file:
             assert await loop.sendfile(transport, file) == 0
 
 
-async def test_the_peer_goes_away(loop, file):
-    protocol = Recorder(loop)
+async def test_the_peer_goes_away(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
         await read_exactly(loop, peer, 100_000)
@@ -319,8 +309,7 @@ async def test_the_peer_goes_away(loop, file):
         transport.abort()
 
 
-async def test_cancelled(loop, file):
-    protocol = Recorder(loop)
+async def test_cancelled(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
         await read_exactly(loop, peer, 100_000)
@@ -330,11 +319,10 @@ async def test_cancelled(loop, file):
 
 
 @pytest.mark.parametrize("reading", [True, False])
-async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
+async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading, protocol):
     """The transport continues to write, and to read if it has read before."""
     if support.kind_of(loop) == "asyncio" and not CANCELLATION_IS_UNDONE:
         pytest.skip("this asyncio leaves the transport closed to write() and paused")
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         if not reading:
             transport.pause_reading()
@@ -354,8 +342,7 @@ async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
         await protocol.lost
 
 
-async def test_a_closing_transport_is_refused(loop, file):
-    protocol = Recorder(loop)
+async def test_a_closing_transport_is_refused(loop, file, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         with pytest.raises(RuntimeError, match="Transport is closing"):
@@ -376,8 +363,7 @@ async def test_a_transport_of_another_kind_is_refused(loop, file):
 
 
 @parts
-async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
-    ours, peer = tcp_pair
+async def test_sock_a_part_of_a_file(loop, ours, peer, file, offset, count, part):
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
     assert await loop.sock_sendfile(ours, file, offset, count) == len(part)
     assert await reading == part
@@ -386,8 +372,7 @@ async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-async def test_sock_whole_file(loop, tcp_pair, file, fallback):
-    ours, peer = tcp_pair
+async def test_sock_whole_file(loop, ours, peer, file, fallback):
     reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
     assert await loop.sock_sendfile(ours, file, fallback=fallback) == len(CONTENT)
     assert await reading == CONTENT
@@ -397,21 +382,18 @@ async def test_sock_whole_file(loop, tcp_pair, file, fallback):
 
 
 @parts
-async def test_sock_fall_back(loop, tcp_pair, offset, count, part):
-    ours, peer = tcp_pair
+async def test_sock_fall_back(loop, ours, peer, offset, count, part):
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
     assert await loop.sock_sendfile(ours, io.BytesIO(CONTENT), offset, count) == len(part)
     assert await reading == part
 
 
-async def test_sock_without_fall_back(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_sock_without_fall_back(loop, ours):
     with pytest.raises(asyncio.SendfileNotAvailableError):
         await loop.sock_sendfile(ours, io.BytesIO(b"content"), fallback=False)
 
 
-async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
-    ours, peer = tcp_pair
+async def test_sock_the_peer_goes_away(loop, ours, peer, file):
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sending = loop.create_task(loop.sock_sendfile(ours, file))
@@ -421,8 +403,7 @@ async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
         await asyncio.wait_for(sending, support.PATIENCE)
 
 
-async def test_sock_cancelled(loop, tcp_pair, file):
-    ours, peer = tcp_pair
+async def test_sock_cancelled(loop, ours, peer, file):
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sending = loop.create_task(loop.sock_sendfile(ours, file))
@@ -446,16 +427,12 @@ async def test_sock_cancelled(loop, tcp_pair, file):
         (0, 1.5, TypeError, "count must be a positive integer"),
     ],
 )
-async def test_sock_refuses_offsets_and_counts(
-    loop, tcp_pair, file, offset, count, exception, message
-):
-    ours, _ = tcp_pair
+async def test_sock_refuses_offsets_and_counts(loop, ours, file, offset, count, exception, message):
     with pytest.raises(exception, match=message):
         await loop.sock_sendfile(ours, file, offset, count)
 
 
-async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
-    ours, _ = tcp_pair
+async def test_sock_refuses_files_and_sockets(loop, ours, file_path):
     with file_path.open("r") as text:
         with pytest.raises(ValueError, match="binary mode"):
             await loop.sock_sendfile(ours, text)
@@ -465,9 +442,8 @@ async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
             await loop.sock_sendfile(datagram, file)
 
 
-async def test_sock_blocking_in_debug_mode(loop, tcp_pair, file):
+async def test_sock_blocking_in_debug_mode(loop, ours, file):
     loop.set_debug(True)
-    ours, _ = tcp_pair
     ours.setblocking(True)
     with pytest.raises(ValueError, match="the socket must be non-blocking"):
         await loop.sock_sendfile(ours, file)

@@ -74,8 +74,7 @@ async def test_eof_received_false_closes_after_flushing(loop, recorder):
         assert await protocol.lost is None
 
 
-async def test_write_eof_half_closes_and_reading_goes_on(loop):
-    protocol = Recorder(loop)
+async def test_write_eof_half_closes_and_reading_goes_on(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert transport.can_write_eof()
         transport.write(b"question")
@@ -89,9 +88,8 @@ async def test_write_eof_half_closes_and_reading_goes_on(loop):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-async def test_write_eof_waits_for_the_buffer(loop):
+async def test_write_eof_waits_for_the_buffer(loop, protocol):
     message = support.pattern(2_000_000)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
         assert transport.get_write_buffer_size() > 0
@@ -101,8 +99,7 @@ async def test_write_eof_waits_for_the_buffer(loop):
         assert not transport.is_closing()
 
 
-async def test_write_eof_on_a_closing_transport_does_nothing(loop):
-    protocol = Recorder(loop)
+async def test_write_eof_on_a_closing_transport_does_nothing(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         transport.write_eof()
@@ -132,8 +129,7 @@ async def test_both_ends_half_close(loop):
 
 
 @either_protocol
-async def test_close_is_told_later_and_once(loop, recorder):
-    protocol = recorder(loop)
+async def test_close_is_told_later_and_once(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.close()
         transport.close()
@@ -149,9 +145,8 @@ async def test_close_is_told_later_and_once(loop, recorder):
 
 
 @either_protocol
-async def test_close_flushes_what_was_written(loop, recorder):
+async def test_close_flushes_what_was_written(loop, recorder, protocol):
     message = support.pattern(2_000_000)
-    protocol = recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
         transport.close()
@@ -162,9 +157,8 @@ async def test_close_flushes_what_was_written(loop, recorder):
 
 
 @either_protocol
-async def test_nothing_is_delivered_after_close(loop, recorder):
+async def test_nothing_is_delivered_after_close(loop, recorder, protocol):
     """Even while written data is still being sent."""
-    protocol = recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"too early to see")
         transport.write(bytes(2_000_000))
@@ -177,8 +171,7 @@ async def test_nothing_is_delivered_after_close(loop, recorder):
     assert protocol.received == b""
 
 
-async def test_abort_drops_what_was_written(loop):
-    protocol = Recorder(loop)
+async def test_abort_drops_what_was_written(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(bytes(2_000_000))
         assert transport.get_write_buffer_size() > 0
@@ -194,8 +187,7 @@ async def test_abort_drops_what_was_written(loop):
         assert len(arrived) < 2_000_000
 
 
-async def test_abort_after_close_stops_the_flush(loop):
-    protocol = Recorder(loop)
+async def test_abort_after_close_stops_the_flush(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, _):
         transport.write(bytes(2_000_000))
         transport.close()
@@ -207,13 +199,12 @@ async def test_abort_after_close_stops_the_flush(loop):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 @either_protocol
-async def test_closing_in_connection_made(loop, tcp_pair, recorder, method):
+async def test_closing_in_connection_made(loop, ours, peer, recorder, method):
     class Leaving(recorder):
         def connection_made(self, transport):
             super().connection_made(transport)
             getattr(transport, method)()
 
-    ours, peer = tcp_pair
     peer.send(b"data")
     protocol = Leaving(loop)
     await loop.create_connection(lambda: protocol, sock=ours)
@@ -243,8 +234,7 @@ async def test_closing_in_data_received_ends_delivery(loop, recorder, method):
     assert protocol.events == ["made", "data", "lost"]
 
 
-async def test_a_transport_may_be_asked_anything_after_its_end(loop):
-    protocol = Recorder(loop)
+async def test_a_transport_may_be_asked_anything_after_its_end(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         await protocol.lost
@@ -262,9 +252,7 @@ async def test_a_transport_may_be_asked_anything_after_its_end(loop):
         assert "closed" in repr(transport)
 
 
-async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
-    ours, peer = tcp_pair
-    protocol = Recorder(loop)
+async def test_a_closed_transport_has_released_its_descriptor(loop, ours, peer, protocol):
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
     assert ours.fileno() >= 0
     transport.close()
@@ -278,8 +266,7 @@ async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
 
 
 @either_protocol
-async def test_a_reset_is_told_as_such(loop, recorder):
-    protocol = recorder(loop)
+async def test_a_reset_is_told_as_such(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         reset(peer)
         exc = await protocol.lost
@@ -289,8 +276,7 @@ async def test_a_reset_is_told_as_such(loop, recorder):
 
 
 @either_protocol
-async def test_bytes_before_a_reset_are_delivered(loop, recorder):
-    protocol = recorder(loop)
+async def test_bytes_before_a_reset_are_delivered(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         peer.send(b"last words")
         reset(peer)
@@ -300,8 +286,7 @@ async def test_bytes_before_a_reset_are_delivered(loop, recorder):
 
 
 @either_protocol
-async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
-    protocol = recorder(loop)
+async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         reset(peer)
@@ -311,8 +296,7 @@ async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
     assert protocol.events == ["made", "lost"]
 
 
-async def test_a_reset_while_the_peer_owes_reading(loop):
-    protocol = Recorder(loop)
+async def test_a_reset_while_the_peer_owes_reading(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(bytes(2_000_000))
         await support.turns(3)
@@ -355,11 +339,12 @@ class OopsError(Exception):
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-async def test_a_callback_that_raises_ends_the_connection(loop, reported, recorder, method):
+async def test_a_callback_that_raises_ends_the_connection(
+    loop, reported, recorder, method, protocol
+):
     def fail(*args):
         raise OopsError(method)
 
-    protocol = recorder(loop)
     setattr(protocol, method, fail)
     async with raw_connection(loop, protocol) as (transport, peer):
         peer.send(b"x")
@@ -395,9 +380,7 @@ async def test_get_buffer_must_lend_something_writable(loop, reported, lent, exp
 
 @pytest.mark.parametrize("base", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("method", ["data_received", "connection_made"])
-def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, tcp_pair, method, base):
-    ours, peer = tcp_pair
-    protocol = Recorder(loop)
+def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, ours, peer, method, base, protocol):
     original = getattr(protocol, method)
 
     def leave(*args):

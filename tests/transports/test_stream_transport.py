@@ -27,8 +27,7 @@ from peers import (
 
 
 @either_protocol
-async def test_callbacks_come_in_order(loop, recorder):
-    protocol = recorder(loop)
+async def test_callbacks_come_in_order(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert protocol.events == ["made"]
         assert protocol.transport is transport
@@ -40,11 +39,11 @@ async def test_callbacks_come_in_order(loop, recorder):
 
 
 @either_protocol
-async def test_data_sent_before_the_transport_exists_is_delivered(loop, tcp_pair, recorder):
-    ours, peer = tcp_pair
+async def test_data_sent_before_the_transport_exists_is_delivered(
+    loop, ours, peer, recorder, protocol
+):
     peer.send(b"early")
     peer.close()
-    protocol = recorder(loop)
     await loop.create_connection(lambda: protocol, sock=ours)
     assert await protocol.lost is None
     assert protocol.received == b"early"
@@ -52,8 +51,7 @@ async def test_data_sent_before_the_transport_exists_is_delivered(loop, tcp_pair
 
 
 @either_protocol
-async def test_one_byte_at_a_time(loop, recorder):
-    protocol = recorder(loop)
+async def test_one_byte_at_a_time(loop, recorder, protocol):
     message = support.pattern(300)
     async with raw_connection(loop, protocol) as (_, peer):
         for index in range(len(message)):
@@ -62,11 +60,10 @@ async def test_one_byte_at_a_time(loop, recorder):
         assert await protocol.got(len(message)) == message
 
 
-async def test_private_state_that_programs_look_at(loop):
+async def test_private_state_that_programs_look_at(loop, protocol):
     def state():
         return transport._paused, transport._closing, bool(transport._conn_lost)
 
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
         assert state() == (False, False, False)
         transport.pause_reading()
@@ -199,8 +196,7 @@ async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_calle
 
 @either_protocol
 @pytest.mark.parametrize("inline", [0, 1], ids=["aside", "inline"])
-async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inline):
-    protocol = recorder(loop)
+async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inline, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
@@ -214,8 +210,7 @@ async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inlin
             assert received[start:] == expected
 
 
-async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop):
-    protocol = Recorder(loop)
+async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         with transport.get_extra_info("socket").dup() as sock:
             peer.send(b"ab")
@@ -228,13 +223,11 @@ async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop):
 
 
 @either_protocol
-async def test_what_follows_descriptors_is_not_left_behind(loop, socketpair, recorder):
-    ours, peer = socketpair
-    protocol = recorder(loop)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
-    socket.send_fds(peer, [b"with one"], [peer.fileno()])
-    socket.send_fds(peer, [b"another"], [peer.fileno()])
-    peer.send(b"without")
+async def test_what_follows_descriptors_is_not_left_behind(loop, left, right, recorder, protocol):
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
+    socket.send_fds(right, [b"with one"], [right.fileno()])
+    socket.send_fds(right, [b"another"], [right.fileno()])
+    right.send(b"without")
     received = await asyncio.wait_for(protocol.got(22), support.PATIENCE)
     assert received == b"with oneanotherwithout"
     transport.abort()
@@ -291,7 +284,7 @@ async def test_set_protocol_while_data_is_being_received(loop, first, second):
 
 
 @either_protocol
-async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
+async def test_pause_in_connection_made(loop, loop_kind, ours, peer, recorder):
     skip_if_sockets_keep_reading(loop_kind)
 
     class Shy(recorder):
@@ -301,7 +294,6 @@ async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
             transport.pause_reading()
             assert not transport.is_reading()
 
-    ours, peer = tcp_pair
     peer.send(b"waiting")
     protocol = Shy(loop)
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
@@ -362,8 +354,7 @@ async def test_pause_and_resume_inside_one_callback(loop, recorder):
         assert await protocol.got(len(message)) == message
 
 
-async def test_pause_and_resume_are_idempotent(loop):
-    protocol = Recorder(loop)
+async def test_pause_and_resume_are_idempotent(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.resume_reading()
         assert transport.is_reading()
@@ -378,8 +369,7 @@ async def test_pause_and_resume_are_idempotent(loop):
 
 
 @either_protocol
-async def test_end_of_stream_waits_while_paused(loop, recorder):
-    protocol = recorder(loop)
+async def test_end_of_stream_waits_while_paused(loop, recorder, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         peer.send(b"last words")
@@ -392,8 +382,7 @@ async def test_end_of_stream_waits_while_paused(loop, recorder):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-async def test_a_paused_transport_does_not_keep_the_loop_busy(loop):
-    protocol = Recorder(loop)
+async def test_a_paused_transport_does_not_keep_the_loop_busy(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         peer.send(b"x" * 10_000)
@@ -403,8 +392,7 @@ async def test_a_paused_transport_does_not_keep_the_loop_busy(loop):
         await protocol.lost
 
 
-async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop):
-    protocol = Recorder(loop)
+async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         peer.send(b"unread")
         transport.close()
@@ -416,9 +404,8 @@ async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop):
     assert protocol.events == ["made", "lost"]
 
 
-async def test_pause_stops_a_stream_in_full_flow(loop):
+async def test_pause_stops_a_stream_in_full_flow(loop, protocol):
     """A pause from outside the protocol's callbacks takes effect immediately."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         sending = asyncio.ensure_future(loop.sock_sendall(peer, bytes(8_000_000)))
         for _ in range(20):

@@ -43,8 +43,7 @@ WRITELINES = inspect.getsource(asyncio.selector_events._SelectorSocketTransport.
     ],
     ids=["bytes", "bytearray", "memoryview", "slice", "items"],
 )
-async def test_write_takes_bytes_like_objects(loop, data):
-    protocol = Recorder(loop)
+async def test_write_takes_bytes_like_objects(loop, data, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert transport.write(data) is None
         transport.write_eof()
@@ -52,8 +51,7 @@ async def test_write_takes_bytes_like_objects(loop, data):
 
 
 @pytest.mark.parametrize("data", ["text", None, 5, [b"list"], array.array("B", b"array"), object()])
-async def test_write_refuses_the_rest(loop, data):
-    protocol = Recorder(loop)
+async def test_write_refuses_the_rest(loop, data, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         with pytest.raises(TypeError, match="data"):
             transport.write(data)
@@ -62,8 +60,7 @@ async def test_write_refuses_the_rest(loop, data):
         assert await read_all(loop, peer) == b"unharmed"
 
 
-async def test_write_refuses_a_released_memoryview(loop):
-    protocol = Recorder(loop)
+async def test_write_refuses_a_released_memoryview(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         view = memoryview(b"gone")
         view.release()
@@ -76,9 +73,8 @@ async def test_write_refuses_a_released_memoryview(loop):
         assert await read_all(loop, peer) == b""
 
 
-async def test_a_large_memoryview_of_wide_items(loop, loop_kind):
+async def test_a_large_memoryview_of_wide_items(loop, loop_kind, protocol):
     skip_on_asyncio(loop_kind, "counts the bytes it sent as items of the view")
-    protocol = Recorder(loop)
     numbers = array.array("Q", range(500_000))
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(memoryview(numbers))
@@ -87,8 +83,7 @@ async def test_a_large_memoryview_of_wide_items(loop, loop_kind):
 
 
 @pytest.mark.parametrize("empty", [b"", bytearray(), memoryview(b"")])
-async def test_empty_writes_do_nothing(loop, empty):
-    protocol = Recorder(loop)
+async def test_empty_writes_do_nothing(loop, empty, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.write(empty)
         assert transport.get_write_buffer_size() == 0
@@ -113,8 +108,7 @@ def pieces():
     ],
     ids=["list", "tuple", "iterator", "generator", "dict"],
 )
-async def test_writelines_takes_any_iterable(loop, lines):
-    protocol = Recorder(loop)
+async def test_writelines_takes_any_iterable(loop, lines, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert transport.writelines(lines()) is None
         transport.write_eof()
@@ -126,10 +120,9 @@ async def test_writelines_takes_any_iterable(loop, lines):
     [[], (), iter([]), [b""], [b"", bytearray()]],
     ids=["list", "tuple", "iterator", "of-one-empty", "of-empties"],
 )
-async def test_writelines_of_nothing(loop, loop_kind, lines):
+async def test_writelines_of_nothing(loop, loop_kind, lines, protocol):
     if GATHERS and "if data" not in WRITELINES:
         skip_on_asyncio(loop_kind, "an empty write waits for ever, or is an AssertionError")
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.writelines(lines)
         assert transport.get_write_buffer_size() == 0
@@ -139,8 +132,7 @@ async def test_writelines_of_nothing(loop, loop_kind, lines):
 
 
 @pytest.mark.parametrize("lines", [[b"good", "bad"], [b"good", 3], 7])
-async def test_writelines_refuses_as_a_whole(loop, lines):
-    protocol = Recorder(loop)
+async def test_writelines_refuses_as_a_whole(loop, lines, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         with pytest.raises(TypeError):
             transport.writelines(lines)
@@ -149,9 +141,8 @@ async def test_writelines_refuses_as_a_whole(loop, lines):
         assert await read_all(loop, peer) == b"unharmed"
 
 
-async def test_writelines_of_more_pieces_than_one_system_call_takes(loop):
+async def test_writelines_of_more_pieces_than_one_system_call_takes(loop, protocol):
     lines = [number.to_bytes(4, "big") for number in range(5000)]
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.writelines(lines)
         transport.write(b"end")
@@ -159,9 +150,8 @@ async def test_writelines_of_more_pieces_than_one_system_call_takes(loop):
         assert await read_all(loop, peer) == b"".join(lines) + b"end"
 
 
-async def test_writelines_into_a_full_socket(loop):
+async def test_writelines_into_a_full_socket(loop, protocol):
     lines = [bytes([number % 256]) * 1000 for number in range(3000)]
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(b"first" * 100_000)
         transport.writelines(lines)
@@ -171,9 +161,8 @@ async def test_writelines_into_a_full_socket(loop):
         assert await read_all(loop, peer) == b"first" * 100_000 + b"".join(lines) + b"last"
 
 
-async def test_writes_of_every_size_arrive_in_order(loop):
+async def test_writes_of_every_size_arrive_in_order(loop, protocol):
     message = support.pattern(1_500_000)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         reading = asyncio.ensure_future(read_all(loop, peer))
         start, turn = 0, 0
@@ -196,13 +185,12 @@ async def test_writes_of_every_size_arrive_in_order(loop):
 
 
 @pytest.mark.parametrize("call", ["write", "write_view", "writelines"])
-async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call):
+async def test_a_mutable_buffer_may_change_after_the_call(loop, loop_kind, call, protocol):
     """Data that could not be sent immediately must not be read from the caller's buffer later."""
     if GATHERS:
         skip_on_asyncio(loop_kind, "keeps a view of the caller's buffer")
     original = support.pattern(3_000_000)
     buffer = bytearray(original)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         if call == "write":
             transport.write(buffer)
@@ -257,8 +245,7 @@ async def test_small_writes_of_a_reused_buffer(loop, wrap, gather):
 # --- flow control --------------------------------------------------------------------------------
 
 
-async def test_write_buffer_limits(loop):
-    protocol = Recorder(loop)
+async def test_write_buffer_limits(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
         transport.set_write_buffer_limits(high=1000)
@@ -277,8 +264,7 @@ async def test_write_buffer_limits(loop):
         assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
 
 
-async def test_pause_writing_and_resume_writing(loop):
-    protocol = Recorder(loop)
+async def test_pause_writing_and_resume_writing(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         total = 0
         while not protocol.paused:
@@ -303,8 +289,7 @@ async def test_pause_writing_and_resume_writing(loop):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-async def test_a_high_water_of_zero_pauses_at_the_first_buffered_byte(loop):
-    protocol = Recorder(loop)
+async def test_a_high_water_of_zero_pauses_at_the_first_buffered_byte(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.set_write_buffer_limits(high=0)
         transport.write(b"x")
@@ -318,10 +303,9 @@ async def test_a_high_water_of_zero_pauses_at_the_first_buffered_byte(loop):
         assert transport.get_write_buffer_size() == 0
 
 
-async def test_writelines_pauses_too(loop, loop_kind):
+async def test_writelines_pauses_too(loop, loop_kind, protocol):
     if GATHERS and "_maybe_pause_protocol" not in WRITELINES:
         skip_on_asyncio(loop_kind, "writelines() never pauses the protocol (CVE-2024-12254)")
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.writelines([bytes(100_000)] * 20)
         assert protocol.paused
@@ -412,8 +396,7 @@ async def test_flow_control_that_raises_is_reported_and_nothing_else(loop, repor
         assert await read_exactly(loop, peer, 7) == b"goes on"
 
 
-async def test_lowering_the_limit_pauses(loop):
-    protocol = Recorder(loop)
+async def test_lowering_the_limit_pauses(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.set_write_buffer_limits(high=10_000_000)
         transport.write(bytes(1_000_000))
@@ -443,8 +426,7 @@ async def test_resume_writing_runs_in_the_context_of_the_connection(loop):
     assert seen == ["connection"]
 
 
-async def test_a_peer_that_never_reads_costs_nothing(loop):
-    protocol = Recorder(loop)
+async def test_a_peer_that_never_reads_costs_nothing(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, _):
         transport.write(bytes(1_000_000))
         await asyncio.sleep(0.3)
@@ -452,8 +434,7 @@ async def test_a_peer_that_never_reads_costs_nothing(loop):
         assert transport.get_write_buffer_size() > 0
 
 
-async def test_a_peer_that_reads_one_byte_at_a_time(loop):
-    protocol = Recorder(loop)
+async def test_a_peer_that_reads_one_byte_at_a_time(loop, protocol):
     message = support.pattern(400_000)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
@@ -465,8 +446,7 @@ async def test_a_peer_that_reads_one_byte_at_a_time(loop):
 # --- after the end -------------------------------------------------------------------------------
 
 
-async def test_write_after_close_is_dropped_with_a_warning(loop, caplog):
-    protocol = Recorder(loop)
+async def test_write_after_close_is_dropped_with_a_warning(loop, caplog, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.write(b"before")
         transport.close()
@@ -494,10 +474,9 @@ async def test_write_in_and_after_connection_lost_is_dropped(loop):
         assert await read_all(loop, peer) == b""
 
 
-async def test_writelines_after_close_is_dropped(loop, loop_kind):
+async def test_writelines_after_close_is_dropped(loop, loop_kind, protocol):
     if GATHERS and "_conn_lost" not in WRITELINES:
         skip_on_asyncio(loop_kind, "writelines() after close() is a TypeError")
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.close()
         transport.writelines([b"after", b"close"])
@@ -506,8 +485,7 @@ async def test_writelines_after_close_is_dropped(loop, loop_kind):
 
 
 @pytest.mark.parametrize("write", [lambda t: t.write(b"x"), lambda t: t.writelines([b"x"])])
-async def test_write_after_write_eof_raises(loop, write):
-    protocol = Recorder(loop)
+async def test_write_after_write_eof_raises(loop, write, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.write_eof()
         with pytest.raises(RuntimeError, match="after write_eof"):
@@ -515,8 +493,7 @@ async def test_write_after_write_eof_raises(loop, write):
         assert await read_all(loop, peer) == b""
 
 
-async def test_wrong_types_are_refused_after_close_too(loop):
-    protocol = Recorder(loop)
+async def test_wrong_types_are_refused_after_close_too(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         with pytest.raises(TypeError):
@@ -524,10 +501,9 @@ async def test_wrong_types_are_refused_after_close_too(loop):
         await protocol.lost
 
 
-async def test_two_transports_write_at_each_other(loop):
+async def test_two_transports_write_at_each_other(loop, client, server):
     """Both buffers fill; neither side waits for the other to stop writing before it reads."""
     message = support.pattern(5_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server) as (ours, theirs):
         ours.write(message)
         theirs.write(message)

@@ -276,9 +276,8 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
     await support.close(server)
 
 
-async def test_whom_the_data_has_woken_runs_before_the_end(loop, socketpair):
+async def test_whom_the_data_has_woken_runs_before_the_end(loop, left, right):
     """This holds even if data and end arrive together; aiohttp's WebSocket client relies on it."""
-    left, right = socketpair
     order = []
 
     class Ending(asyncio.Protocol):

@@ -102,11 +102,9 @@ async def test_connect_a_given_socket(loop):
         assert sock.fileno() == -1
 
 
-async def test_a_unix_socket_will_do_as_the_given_socket(loop, socketpair):
-    ours, peer = socketpair
-    protocol = Recorder(loop)
-    transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
-    peer.send(b"x")
+async def test_a_unix_socket_will_do_as_the_given_socket(loop, left, right, protocol):
+    transport, _ = await loop.create_connection(lambda: protocol, sock=left)
+    right.send(b"x")
     assert await protocol.got(1) == b"x"
     transport.close()
     await protocol.lost
@@ -150,8 +148,7 @@ async def test_a_name_without_addresses(loop):
         await loop.create_connection(asyncio.Protocol, "a.name", 1)
 
 
-async def test_local_addr(loop):
-    protocol = Recorder(loop)
+async def test_local_addr(loop, protocol):
     async with open_server(loop, lambda: protocol) as server:
         transport, _ = await loop.create_connection(
             asyncio.Protocol, "127.0.0.1", port_of(server), local_addr=("127.0.0.2", 0)
@@ -262,8 +259,7 @@ async def test_create_connection_refuses_combinations(loop, kwargs, message):
         await loop.create_connection(asyncio.Protocol, **kwargs)
 
 
-async def test_create_connection_refuses_sockets(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_create_connection_refuses_sockets(loop, ours):
     with pytest.raises(ValueError, match="can not be specified at the same time"):
         await loop.create_connection(asyncio.Protocol, "127.0.0.1", 1, sock=ours)
     with pytest.raises(ValueError, match="You must set server_hostname"):
@@ -353,8 +349,7 @@ async def test_reuse_address(loop, reuse_address):
 
 @needs_keep_alive
 @pytest.mark.parametrize("keep_alive", [None, True, False])
-async def test_keep_alive(loop, keep_alive):
-    protocol = Recorder(loop)
+async def test_keep_alive(loop, keep_alive, protocol):
     async with open_server(loop, lambda: protocol, keep_alive=keep_alive) as server:
         client, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port_of(server))
         await protocol.made
@@ -425,8 +420,7 @@ async def test_connect_accepted_socket(loop):
         assert await loop.sock_recv(client, 100) == b""
 
 
-async def test_connect_accepted_socket_refuses(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_connect_accepted_socket_refuses(loop, ours):
     for kwargs in ({"ssl_handshake_timeout": 1}, {"ssl_shutdown_timeout": 1}):
         with pytest.raises(ValueError, match="only meaningful with ssl"):
             await loop.connect_accepted_socket(Echo, ours, **kwargs)
@@ -440,8 +434,7 @@ async def test_connect_accepted_socket_refuses(loop, tcp_pair):
 # --- what a transport says about itself ----------------------------------------------------------
 
 
-async def test_extra_info(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, theirs):
         for transport in (ours, theirs):
             sock = transport.get_extra_info("socket")
@@ -461,8 +454,7 @@ async def test_extra_info(loop):
         assert ours.get_extra_info("peername") == theirs.get_extra_info("sockname")
 
 
-async def test_extra_info_outlives_the_connection(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info_outlives_the_connection(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, _):
         sockname = ours.get_extra_info("socket").getsockname()
         ours.close()
@@ -473,19 +465,16 @@ async def test_extra_info_outlives_the_connection(loop):
         assert ours.get_extra_info("socket").fileno() == -1
 
 
-async def test_a_peer_that_has_gone_before_the_transport_exists(loop, tcp_pair):
+async def test_a_peer_that_has_gone_before_the_transport_exists(loop, ours, peer, protocol):
     """getpeername() fails on such a socket, but the transport is made and closed normally."""
-    ours, peer = tcp_pair
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
-    protocol = Recorder(loop)
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
     assert transport.get_extra_info("peername") is None
     assert isinstance(await protocol.lost, ConnectionResetError)
 
 
-async def test_a_transport_is_an_asyncio_transport(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_a_transport_is_an_asyncio_transport(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, theirs):
         for transport in (ours, theirs):
             for base in ("Transport", "ReadTransport", "WriteTransport", "BaseTransport"):

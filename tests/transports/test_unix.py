@@ -77,18 +77,17 @@ async def test_given_sockets(loop, path):
 
 
 @either_protocol
-async def test_large_messages_and_half_close(loop, socketpair, recorder):
+async def test_large_messages_and_half_close(loop, left, right, recorder):
     message = support.pattern(3_000_000)
-    ours, peer = socketpair
     protocol = recorder(loop, keep_open=True)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
     transport.write(message)
     assert transport.get_write_buffer_size() > 0
     transport.write_eof()
-    assert await read_all(loop, peer) == message
-    await loop.sock_sendall(peer, message)
+    assert await read_all(loop, right) == message
+    await loop.sock_sendall(right, message)
     assert await protocol.got(len(message)) == message
-    peer.shutdown(socket.SHUT_WR)
+    right.shutdown(socket.SHUT_WR)
     await protocol.eof
     assert not transport.is_closing()
     transport.close()
@@ -106,9 +105,8 @@ async def test_large_messages_and_half_close(loop, socketpair, recorder):
     ],
     ids=["path", "longest", "no text", "abstract"],
 )
-async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, debug):
+async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, debug, protocol):
     loop.set_debug(debug)
-    protocol = Recorder(loop)
     server = await loop.create_unix_server(lambda: protocol, path)
     with socket.socket(socket.AF_UNIX) as client:
         client.bind(name)
@@ -120,8 +118,7 @@ async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, 
     await close(server)
 
 
-async def test_extra_info(loop, path):
-    protocol = Recorder(loop)
+async def test_extra_info(loop, path, protocol):
     server = await loop.create_unix_server(lambda: protocol, path)
     client = Recorder(loop)
     transport, _ = await loop.create_unix_connection(lambda: client, path)
@@ -285,11 +282,10 @@ async def test_create_unix_server_refuses_combinations(loop, kwargs, exception, 
         await loop.create_unix_server(asyncio.Protocol, **kwargs)
 
 
-async def test_sockets_of_the_wrong_kind(loop, socketpair):
-    unix, _ = socketpair
+async def test_sockets_of_the_wrong_kind(loop, left):
     for create in (loop.create_unix_connection, loop.create_unix_server):
         with pytest.raises(ValueError, match="can not be specified at the same time"):
-            await create(asyncio.Protocol, "x", sock=unix)
+            await create(asyncio.Protocol, "x", sock=left)
         for family, kind in (
             (socket.AF_INET, socket.SOCK_STREAM),
             (socket.AF_UNIX, socket.SOCK_DGRAM),

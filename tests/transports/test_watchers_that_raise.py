@@ -121,9 +121,8 @@ def give_up(peer):
     reset(peer)
 
 
-async def test_the_shutdown_after_the_last_byte_fails(loop, reported):
+async def test_the_shutdown_after_the_last_byte_fails(loop, reported, protocol):
     """The peer reads everything and resets after the last send() and before the shutdown()."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
 
         def resume_writing():
@@ -203,9 +202,8 @@ async def in_a_busy_iteration(loop, action):
 
 
 @pytest.mark.parametrize("method", ["write", "writelines"])
-async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
+async def test_write_eof_after_a_write_to_who_has_gone(loop, method, protocol):
     """A caller sees that write() has closed the transport, so write_eof() does nothing."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
 
         def act():
@@ -222,9 +220,8 @@ async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
         await assert_serving(loop)
 
 
-async def test_write_eof_to_who_has_gone(loop):
+async def test_write_eof_to_who_has_gone(loop, protocol):
     """Nothing was written, so write_eof() itself gets the error, and raises it."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         reset(peer)
         with pytest.raises(OSError) as info:
@@ -235,9 +232,8 @@ async def test_write_eof_to_who_has_gone(loop):
 
 
 @pytest.mark.parametrize("method", ["write", "close", "write_eof", "abort"])
-async def test_pause_writing_and_resume_writing_that_do_everything_but_wait(loop, method):
+async def test_pause_writing_and_resume_writing_that_do_everything_but_wait(loop, method, protocol):
     """The methods are called in the middle of sending, also at the end of a busy iteration."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         acted = []
 

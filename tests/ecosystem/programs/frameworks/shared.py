@@ -57,6 +57,12 @@ async def quiet():
         ledger["quiet ended"] += 1
 
 
+async def broken():
+    """Yield half of a response, and raise RuntimeError."""
+    yield b"half of it"
+    raise RuntimeError("on purpose")
+
+
 async def wait_for_the_client_to_leave():
     """Give a client that has been noted the time to disconnect."""
     ledger["order begun"] += 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tests of other projects that may differ between the loops, each with its reason.
 
-A line is for a test that passes over the standard library's loop and cannot pass over another one,
-because of what it examines; never for one that ought to pass.
+A line is for a test that passes over the standard library's loop and examines a detail that another
+loop cannot have; never for a test that ought to pass.
 """
 
 from typing import NamedTuple

@@ -3,9 +3,9 @@
 
 The suite comes from the project's source distribution, the package from its wheel. The loop is
 swapped in by ``swap/sitecustomize.py`` in every process of the run, and the run is void unless
-loops of the right class were made. What fails here but passes over the standard library's loop is
-run once more over both loops, with nothing beside it, for some suites count on timing; what fails
-again over ours alone is a regression, unless ``expectations`` has a line for it.
+loops of the right class were made. A test that fails here but passes over the standard
+library's loop runs once more over both loops, alone, because some suites depend on timing. A test
+that fails again only over ours is a regression, unless ``expectations`` has a line for it.
 """
 
 import fnmatch
@@ -73,7 +73,7 @@ SUITES = {
         expectations.UVICORN,
     ),
     # Warnings are errors in anyio's configuration, and sockets that the suite itself leaves open
-    # where there is no IPv6 would end the run.
+    # on machines without IPv6 would end the run.
     "anyio-suite": Suite(
         "src",
         ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-W", "default",
@@ -297,7 +297,7 @@ def _run(
     extra: list[str],
     only: set[str] | None = None,
 ) -> tuple[dict[str, dict], str]:
-    """What came of each test, or of each in *only*, and the name of the loops' class."""
+    """Return the result of each test, or of each in *only*, and the name of the loops' class."""
     # A run that is ended may leave processes that still write there.
     with tempfile.TemporaryDirectory(prefix="eco-", ignore_cleanup_errors=True) as scratch:
         record, counts = Path(scratch, "record"), Path(scratch, "counts")
@@ -373,7 +373,7 @@ def _reason(suite: Suite, nodeid: str) -> str | None:
 
 
 def _worse(suite: Suite, control: dict[str, dict], subject: dict[str, dict]) -> list[str]:
-    """Tests that are good over the standard library's loop only, or fail where it has none."""
+    """Return the tests that pass only on the standard library's loop, or fail only on mgloop."""
     return [
         nodeid
         for nodeid, entry in control.items()

@@ -171,7 +171,7 @@ def require_strace() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what the command line asks for; returns the exit status."""
+    """Run the cells that the command line selects; return the exit status."""
     arguments = parse_arguments(argv)
     cells = chosen(arguments)
     if arguments.list:

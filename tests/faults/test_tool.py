@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault injection itself: it sees what happens to a program, and knows what is worse."""
+"""The fault injection itself: it observes a program, and ranks the outcomes."""
 
 import os
 import sys

@@ -2,7 +2,7 @@
 """The command line: ``python -m tests.nomem [--quick] [--only PROGRAM ...]``.
 
 Exit status: 0 if no run over mgloop ends worse than the control allows, or if this interpreter
-has no ``_testcapi``; 1 if one does; 2 if a program fails while it has memory.
+lacks ``_testcapi``; 1 if one does; 2 if a program fails while it has memory.
 """
 
 import argparse

@@ -458,8 +458,8 @@ PYTHONS_OWN = (
     "in _create\n",
     # It makes an exception for an exception that it cannot make.
     "Cannot recover from MemoryErrors while normalizing exceptions",
-    # CPython 3.11 recurses in C: it has no MemoryError left that it made beforehand, needs memory
-    # to make another, and raises MemoryError because there is none.
+    # CPython 3.11 recurses in C: it has used up its prepared MemoryErrors, needs memory to make
+    # another, and raises MemoryError because the memory is exhausted.
     "_Py_CheckRecursiveCall: Cannot recover from stack overflow",
 )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The benchmarks' pictures: colours, sizes, cut-off parts, and labels that do not overlap."""
+"""The benchmarks' pictures: colours, sizes, and parts that are cut off."""
 
 import itertools
 import re
@@ -125,30 +125,6 @@ MADE = {
 }  # fmt: skip
 
 
-def texts(figure):
-    """Return all visible texts in *figure*."""
-    found = [*figure.texts, *(t for legend in figure.legends for t in legend.get_texts())]
-    for axes in figure.axes:
-        if axes.get_visible():
-            found += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
-            for axis in (axes.xaxis, axes.yaxis):
-                low, high = sorted(axis.get_view_interval())
-                ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
-                found += [t.label1 for t in ticks if low <= t.get_loc() <= high]
-    return [text for text in found if text.get_visible() and text.get_text().strip()]
-
-
-def overlaps(figure):
-    """Return pairs of texts in *figure* that overlap."""
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
-    return [
-        (one, other)
-        for (one, a), (other, b) in itertools.combinations(boxes, 2)
-        # Ignore one dot, which is the space around a letter.
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
-    ]
-
-
 @pytest.fixture(scope="module", params=["results", "seeds", "asgi", *MADE])
 def drawn(request):
     """Yield the pictures of a results file of the repository, or of an artificial one."""
@@ -163,21 +139,6 @@ def drawn(request):
 
 
 class TestPictures:
-    def test_no_label_lies_on_another(self, drawn):
-        for picture in drawn:
-            assert overlaps(picture.figure) == [], picture.name
-
-    def test_everything_is_inside_and_no_legend_lies_on_the_data(self, drawn):
-        for picture in drawn:
-            edge = picture.figure.bbox
-            for text in texts(picture.figure):
-                box = text.get_window_extent()
-                inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= edge.x1 and box.y1 <= edge.y1
-                assert inside, (picture.name, text.get_text())
-            for legend in picture.figure.legends:
-                for axes in picture.figure.axes:
-                    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-
     def test_a_file_fits_a_screen_is_opaque_and_small(self, drawn, tmp_path):
         from PIL import Image
 
@@ -223,15 +184,6 @@ class TestBars:
         # Nothing may be drawn outside the visible range.
         assert max(max(line.get_xdata()) for line in axes.lines) <= high
         assert max(bar.get_width() for bar in axes.patches) <= high
-
-
-def test_an_overlap_is_noticed():
-    """The test covers the check itself."""
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    figure, _ = canvas.blank(3)
-    figure.text(0.5, 0.5, "one")
-    figure.text(0.51, 0.5, "other")
-    assert ("one", "other") in overlaps(figure)
 
 
 def test_every_picture_of_the_documentation_is_shown_and_there():

@@ -235,13 +235,18 @@ async def test_an_idle_connection_is_no_obstacle(loop):
     await support.close(writer)
 
 
-async def test_serve_ends_when_it_is_told_to(loop):
-    server = Server(Config(app=hello, port=0))
+@pytest.mark.parametrize("limit", [None, 2])
+async def test_serve_ends_when_it_is_stopped_or_at_the_limit_of_requests(loop, limit):
+    server = Server(Config(app=hello, port=0, limit_max_requests=limit))
     started = asyncio.Event()
     serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
     await started.wait()
     assert await fetch(server) == b"hello"
-    server.stop()
+    assert not serving.done()
+    if limit is None:
+        server.stop()
+    else:
+        assert await fetch(server) == b"hello"
     await serving
 
 
@@ -291,17 +296,6 @@ async def test_stopping_at_once_does_not_wait_for_a_start_up(loop):
     serving = asyncio.ensure_future(server.serve(handle_signals=False))
     await entered.wait()
     server.stop(now=True)
-    await serving
-
-
-async def test_at_the_limit_of_requests_serve_ends(loop):
-    server = Server(Config(app=hello, port=0, limit_max_requests=2))
-    started = asyncio.Event()
-    serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
-    await started.wait()
-    assert await fetch(server) == b"hello"
-    assert not serving.done()
-    assert await fetch(server) == b"hello"
     await serving
 
 

@@ -67,36 +67,19 @@ class TestHandles:
         yield
         gc.enable()
 
-    def test_of_a_callback_that_has_run(self, any_loop, schedule):
+    @pytest.mark.parametrize(
+        ("method", "cancelled"),
+        [("work", False), ("fail", False), ("work", True), ("cancel", False)],
+        ids=["has run", "failed", "was cancelled", "cancelled itself"],
+    )
+    def test_of_a_callback_that_is_over(self, any_loop, schedule, reported, method, cancelled):
         request = Request()
-        request.handle = schedule(any_loop, request.work, request)
+        request.handle = schedule(any_loop, getattr(request, method), request)
+        if cancelled:
+            request.handle.cancel()
         support.turn(any_loop, 2)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_failed(self, any_loop, schedule, reported):
-        request = Request()
-        request.handle = schedule(any_loop, request.fail, request)
-        support.turn(any_loop, 2)
-        reported.pop(LookupError)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_was_cancelled(self, any_loop, schedule):
-        request = Request()
-        request.handle = schedule(any_loop, request.work, request)
-        request.handle.cancel()
-        support.turn(any_loop, 2)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_cancelled_itself(self, any_loop, schedule):
-        request = Request()
-        request.handle = schedule(any_loop, request.cancel, request)
-        support.turn(any_loop, 2)
+        if method == "fail":
+            reported.pop(LookupError)
         reference = weakref.ref(request)
         del request
         assert_collected(reference)

@@ -45,12 +45,14 @@ class TestCallSoonThreadsafe:
         with support.in_thread(other):
             loop.run_forever()
 
-    def test_wakes_a_loop_that_waits_for_a_far_timer(self, loop):
+    @pytest.mark.parametrize("nearer_timer", [False, True])
+    def test_wakes_a_loop_that_waits_for_a_far_timer(self, loop, nearer_timer):
         timer = loop.call_later(1000, print)
+        call = (loop.call_later, 0.001, loop.stop) if nearer_timer else (loop.stop,)
 
         def other():
             time.sleep(0.02)
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(*call)
 
         with support.in_thread(other):
             loop.run_forever()
@@ -244,17 +246,6 @@ class TestCallSoonThreadsafe:
 
         with support.in_thread(other):
             loop.run_forever()
-
-    def test_a_nearer_timer_set_by_a_threadsafe_call(self, loop):
-        far = loop.call_later(1000, print)
-
-        def other():
-            time.sleep(0.02)
-            loop.call_soon_threadsafe(loop.call_later, 0.001, loop.stop)
-
-        with support.in_thread(other):
-            loop.run_forever()
-        far.cancel()
 
     def test_stop_from_another_thread_goes_through_it(self, loop):
         for _ in range(200):

@@ -481,10 +481,11 @@ async def test_a_client_that_speaks_something_else(loop, contexts, reported):
         (lambda sock: sock.close(), ConnectionResetError),
         (reset, ConnectionResetError),
         (lambda sock: sock.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ssl.SSLError),
+        (None, asyncio.CancelledError),
     ],
-    ids=["close", "reset", "garbage"],
+    ids=["close", "reset", "garbage", "cancelled"],
 )
-async def test_a_server_that_gives_up_during_the_handshake(
+async def test_a_handshake_that_ends_early_leaves_nothing_behind(
     loop, ours, peer, contexts, end, exception
 ):
     task = loop.create_task(
@@ -493,21 +494,9 @@ async def test_a_server_that_gives_up_during_the_handshake(
         )
     )
     assert await loop.sock_recv(peer, 65536)
-    end(peer)
+    (end or task.cancel)(*[peer] * (end is not None))
     with pytest.raises(exception):
         await asyncio.wait_for(task, support.PATIENCE)
-    await support.turns(5)
-    assert ours.fileno() == -1
-
-
-async def test_a_cancelled_handshake_leaves_nothing_behind(loop, ours, peer, contexts):
-    task = loop.create_task(
-        loop.create_connection(
-            asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
-        )
-    )
-    assert await loop.sock_recv(peer, 65536)
-    await support.cancel(task)
     await support.turns(5)
     assert ours.fileno() == -1
 

@@ -437,8 +437,9 @@ class Renegotiating(ssl.SSLObject):
         return super().write(data)
 
 
-def test_writes_wait_for_the_end_of_a_renegotiation(connection, app, contexts):
+def test_writes_wait_for_the_end_of_a_renegotiation(connect, app, contexts):
     contexts[1].sslobject_class = Renegotiating
+    connection = connect(app)
     sslobj = app.transport.get_extra_info("ssl_object")
     sslobj.refusals = 100
     pieces = [b"one", bytearray(b"two"), memoryview(b"three"), support.pattern(200_000)]

@@ -14,7 +14,7 @@ import weakref
 
 import pytest
 import support
-from sites import Serving, answer, connected, get, read_body, send_often
+from sites import Serving, answer, connected, get, post, read_body, send_often
 
 from mgloop.http import ClientDisconnected
 
@@ -176,12 +176,9 @@ async def test_small_pieces_of_a_body_take_no_more_memory_than_large_ones(loop):
         await answer(send)
 
     size = 30_000
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(
-            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        await support.wait_until(lambda: serving.site.in_flight)
-        (connection,) = serving.site.members
+    async with connected(loop, app, post(None)) as client:
+        await support.wait_until(lambda: client.site.in_flight)
+        (connection,) = client.site.members
         chunks = b"".join(b"2\r\n%02d\r\n" % (i % 100) for i in range(size // 2))
         tracemalloc.start()
         try:
@@ -358,14 +355,18 @@ async def test_a_response_of_no_length_that_is_cut_does_not_look_whole(loop, end
         elif end == "raises":
             raise ValueError
 
-    async with Serving(loop, app, timeout_body=0.2 * (end == "times out")) as serving:
-        client = await serving.connect(b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n")
+    async with connected(
+        loop,
+        app,
+        b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n",
+        timeout_body=0.2 * (end == "times out"),
+    ) as client:
         assert (await client.head())[0] == 200
         assert await client.reader.readexactly(4) == b"half"
         await client.send(b"a")
         await received.wait()
         if end == "is cancelled":
-            serving.site.cancel_all()
+            client.site.cancel_all()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client.reader.read(), 5)
 
@@ -504,12 +505,11 @@ async def test_what_makes_the_headers_may_send_something_itself(loop):
     async def app(scope, receive, send):
         await {"/1": first, "/2": second, "/3": third}[scope["path"]](send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get("/1"))
+    async with connected(loop, app, get("/1")) as client:
         await support.wait_until(lambda: sends)
         headers = {"content-length": "3"}
-        assert await serving.one(get("/3")) == (200, {"a": "1", "b": "2", **headers}, b"own")
-        assert await serving.one(get("/2")) == (404, headers, b"own")
+        assert await client.serving.one(get("/3")) == (200, {"a": "1", "b": "2", **headers}, b"own")
+        assert await client.serving.one(get("/2")) == (404, headers, b"own")
         assert await client.response() == (200, {"transfer-encoding": "chunked"}, b"abbc")
 
 
@@ -556,7 +556,7 @@ async def test_a_request_sees_nothing_of_the_context_of_the_one_before(loop, cas
                 await client.response()
         else:
             for i in range(3):
-                await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+                await client.send(post(4, body=b"ab"))
                 await support.wait_until(lambda i=i: len(seen) == i + 1)
                 await client.request(b"cd")
     assert seen == [None] * 3
@@ -587,7 +587,7 @@ async def test_receive_and_send_are_coroutines_to_create_task(loop):
         await asyncio.wait_for(send(body(message["body"])), 5)
 
     async with Serving(loop, app) as serving:
-        data = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
+        data = post(2, body=b"hi")
         assert (await serving.one(data))[2] == b"hi"
 
 
@@ -667,8 +667,7 @@ async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, st
             step_self(asyncio.current_task().get_coro())
         return run(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         if place == "closed":
             await client.send(get())
             await support.wait_until(lambda: tasks)
@@ -676,7 +675,7 @@ async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, st
             tasks[0].cancel()
         else:
             assert (await client.request(get()))[2] == b"ok"
-        assert serving.site.in_flight == 0
+        assert client.site.in_flight == 0
     assert raised == ["coroutine already executing"]
 
 
@@ -690,9 +689,7 @@ async def test_a_body_in_pieces(loop):
         got.append(await read_body(receive))
         await answer(send)
 
-    async with connected(
-        loop, app, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n"
-    ) as client:
+    async with connected(loop, app, post(300000)) as client:
         for i in range(30):
             await client.send(bytes([i]) * 10_000)
             await asyncio.sleep(0)
@@ -711,9 +708,7 @@ async def test_a_body_that_nobody_receives_is_not_kept(loop):
         await answer(send)
 
     size = 24 << 20
-    async with connected(
-        loop, app, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
-    ) as client:
+    async with connected(loop, app, post(size)) as client:
         sending = loop.create_task(client.send(bytes(size)))
         done, _ = await asyncio.wait([sending], timeout=1)
         assert not done
@@ -728,11 +723,7 @@ async def test_expect_continue(loop, receives):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive) if receives else b"no, thanks")
 
-    async with connected(
-        loop,
-        app,
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
-    ) as client:
+    async with connected(loop, app, post(2, "Expect: 100-continue")) as client:
         if receives:
             assert await client.head() == (100, {})
             assert (await client.request(b"hi"))[2] == b"hi"
@@ -752,9 +743,7 @@ async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
 
     async with connected(loop, app) as client:
         for _ in range(2):
-            await client.send(
-                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-            )
+            await client.send(post(2, "Expect: 100-continue"))
             assert await client.head() == (100, {})
             status, headers, got = await client.request(b"hi")
             assert (status, headers["a"], got) == (200, "1", b"hi")
@@ -766,12 +755,7 @@ async def test_who_waits_for_continue_is_not_timed(loop):
         await asyncio.sleep(0.5)
         await answer(send, await read_body(receive))
 
-    async with connected(
-        loop,
-        app,
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
-        timeout_body=0.2,
-    ) as client:
+    async with connected(loop, app, post(2, "Expect: 100-continue"), timeout_body=0.2) as client:
         assert await client.head() == (100, {})
         assert (await client.response())[0] == 408
 
@@ -786,12 +770,7 @@ async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop)
         await asyncio.sleep(0.02)
         ended.set_result(await receive())
 
-    async with connected(
-        loop,
-        app,
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
-        timeout_body=0.2,
-    ) as client:
+    async with connected(loop, app, post(2, "Expect: 100-continue"), timeout_body=0.2) as client:
         assert (await client.head())[0] == 200
         assert await asyncio.wait_for(ended, 5) == {"type": "http.disconnect"}
 
@@ -800,10 +779,7 @@ async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop)
 async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
     seconds = 0 if rest else 0.2
     async with connected(
-        loop,
-        app_of(START, body(b"ok")),
-        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-        timeout_body=seconds,
+        loop, app_of(START, body(b"ok")), post(None), timeout_body=seconds
     ) as client:
         assert (await client.response())[2] == b"ok"
         await client.send(rest)
@@ -825,8 +801,8 @@ async def test_a_head_that_is_held_when_the_request_is_refused_is_not_sent(loop)
     closing = []
     async with Serving(loop, app) as serving:
         client = await serving.connect()
-        post = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-        assert (await client.request(post))[0] == 400
+        chunked = post(None)
+        assert (await client.request(chunked))[0] == 400
         await answered.wait()
         await client.ended()
     assert closing == [False]
@@ -849,7 +825,7 @@ async def test_a_body_that_the_application_leaves(loop):
     """The connection can be used for the next request."""
     async with connected(loop, app_of(START, body(b"ok"))) as client:
         for _ in range(3):
-            await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+            await client.send(post(100000))
             assert (await client.response())[2] == b"ok"
             await client.send(bytes(100_000))
         assert (await client.request(get()))[2] == b"ok"
@@ -857,11 +833,7 @@ async def test_a_body_that_the_application_leaves(loop):
 
 async def test_a_large_body_that_the_application_leaves(loop):
     """The response arrives although the connection is then closed."""
-    async with connected(
-        loop,
-        app_of(START, body(b"ok")),
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n",
-    ) as client:
+    async with connected(loop, app_of(START, body(b"ok")), post(100000000)) as client:
         assert (await client.response())[2] == b"ok"
 
         async def send_on():
@@ -878,9 +850,7 @@ async def test_who_sends_a_large_body_before_it_reads_gets_the_response(loop):
             sock.setblocking(False)
             await loop.sock_connect(sock, ("127.0.0.1", serving.port))
             size = 5 << 20
-            await loop.sock_sendall(
-                sock, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
-            )
+            await loop.sock_sendall(sock, post(size))
             await loop.sock_sendall(sock, bytes(size))
             assert (await loop.sock_recv(sock, 1000)).endswith(b"\r\n\r\nok")
             assert await loop.sock_recv(sock, 1000) == b""
@@ -934,9 +904,8 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
             ended.set_result(None)
             raise
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get())
-        await support.wait_until(lambda: serving.site.running)
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.running)
         client.writer.close()
         await ended
     assert sends == 99
@@ -1009,11 +978,10 @@ async def test_a_background_task_runs_after_the_client_has_left(loop, caplog):
         background.set()
 
     gone, background = asyncio.Event(), asyncio.Event()
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get())
-        await support.wait_until(lambda: serving.site.running)
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.running)
         client.writer.close()
-        await support.wait_until(lambda: not serving.site.connections)
+        await support.wait_until(lambda: not client.site.connections)
         gone.set()
         await background.wait()
     assert logged(caplog) == []
@@ -1104,7 +1072,7 @@ async def test_a_client_that_closes_as_the_answer_comes(loop, sends, caplog):
     async with Serving(loop, app) as serving:
         with socket.create_connection(("127.0.0.1", serving.port)) as sock:
             clients.append(sock)
-            sock.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
+            sock.sendall(post(9, body=b"abc"))
             await support.wait_until(lambda: serving.site.requests)
             await asyncio.wait_for(serving.site.wait_drained(), 5)
         assert serving.site.in_flight == 0
@@ -1271,13 +1239,12 @@ async def test_early_hints(loop):
         START,
         body(b"x"),
     )
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get())
+    async with connected(loop, app, get()) as client:
         assert await client.reader.readuntil(b"\r\n\r\n") == (
             b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\nlink: </b>\r\n\r\n"
         )
         assert (await client.response())[2] == b"x"
-        assert (await serving.one(get(version="1.0")))[0] == 200
+        assert (await client.serving.one(get(version="1.0")))[0] == 200
 
 
 async def test_what_makes_the_links_may_send_something_itself(loop):
@@ -1393,11 +1360,7 @@ async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
 
     with open(tmp_path / "file", "rb") as file:
         async with connected(
-            loop,
-            app,
-            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na",
-            limit=1 << 16,
-            timeout_body=0.2,
+            loop, app, post(4, body=b"a"), limit=1 << 16, timeout_body=0.2
         ) as client:
             await begun.wait()
             await client.send(b"bcd")
@@ -1526,7 +1489,7 @@ async def test_too_many_connections(loop):
         (b"GE", {"timeout_head": 0.2}, 408),
         (get(), {"timeout_keep_alive": 0.2}, 200),
         (get() + b"GET / ", {"timeout_head": 0.2}, 200),
-        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe", {"timeout_body": 0.2}, 408),
+        (post(5, body=b"he"), {"timeout_body": 0.2}, 408),
     ],
     ids=["nothing", "half a head", "half a method", "idle", "half of the second", "half a body"],
 )
@@ -1562,7 +1525,7 @@ async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered
             await read_body(receive)
 
     async with connected(loop, app, timeout_head=0.5, timeout_body=0.5) as client:
-        head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = post(None)
         await client.send(head + b"1\r\na\r\n")
         if answered:
             assert (await client.response())[0] == 200
@@ -1580,13 +1543,7 @@ async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered
 
 async def test_trailers_give_the_next_request_no_less_time(loop):
     app = app_of(START, body(b"ok"))
-    async with connected(
-        loop,
-        app,
-        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-        timeout_head=0.3,
-        timeout_body=0.3,
-    ) as client:
+    async with connected(loop, app, post(None), timeout_head=0.3, timeout_body=0.3) as client:
         await client.response()
         for piece in (b"1\r\na\r\n", b"0\r\n", b"a: b\r\n", b"\r\n"):
             await client.send(piece)
@@ -1609,11 +1566,10 @@ async def test_the_first_head_is_timed_from_the_beginning(loop):
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
 async def test_an_empty_line_behind_a_request_begins_no_head(loop, line, ends):
     config = {} if ends else {"timeout_keep_alive": 0.2}
-    async with Serving(loop, app_of(START, body(b"ok")), **config) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"ok")), **config) as client:
         assert (await client.request(get() + line))[2] == b"ok"
         if ends:
-            serving.site.begin_shutdown()
+            client.site.begin_shutdown()
         await asyncio.wait_for(client.ended(), 5)
 
 
@@ -1629,14 +1585,13 @@ async def test_the_first_head_is_timed_from_the_beginning_though_an_empty_line_c
 
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
 async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):
-    async with Serving(loop, app_of(START, body(b"ok")), timeout_head=0.3) as serving:
-        client = await serving.connect(b"GET / HT")
-        await support.wait_until(lambda: serving.site.connections)
+    async with connected(loop, app_of(START, body(b"ok")), b"GET / HT", timeout_head=0.3) as client:
+        await support.wait_until(lambda: client.site.connections)
         await asyncio.sleep(0.02)  # the first piece has been read
         await client.send(b"TP/1.1\r\nHost: a\r\n\r\nGET /2 HT")
         assert (await client.response())[2] == b"ok"
         if ends:
-            serving.site.begin_shutdown()
+            client.site.begin_shutdown()
             await asyncio.wait_for(client.ended(), 5)
         else:
             assert (await asyncio.wait_for(client.response(), 5))[0] == 408
@@ -1844,22 +1799,18 @@ async def test_draining_closes_after_a_response_that_had_begun(loop):
         await go_on.wait()
         await send(body(b"k"))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get())
+    async with connected(loop, app, get()) as client:
         await client.reader.readuntil(b"1\r\no")
-        serving.site.begin_shutdown()
+        client.site.begin_shutdown()
         go_on.set()
         await client.reader.readuntil(b"0\r\n\r\n")
         await asyncio.wait_for(client.ended(), 5)
 
 
 async def test_draining_waits_for_a_body_that_nobody_wants_and_no_longer(loop):
-    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
-        client = await serving.connect(
-            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc"
-        )
+    async with connected(loop, app_of(START, body(b"ok")), post(10, body=b"abc")) as client:
         assert (await client.response())[2] == b"ok"
-        serving.site.begin_shutdown()
+        client.site.begin_shutdown()
         await client.send(b"defghij")
         await client.ended()
 
@@ -2039,9 +1990,8 @@ async def test_nothing_grows(loop):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2000):
             assert (await client.request(get()))[0] == 200
-        site = serving.site
+        site = client.site
         assert (site.requests, site.in_flight, len(site.running)) == (2000, 0, 0)

@@ -439,10 +439,9 @@ async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
         await go_on.wait()
         await answer(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(get())
-        await support.wait_until(lambda: serving.site.in_flight)
-        (connection,) = serving.site.members
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.in_flight)
+        (connection,) = client.site.members
         piece = b"GET /"
         connection.data_received(piece)
         began = time.process_time()

@@ -148,7 +148,7 @@ def get(path="/", *headers, version="1.1", host="a"):
 
 
 def post(length, *headers, body=b"", version="1.1"):
-    """Return a POST whose body has `length` bytes, or is chunked if that is None."""
+    """Return a POST whose body has `length` bytes, or is chunked without a length."""
     framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     lines = [f"POST / HTTP/{version}", "Host: a", framing, *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -212,7 +212,8 @@ async def test_who_cancels_it_leaves_nothing_behind(loop, how):
         await request
 
 
-async def test_a_serve_that_is_cancelled_while_it_starts_leaves_nothing_behind(loop):
+@pytest.mark.parametrize("how", ["is cancelled", "stops now"])
+async def test_a_serve_that_ends_while_it_starts_leaves_nothing_behind(loop, how):
     waiting = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -222,7 +223,11 @@ async def test_a_serve_that_is_cancelled_while_it_starts_leaves_nothing_behind(l
     server = Server(Config(app=app, port=0))
     task = asyncio.ensure_future(server.serve(handle_signals=False))
     await waiting.wait()
-    await support.cancel(task)
+    if how == "is cancelled":
+        await support.cancel(task)
+    else:
+        server.stop(now=True)
+        await task
     assert [sock.fileno() for sock in server.sockets] == [-1]
 
 
@@ -283,20 +288,6 @@ def test_a_server_in_another_thread_leaves_signals_to_the_program(loop, run):
     thread.start()
     thread.join()
     assert answers == [b"hello", before]
-
-
-async def test_stopping_at_once_does_not_wait_for_a_start_up(loop):
-    entered = asyncio.Event()
-
-    async def app(scope, receive, send):
-        entered.set()
-        await asyncio.Event().wait()
-
-    server = Server(Config(app=app, port=0))
-    serving = asyncio.ensure_future(server.serve(handle_signals=False))
-    await entered.wait()
-    server.stop(now=True)
-    await serving
 
 
 async def test_at_the_limit_of_memory_serve_ends(loop, caplog):

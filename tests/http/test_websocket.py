@@ -302,11 +302,10 @@ async def test_a_denial_in_pieces_ends_with_the_connection(loop):
             await send(body)
         await send({"type": "websocket.http.response.body"})
 
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=False) as peer:
-            _, headers = await peer.read_head()
-            assert b"content-length" not in dict(headers)
-            assert await peer.reader.read() == b"a" * 200_000 + b"b" * 200_000
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, headers = await peer.read_head()
+        assert b"content-length" not in dict(headers)
+        assert await peer.reader.read() == b"a" * 200_000 + b"b" * 200_000
 
 
 async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
@@ -536,12 +535,11 @@ async def test_the_client_goes(loop, data, code, reason):
             await send({"type": "websocket.send", "text": "late"})
 
     app = Recording(then)
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site) as peer:
-            peer.send(frame(TEXT, b"first") + data)
-            if code != 1006:
-                assert await peer.read_close() == (code, reason)
-                assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site) as peer:
+        peer.send(frame(TEXT, b"first") + data)
+        if code != 1006:
+            assert await peer.read_close() == (code, reason)
+            assert await peer.reader.read() == b""
     assert app.messages == [text("first"), disconnect(code, reason)]
 
 
@@ -553,9 +551,8 @@ async def test_the_client_goes_before_it_is_accepted(loop):
             await send({"type": "websocket.accept"})
 
     seen = []
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=False):
-            await support.wait_until(lambda: site.members)
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False):
+        await support.wait_until(lambda: site.members)
     assert seen == [disconnect(1006)]
 
 
@@ -643,13 +640,12 @@ async def test_a_peer_that_breaks_the_rules_and_goes(loop):
 
 async def test_an_error_of_our_own_ends_the_connection_and_is_logged(loop, caplog, monkeypatch):
     app = Recording()
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site) as peer:
-            await support.wait_until(lambda: site.answers)
-            with logged(caplog):
-                site.members[0].data_received("not bytes")
-            with contextlib.suppress(ConnectionError):
-                assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site) as peer:
+        await support.wait_until(lambda: site.answers)
+        with logged(caplog):
+            site.members[0].data_received("not bytes")
+        with contextlib.suppress(ConnectionError):
+            assert await peer.reader.read() == b""
     assert app.messages == [disconnect(1011)]
 
 
@@ -671,10 +667,9 @@ async def test_pings_are_sent_and_who_answers_stays(loop):
 
 
 async def test_without_a_timeout_pings_are_sent_all_the_same(loop):
-    async with upgrading.serving(loop, echo, ws_ping_interval=0.01) as site:
-        async with bare(site) as peer:
-            for _ in range(3):
-                assert (await peer.read_frame())[0] == 0x80 | PING
+    async with upgrading.serving(loop, echo, ws_ping_interval=0.01) as site, bare(site) as peer:
+        for _ in range(3):
+            assert (await peer.read_frame())[0] == 0x80 | PING
 
 
 async def test_who_does_not_answer_a_ping_is_closed(loop):
@@ -696,14 +691,13 @@ async def test_a_peer_is_not_given_up_while_the_application_does_not_read_it(loo
     full = asyncio.Event()
     app = Held(step)
     options = {"ws_ping_interval": 0.01, "ws_ping_timeout": 0.03, "ws_max_queue": 2}
-    async with upgrading.serving(loop, app, **options) as site:
-        async with connect(site.url) as client:
-            for number in range(5):
-                await client.send(str(number))
-            full.set()
-            await app.done.wait()
-            assert app.result == ["0", "1", "2", "3", "4"]
-            app.leave.set()
+    async with upgrading.serving(loop, app, **options) as site, connect(site.url) as client:
+        for number in range(5):
+            await client.send(str(number))
+        full.set()
+        await app.done.wait()
+        assert app.result == ["0", "1", "2", "3", "4"]
+        app.leave.set()
 
 
 # ------------------------------------------------------------------- back-pressure ----
@@ -718,22 +712,21 @@ async def test_a_peer_has_to_wait_for_the_application(loop, size):
     go = asyncio.Event()
     app = Held(step)
     count = 50_000_000 // (size * 100 if size == 10 else size)
-    async with upgrading.serving(loop, app, ws_max_queue=8) as site:
-        async with bare(site) as peer:
-            peer.send(frame(BINARY, bytes(size)) * count)
-            await support.wait_until(lambda: site.answers)
-            if size > 10:
-                # The socket is full, and nothing is sent any more.
-                left = None
-                while left != (left := peer.writer.transport.get_write_buffer_size()):
-                    await asyncio.sleep(0.05)
-                assert left > 30_000_000
-            go.set()
-            await app.done.wait()
-            assert app.result == [size] * count
-            peer.send(closing(1000))
-            assert await peer.read_close() == (1000, "")
-            app.leave.set()
+    async with upgrading.serving(loop, app, ws_max_queue=8) as site, bare(site) as peer:
+        peer.send(frame(BINARY, bytes(size)) * count)
+        await support.wait_until(lambda: site.answers)
+        if size > 10:
+            # The socket is full, and nothing is sent any more.
+            left = None
+            while left != (left := peer.writer.transport.get_write_buffer_size()):
+                await asyncio.sleep(0.05)
+            assert left > 30_000_000
+        go.set()
+        await app.done.wait()
+        assert app.result == [size] * count
+        peer.send(closing(1000))
+        assert await peer.read_close() == (1000, "")
+        app.leave.set()
 
 
 async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
@@ -768,25 +761,24 @@ async def test_the_application_has_to_wait_for_a_slow_peer(loop):
         await send({"type": "websocket.close", "code": 4000})
 
     sent = []
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, small=True) as peer:
-            before = -1
-            while before != (before := len(sent)):
-                await asyncio.sleep(0.05)
-            assert 0 < before < 150
-            # Pings are answered when the socket is writable, and only the last of them.
-            for number in range(1000):
-                peer.send(frame(PING, b"%d" % number))
-            frames = [await peer.read_frame() for _ in range(200)]
-            data = [payload for first, payload in frames if first == 0x80 | BINARY]
-            pongs = [payload for first, payload in frames if first == 0x80 | PONG]
-            while (found := await peer.read_frame())[0] != 0x80 | CLOSE:
-                (data if found[0] == 0x80 | BINARY else pongs).append(found[1])
-            assert data == [bytes(100_000)] * 200
-            assert found[1] == (4000).to_bytes(2, "big")
-            assert len(pongs) < 1000
-            peer.send(closing(4000))
-            assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site, small=True) as peer:
+        before = -1
+        while before != (before := len(sent)):
+            await asyncio.sleep(0.05)
+        assert 0 < before < 150
+        # Pings are answered when the socket is writable, and only the last of them.
+        for number in range(1000):
+            peer.send(frame(PING, b"%d" % number))
+        frames = [await peer.read_frame() for _ in range(200)]
+        data = [payload for first, payload in frames if first == 0x80 | BINARY]
+        pongs = [payload for first, payload in frames if first == 0x80 | PONG]
+        while (found := await peer.read_frame())[0] != 0x80 | CLOSE:
+            (data if found[0] == 0x80 | BINARY else pongs).append(found[1])
+        assert data == [bytes(100_000)] * 200
+        assert found[1] == (4000).to_bytes(2, "big")
+        assert len(pongs) < 1000
+        peer.send(closing(4000))
+        assert await peer.reader.read() == b""
 
 
 async def test_a_peer_that_takes_nothing_is_cut_off(loop):
@@ -799,9 +791,8 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
         ended.set()
 
     ended = asyncio.Event()
-    async with upgrading.serving(loop, app, timeout_write=0.05) as site:
-        async with bare(site, small=True):
-            await ended.wait()
+    async with upgrading.serving(loop, app, timeout_write=0.05) as site, bare(site, small=True):
+        await ended.wait()
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
@@ -1021,17 +1012,16 @@ async def test_cancelling_ends_the_task_and_the_connection(loop, accept):
         await asyncio.Event().wait()
 
     app = Held(step, accept=accept)
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=accept) as peer:
-            await support.wait_until(lambda: site.members)
-            await support.turns(5)
-            site.members[0].cancel()
-            if accept:
-                assert await peer.read_close() == (1012, "")
-            else:
-                assert b" 503 " in (await peer.read_head())[0]
-            await peer.reader.read()
-            await support.wait_until(lambda: not site.members)
+    async with upgrading.serving(loop, app) as site, bare(site, shake=accept) as peer:
+        await support.wait_until(lambda: site.members)
+        await support.turns(5)
+        site.members[0].cancel()
+        if accept:
+            assert await peer.read_close() == (1012, "")
+        else:
+            assert b" 503 " in (await peer.read_head())[0]
+        await peer.reader.read()
+        await support.wait_until(lambda: not site.members)
     assert app.cancelled
 
 

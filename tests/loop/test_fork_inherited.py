@@ -508,7 +508,7 @@ class TestAtTheSameTime:
     loop.add_reader(left, lambda: got.append(left.recv(10)))
 
     def child():
-        # The pair is shared; what comes in it now is the parent's.
+        # Both processes have the pair; only the parent reads from it now.
         loop.remove_reader(left)
         for _ in range(50):
             woken = loop.create_future()

@@ -263,7 +263,7 @@ class TestOthers:
             assert sys.version_info >= (3, 12) or all(handle.cancelled() for handle in handles)
             loop.close()
             gc.collect()
-            # What has been freed twice is two objects' at a time now.
+            # Memory that was freed twice now belongs to two objects.
             many = [bytes([i % 256]) * 24 for i in range(200_000)]
             assert len({id(one) for one in many}) == len(many)
             """,

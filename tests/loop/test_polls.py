@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How soon a descriptor that has become ready is looked at, counted in iterations.
+"""The latency of a ready descriptor, counted in iterations of the loop.
 
 Programs wait "two or three sleep(0)" for the other end of a connection on the same loop, or rely on
 the order in which two descriptors' events come through. asyncio polls once per iteration. Whatever
@@ -22,7 +22,7 @@ import support
 
 pytestmark = pytest.mark.slow  # hundreds of combinations
 
-#: What is ready besides, when something is sent.
+#: The number of other callbacks that are ready when data is sent.
 CROWDS = [0, 1, 3, 4, 10, 100]
 #: Iterations in which nothing happened, before it is sent.
 IDLE = range(7)
@@ -317,7 +317,7 @@ async def tls(loop, direction):
 def each_once(make, event):
     """A way of something that happens once per connection: many are made beforehand.
 
-    make(loop, stack) gives (do, done): do() has it happen, done() tells whether it has.
+    make(loop, stack) gives (do, done): do() causes the event, done() returns whether it occurred.
     """
 
     @contextlib.asynccontextmanager
@@ -366,7 +366,7 @@ async def connection(loop, stack, event):
 
 
 async def last_words(loop, stack, event):
-    """Data and, right behind it, the end."""
+    """Data that the end follows directly."""
     family = event
     left, right = stack.enter_context(sockets_of(family))
     protocol = Count()
@@ -399,7 +399,7 @@ async def pipe_end(loop, stack, event):
 
 
 async def reader_gone(loop, stack, event):
-    """A pipe whose reading end is closed: the writing transport is told."""
+    """A pipe whose reading end is closed, which the writing transport detects."""
     read_end, write_end = os.pipe()
     reader, writer = os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)
     protocol = Count()
@@ -442,7 +442,7 @@ async def accepting(loop, family):
 
 @contextlib.asynccontextmanager
 async def connecting(loop):
-    """sock_connect() to a listening socket, which TCP on loopback answers at once."""
+    """sock_connect() to a listening socket, to which TCP on loopback connects immediately."""
     tasks = []
     with support.listening_socket() as listener, contextlib.ExitStack() as stack:
 
@@ -542,7 +542,7 @@ def timer(loop, callback, delay, sleep):
 
 @contextlib.asynccontextmanager
 async def child(loop):
-    """The output of a child; it is waited for until the pipe has it."""
+    """The output of a child; send() waits until it is in the pipe."""
 
     class Output(Count, asyncio.SubprocessProtocol):
         def __init__(self):
@@ -886,7 +886,7 @@ CONNECTIONS = {
 
 
 async def new_with_data_then_old_closed(connect):
-    """As asyncssh redirects a stream: what the new pipe has must be in before the old one ends."""
+    """As asyncssh redirects a stream: the new pipe's data must arrive before the old pipe ends."""
     old, _ = await connect("old")
     yield
     await connect("new", b"data")

@@ -9,22 +9,8 @@ import pytest
 import support
 
 
-@pytest.fixture
-def udp_pair():
-    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
-    ):
-        for sock in (one, two):
-            sock.bind(("127.0.0.1", 0))
-            sock.setblocking(False)
-        yield one, two
-
-
 class TestDatagrams:
-    async def test_sendto_and_recvfrom(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_sendto_and_recvfrom(self, loop, one, two):
         assert await loop.sock_sendto(one, b"first", two.getsockname()) == 5
         assert await loop.sock_recvfrom(two, 100) == (b"first", one.getsockname())
         receiving = loop.create_task(loop.sock_recvfrom(two, 100))
@@ -32,21 +18,18 @@ class TestDatagrams:
         await loop.sock_sendto(one, b"second", two.getsockname())
         assert await receiving == (b"second", one.getsockname())
 
-    async def test_empty_and_large_datagrams(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_empty_and_large_datagrams(self, loop, one, two):
         for data in (b"", b"x", support.pattern(60_000)):
             await loop.sock_sendto(one, data, two.getsockname())
             assert await loop.sock_recvfrom(two, 65536) == (data, one.getsockname())
 
-    async def test_truncation(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_truncation(self, loop, one, two):
         await loop.sock_sendto(one, b"0123456789", two.getsockname())
         await loop.sock_sendto(one, b"next", two.getsockname())
         assert (await loop.sock_recvfrom(two, 4))[0] == b"0123"
         assert (await loop.sock_recvfrom(two, 4))[0] == b"next"
 
-    async def test_recvfrom_into(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_recvfrom_into(self, loop, one, two):
         buffer = bytearray(10)
         await loop.sock_sendto(one, b"data", two.getsockname())
         assert await loop.sock_recvfrom_into(two, buffer) == (4, one.getsockname())
@@ -61,8 +44,7 @@ class TestDatagrams:
         with pytest.raises(ValueError):
             run(loop.sock_recvfrom_into(udp_pair[0], bytearray(10), 20))
 
-    async def test_recv_into_and_recv_on_datagrams(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_recv_into_and_recv_on_datagrams(self, loop, one, two):
         one.connect(two.getsockname())
         await loop.sock_sendall(one, b"first")
         assert await loop.sock_recv(two, 100) == b"first"
@@ -70,14 +52,12 @@ class TestDatagrams:
         await loop.sock_sendall(one, b"second")
         assert await loop.sock_recv_into(two, buffer) == 6
 
-    def test_too_large(self, loop, run, udp_pair):
-        one, two = udp_pair
+    def test_too_large(self, loop, run, one, two):
         with pytest.raises(OSError) as info:
             run(loop.sock_sendto(one, bytes(70_000), two.getsockname()))
         assert info.value.errno == errno.EMSGSIZE
 
-    async def test_a_refusal_is_an_error_of_the_next_call(self, loop, udp_pair):
-        one, _ = udp_pair
+    async def test_a_refusal_is_an_error_of_the_next_call(self, loop, one):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind(("127.0.0.1", 0))
             address = sock.getsockname()
@@ -136,8 +116,7 @@ class TestDatagrams:
             await loop.sock_sendto(one, b"data", two.getsockname())
             assert await loop.sock_recvfrom(two, 10) == (b"data", one.getsockname())
 
-    async def test_cancelled_recvfrom_takes_nothing(self, loop, udp_pair):
-        one, two = udp_pair
+    async def test_cancelled_recvfrom_takes_nothing(self, loop, one, two):
         receiving = loop.create_task(loop.sock_recvfrom(two, 100))
         await support.turns(3)
         one.sendto(b"kept", two.getsockname())

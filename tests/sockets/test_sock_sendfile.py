@@ -9,19 +9,6 @@ import pytest
 import support
 
 
-@pytest.fixture
-def udp_pair():
-    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
-    ):
-        for sock in (one, two):
-            sock.bind(("127.0.0.1", 0))
-            sock.setblocking(False)
-        yield one, two
-
-
 class TestSendfile:
     @pytest.fixture
     def data(self):

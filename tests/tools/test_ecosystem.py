@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the runner of other projects' suites takes for a complete run (tests/ecosystem)."""
+"""The runner of other projects' suites detects incomplete runs (tests/ecosystem)."""
 
 import sys
 from pathlib import Path

@@ -129,7 +129,7 @@ async def test_both_ends_half_close(loop):
 
 
 @either_protocol
-async def test_close_is_told_later_and_once(loop, recorder, protocol):
+async def test_close_is_told_later_and_once(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.close()
         transport.close()
@@ -145,7 +145,7 @@ async def test_close_is_told_later_and_once(loop, recorder, protocol):
 
 
 @either_protocol
-async def test_close_flushes_what_was_written(loop, recorder, protocol):
+async def test_close_flushes_what_was_written(loop, protocol):
     message = support.pattern(2_000_000)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
@@ -157,7 +157,7 @@ async def test_close_flushes_what_was_written(loop, recorder, protocol):
 
 
 @either_protocol
-async def test_nothing_is_delivered_after_close(loop, recorder, protocol):
+async def test_nothing_is_delivered_after_close(loop, protocol):
     """Even while written data is still being sent."""
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"too early to see")
@@ -266,7 +266,7 @@ async def test_a_closed_transport_has_released_its_descriptor(loop, ours, peer, 
 
 
 @either_protocol
-async def test_a_reset_is_told_as_such(loop, recorder, protocol):
+async def test_a_reset_is_told_as_such(loop, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         reset(peer)
         exc = await protocol.lost
@@ -276,7 +276,7 @@ async def test_a_reset_is_told_as_such(loop, recorder, protocol):
 
 
 @either_protocol
-async def test_bytes_before_a_reset_are_delivered(loop, recorder, protocol):
+async def test_bytes_before_a_reset_are_delivered(loop, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         peer.send(b"last words")
         reset(peer)
@@ -286,7 +286,7 @@ async def test_bytes_before_a_reset_are_delivered(loop, recorder, protocol):
 
 
 @either_protocol
-async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder, protocol):
+async def test_a_reset_while_paused_is_told_after_resuming(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         reset(peer)
@@ -339,9 +339,7 @@ class OopsError(Exception):
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-async def test_a_callback_that_raises_ends_the_connection(
-    loop, reported, recorder, method, protocol
-):
+async def test_a_callback_that_raises_ends_the_connection(loop, reported, method, protocol):
     def fail(*args):
         raise OopsError(method)
 

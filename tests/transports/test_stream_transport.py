@@ -27,7 +27,7 @@ from peers import (
 
 
 @either_protocol
-async def test_callbacks_come_in_order(loop, recorder, protocol):
+async def test_callbacks_come_in_order(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert protocol.events == ["made"]
         assert protocol.transport is transport
@@ -39,9 +39,7 @@ async def test_callbacks_come_in_order(loop, recorder, protocol):
 
 
 @either_protocol
-async def test_data_sent_before_the_transport_exists_is_delivered(
-    loop, ours, peer, recorder, protocol
-):
+async def test_data_sent_before_the_transport_exists_is_delivered(loop, ours, peer, protocol):
     peer.send(b"early")
     peer.close()
     await loop.create_connection(lambda: protocol, sock=ours)
@@ -51,7 +49,7 @@ async def test_data_sent_before_the_transport_exists_is_delivered(
 
 
 @either_protocol
-async def test_one_byte_at_a_time(loop, recorder, protocol):
+async def test_one_byte_at_a_time(loop, protocol):
     message = support.pattern(300)
     async with raw_connection(loop, protocol) as (_, peer):
         for index in range(len(message)):
@@ -196,7 +194,7 @@ async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_calle
 
 @either_protocol
 @pytest.mark.parametrize("inline", [0, 1], ids=["aside", "inline"])
-async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inline, protocol):
+async def test_what_follows_urgent_data_is_not_left_behind(loop, inline, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
@@ -223,7 +221,7 @@ async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop, protocol):
 
 
 @either_protocol
-async def test_what_follows_descriptors_is_not_left_behind(loop, left, right, recorder, protocol):
+async def test_what_follows_descriptors_is_not_left_behind(loop, left, right, protocol):
     transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
     socket.send_fds(right, [b"with one"], [right.fileno()])
     socket.send_fds(right, [b"another"], [right.fileno()])
@@ -369,7 +367,7 @@ async def test_pause_and_resume_are_idempotent(loop, protocol):
 
 
 @either_protocol
-async def test_end_of_stream_waits_while_paused(loop, recorder, protocol):
+async def test_end_of_stream_waits_while_paused(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         peer.send(b"last words")

@@ -452,7 +452,10 @@ class TestCtrlC:
             # The task may or may not be waiting again by then.
             assert out.split()[-1] == "interrupted"
 
-    def test_ends_the_process_by_the_signal(self, loop_kind):
+    @pytest.mark.parametrize(
+        ("number", "last"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "")]
+    )
+    def test_the_signal_ends_the_process(self, loop_kind, number, last):
         code = """
         async def main():
             print("ready")
@@ -461,22 +464,10 @@ class TestCtrlC:
         """
         with support.Program(loop_kind, code) as program:
             program.expect("ready")
-            program.signal(signal.SIGINT)
+            program.signal(number)
             status, _, errors = program.wait()
-            assert status == -signal.SIGINT
-            assert errors.rstrip().endswith("KeyboardInterrupt")
-
-    def test_sigterm_without_a_handler_ends_the_process(self, loop_kind):
-        code = """
-        async def main():
-            print("ready")
-            await asyncio.Event().wait()
-        run(main())
-        """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            program.signal(signal.SIGTERM)
-            assert program.wait()[0] == -signal.SIGTERM
+            assert status == -number
+            assert errors.rstrip().endswith(last)
 
 
 class TestSigpipe:

@@ -23,29 +23,11 @@ PROGRAMS = {
     "psycopg": servers.postgres,
     "redis": servers.redis,
 } | dict.fromkeys(
-    [
-        "websockets",
-        "httpx",
-        "kosoku",
-        "gunicorn_requests",
-        "anyio",
-        "grpcio",
-        "tornado",
-        "aiodns",
-        "aiofiles",
-        "aiofastnet",
-        "threads",
-        "many_loops",
-        "multiprocessing",
-        "frameworks",
-        "selecting",
-        "sse_starlette",
-        "served_processes",
-        "gevent",
-        "eventlet",
-    ],
+    ("websockets", "httpx", "kosoku", "gunicorn_requests", "anyio", "grpcio", "tornado",
+     "aiodns", "aiofiles", "aiofastnet", "threads", "many_loops", "multiprocessing",
+     "frameworks", "selecting", "sse_starlette", "served_processes", "gevent", "eventlet"),
     nullcontext,
-)
+)  # fmt: skip
 
 #: Programs with requirements of their own.
 REQUIREMENTS = {

@@ -85,34 +85,36 @@ def no_proxy(monkeypatch):
 
 # --- curl ----------------------------------------------------------------------------------------
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-
 #: -q: without a configuration file.
 CURL = ("curl", "-q", "--silent", "--show-error", "--http1.1", "--max-time", str(PATIENCE))
 
 
-def curl(*arguments, stdin=b"", status=0):
-    """Return curl's output; check that it ends with `status`."""
-    done = subprocess.run(
-        [*CURL, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE
-    )
+def curl_command(*arguments):
+    """Return a command of curl; skip the test without curl."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    return [*CURL, *map(str, arguments)]
+
+
+def run_curl(*arguments, stdin=b"", status=0):
+    """Run curl, which must end with `status`; return (stdout, stderr)."""
+    command = curl_command(*arguments)
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE)
     assert done.returncode == status, done.stderr.decode(errors="replace")[-2000:]
-    return done.stdout
+    return done.stdout, done.stderr
 
 
-def verbose(*arguments, stdin=b""):
+def curl(*arguments, **options):
+    """Return curl's output."""
+    return run_curl(*arguments, **options)[0]
+
+
+def verbose(*arguments, **options):
     """Return curl's output, and the lines of the heads that it received and sent."""
-    done = subprocess.run(
-        [*CURL, "--verbose", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-    return done.stdout, re.findall("^([<>] .*?)\r?$", done.stderr.decode(), re.MULTILINE)
+    out, errors = run_curl("--verbose", *arguments, **options)
+    return out, re.findall("^([<>] .*?)\r?$", errors.decode(), re.MULTILINE)
 
 
-@needs_curl
 def test_curl_get(server):
     told = json.loads(curl(f"{server.url}/scope?a=1&b=%20", "-H", "X-One: 1", "-H", "x-one: 2"))
     assert (told["method"], told["http_version"]) == ("GET", "1.1")
@@ -120,14 +122,12 @@ def test_curl_get(server):
     assert [value for name, value in told["headers"] if name == "x-one"] == ["1", "2"]
 
 
-@needs_curl
 def test_curl_head(server):
     head = curl("--head", f"{server.url}/zeros?1234").decode().lower()
     assert head.startswith("http/1.1 200 ok\r\n")
     assert "\r\ncontent-length: 1234\r\n" in head
 
 
-@needs_curl
 @pytest.mark.parametrize("size", [0, 1, MIB, 10 * MIB])
 def test_curl_post(server, size, tmp_path):
     sent = tmp_path / "sent"
@@ -135,7 +135,6 @@ def test_curl_post(server, size, tmp_path):
     assert curl("--data-binary", f"@{sent}", f"{server.url}/echo") == BODY[:size]
 
 
-@needs_curl
 @pytest.mark.parametrize("size", [MIB, 10 * MIB])
 @pytest.mark.parametrize("path", ["echo", "duplex"])
 def test_curl_upload_of_unknown_length(server, size, path):
@@ -144,7 +143,6 @@ def test_curl_upload_of_unknown_length(server, size, path):
     assert "> Transfer-Encoding: chunked" in lines
 
 
-@needs_curl
 def test_curl_a_large_upload_waits_for_100(server, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(BODY[: 2 * MIB])
@@ -154,7 +152,6 @@ def test_curl_a_large_upload_waits_for_100(server, tmp_path):
     assert lines.index("< HTTP/1.1 100 Continue") < lines.index("< HTTP/1.1 200 OK")
 
 
-@needs_curl
 def test_curl_a_large_upload_that_is_refused_is_not_sent(server, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(BODY)
@@ -165,26 +162,22 @@ def test_curl_a_large_upload_that_is_refused_is_not_sent(server, tmp_path):
     assert told == b"no413 0"
 
 
-@needs_curl
 def test_curl_compressed_upload(server):
     packed = gzip.compress(b"a" * 100_000)
     gzipped = ("-H", "Content-Encoding: gzip", "--data-binary", "@-")
     assert curl(*gzipped, f"{server.url}/unpack", stdin=packed) == b"a" * 100_000
 
 
-@needs_curl
 def test_curl_compressed_download(server):
     plain = curl(f"{server.url}/pack")
     assert plain == b"compressible " * 10_000
     assert curl("--compressed", f"{server.url}/pack") == plain
 
 
-@needs_curl
 def test_curl_download(server):
     assert curl(f"{server.url}/zeros?{10 * MIB}") == bytes(10 * MIB)
 
 
-@needs_curl
 @pytest.mark.parametrize("version", ["--http1.0", "--http1.1"])
 def test_curl_stream(server, version):
     got, lines = verbose(version, f"{server.url}/stream")
@@ -193,13 +186,11 @@ def test_curl_stream(server, version):
     assert chunked == (version == "--http1.1")
 
 
-@needs_curl
 def test_curl_unix_socket(server):
     told = json.loads(curl("--unix-socket", server.uds, "http://a/scope"))
     assert (told["client"], told["headers"][0]) == (None, ["host", "a"])
 
 
-@needs_curl
 def test_curl_paths(server):
     url = f"{server.url}/up/../a%20b/./%2F?x#y"
     told = json.loads(curl("--path-as-is", f"{server.url}/up/../a%20b/./%2F?x#y"))
@@ -207,20 +198,17 @@ def test_curl_paths(server):
     assert json.loads(curl(url))["raw_path"] == "/a%20b/%2F"
 
 
-@needs_curl
 def test_curl_redirects(server):
     assert json.loads(curl("-L", f"{server.url}/redirect"))["path"] == "/scope"
     assert curl("-L", "--data", "moved", f"{server.url}/redirect/same") == b"moved"
 
 
-@needs_curl
 def test_curl_one_connection_for_many_requests(server):
     urls = [f"{server.url}/{path}" for path in ("stream", "echo", "hints", "trailers", "none")]
     told = curl(*urls, "-w", " %{http_code} %{num_connects};").decode()
     assert told == "0;1;2;3;4;5;6;7;8;9; 200 1; 200 0;page 200 0;summed 200 0;nothing here 404 0;"
 
 
-@needs_curl
 def test_curl_early_hints(server):
     got, lines = verbose(f"{server.url}/hints")
     first, second = lines.index("< HTTP/1.1 103 Early Hints"), lines.index("< HTTP/1.1 200 OK")
@@ -231,7 +219,6 @@ def test_curl_early_hints(server):
     ]
 
 
-@needs_curl
 def test_curl_trailers(server, tmp_path):
     heads = tmp_path / "heads"
     assert curl("-D", heads, f"{server.url}/trailers") == b"summed"
@@ -240,20 +227,18 @@ def test_curl_trailers(server, tmp_path):
     assert trailer == "x-sum: 42\n"
 
 
-@needs_curl
 def test_curl_who_goes_in_mid_download(server):
     with subprocess.Popen(
-        [*CURL, f"{server.url}/for-ever?curl-download"], stdout=subprocess.PIPE
+        curl_command(f"{server.url}/for-ever?curl-download"), stdout=subprocess.PIPE
     ) as process:
         assert len(process.stdout.read(MIB)) == MIB
         process.send_signal(signal.SIGTERM)
     assert get(server.url, "/notes/curl-download") == "http.disconnect"
 
 
-@needs_curl
 def test_curl_who_goes_in_mid_upload(server):
     with subprocess.Popen(
-        [*CURL, "-T", "-", f"{server.url}/swallow?curl-upload"], stdin=subprocess.PIPE
+        curl_command("-T", "-", f"{server.url}/swallow?curl-upload"), stdin=subprocess.PIPE
     ) as process:
         process.stdin.write(BODY[:MIB])
         process.stdin.flush()
@@ -262,7 +247,6 @@ def test_curl_who_goes_in_mid_upload(server):
     assert get(server.url, "/notes/curl-upload") == "cut short: True"
 
 
-@needs_curl
 def test_curl_tls(tls_server, tmp_path):
     url, ca = tls_server.url, tls_server.folder / "ca.pem"
     assert json.loads(curl("--cacert", ca, f"{url}/scope"))["scheme"] == "https"
@@ -272,7 +256,6 @@ def test_curl_tls(tls_server, tmp_path):
     curl(f"{url}/scope", status=untrusted)
 
 
-@needs_curl
 def test_curl_proxy_protocol(tmp_path):
     with served("--port", 0, "--proxy-protocol", folder=tmp_path) as command:
         url = command.url()
@@ -282,7 +265,6 @@ def test_curl_proxy_protocol(tmp_path):
         curl(f"{url}/scope", status=empty_reply)
 
 
-@needs_curl
 def test_curl_that_would_rather_have_http_2(server):
     """curl offers an upgrade to h2c, which the server ignores."""
     if "HTTP2" not in curl("--version").decode():

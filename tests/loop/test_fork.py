@@ -65,8 +65,6 @@ class TestFork:
             run(main())
         """)
 
-    # asyncio's child and parent share an epoll set: the first to be connected removes the socket.
-    @pytest.mark.mgloop_only
     # asyncio's child removes the wake-up socket from the epoll set that it shares with its parent.
     @pytest.mark.mgloop_only
     def test_closing_the_inherited_loop_leaves_the_parents_alone(self, in_child):
@@ -95,7 +93,6 @@ class TestFork:
             loop.close()
         """)
 
-    @pytest.mark.mgloop_only
     # A garbage-collected asyncio loop closes itself, with the same effect.
     @pytest.mark.mgloop_only
     def test_dropping_the_inherited_loop(self, in_child):

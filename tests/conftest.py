@@ -3,7 +3,8 @@
 
 A test that requests ``loop`` or ``loop_factory`` runs twice, as ``[asyncio]`` and as ``[mgloop]``:
 the standard library's loop proves the test, and mgloop has to pass the proven test. Mark a test
-``mgloop_only`` if only mgloop has the behaviour.
+``mgloop_only`` if only mgloop has the behaviour. A test that is a coroutine function runs on the
+fixture ``loop``.
 
 The fixtures also check for leaks. After a test its loops must be closed and no task may be pending.
 The loop's exception handler must not have received an unexpected exception, and the process must
@@ -12,7 +13,9 @@ one.
 """
 
 import asyncio
+import functools
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -21,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 import certificates
+import peers
 import pytest
 import support
 
@@ -88,6 +92,16 @@ def pytest_generate_tests(metafunc):
         wanted = metafunc.config.getoption("loops")
         kinds = ("mgloop",) if mgloop_only else [kind for kind in LOOP_KINDS if kind in wanted]
         metafunc.parametrize("loop_kind", kinds, ids=kinds)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test on the fixture ``loop`` if it is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or "loop" not in pyfuncitem.funcargs:
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    fixtures["loop"].run_until_complete(pyfuncitem.obj(**fixtures))
+    return True
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -160,6 +174,12 @@ def loop_factory(request, loop_kind):
 
 
 @pytest.fixture
+def in_child(loop_kind):
+    """Return :func:`support.run_python` for the kind of loop under test."""
+    return functools.partial(support.run_python, loop_kind)
+
+
+@pytest.fixture
 def loop(loop_factory, reported):
     """Yield an open loop that is not running; close and check it after the test."""
     loop = loop_factory()
@@ -198,6 +218,54 @@ def tcp_pair():
     """Yield two connected, non-blocking TCP sockets on 127.0.0.1."""
     with support.nonblocking_tcp_pair() as pair:
         yield pair
+
+
+@pytest.fixture
+def left(socketpair):
+    """Return the first socket of ``socketpair``."""
+    return socketpair[0]
+
+
+@pytest.fixture
+def right(socketpair):
+    """Return the second socket of ``socketpair``."""
+    return socketpair[1]
+
+
+@pytest.fixture
+def ours(tcp_pair):
+    """Return the connecting end of ``tcp_pair``."""
+    return tcp_pair[0]
+
+
+@pytest.fixture
+def peer(tcp_pair):
+    """Return the accepted end of ``tcp_pair``."""
+    return tcp_pair[1]
+
+
+@pytest.fixture
+def recorder():
+    """Return the class of ``protocol``; ``peers.either_protocol`` parametrizes it."""
+    return peers.Recorder
+
+
+@pytest.fixture
+def protocol(recorder, loop):
+    """Return a protocol that records its calls."""
+    return recorder(loop)
+
+
+@pytest.fixture
+def client(loop):
+    """Return a protocol that records its calls, for the client of a connection."""
+    return peers.Recorder(loop)
+
+
+@pytest.fixture
+def server(loop):
+    """Return a protocol that records its calls, for the server's end of a connection."""
+    return peers.Recorder(loop)
 
 
 @pytest.fixture

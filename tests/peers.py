@@ -11,7 +11,6 @@ All of this runs in the loop's thread; a protocol lives as long as its test.
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import socket
 import struct
@@ -36,16 +35,6 @@ needs_close_clients = pytest.mark.skipif(
 )
 #: Whether Server.wait_closed really waits for the clients, as it does since 3.12.1.
 WAIT_CLOSED_WAITS = "self._sockets" not in inspect.getsource(asyncio.Server.wait_closed)
-
-
-def on_loop(test):
-    """Turn a coroutine function into a test that runs it on the fixture `loop`."""
-
-    @functools.wraps(test)
-    def run_test(loop, **fixtures):
-        loop.run_until_complete(test(loop, **fixtures))
-
-    return run_test
 
 
 def skip_on_asyncio(loop_kind, defect):

@@ -114,6 +114,19 @@ async def wait_until(predicate, timeout=PATIENCE):
         await asyncio.sleep(0.001)
 
 
+async def close(thing):
+    """Close a server or a stream writer, and wait until it is closed."""
+    thing.close()
+    await thing.wait_closed()
+
+
+async def cancel(task):
+    """Cancel a task, which must end by that."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def reset_current_loop():
     """Restore the default policy without a current loop; suppress the deprecation warnings."""
     with warnings.catch_warnings():
@@ -422,6 +435,15 @@ def run(main, **kwargs):
 """
 
 
+def finished(command, **options):
+    """Run a command to its end; return its CompletedProcess, whose output is text.
+
+    The options are those of ``subprocess.run``.
+    """
+    options = {"timeout": 2 * PATIENCE, "check": False, **options}
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
 def python_command(kind, code, *options):
     """Return the arguments that run `code` in a fresh interpreter, with a loop of `kind`."""
     preamble = _PREAMBLE.format(tests=os.path.dirname(os.path.abspath(__file__)), kind=kind)
@@ -435,14 +457,11 @@ def run_python(kind, code, *options, returncode=0, env=None):
     ``time`` and ``warnings`` imported, ``turn()`` of loops.py, and ``new_loop(**kwargs)`` and
     ``run(coro, debug=None)`` for the loop under test.
     """
-    done = subprocess.run(
+    done = finished(
         python_command(kind, code, *options),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=PATIENCE,
         env={**os.environ, **(env or {})},
-        check=False,
     )
     assert done.returncode == returncode, (
         f"exit status {done.returncode}, not {returncode}\n{done.stdout}\n{done.stderr}"

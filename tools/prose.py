@@ -52,7 +52,7 @@ BUDGETS = {
     "mgloop, C": (r"mgloop/.*\.[ch]", 2.5),
     "mgloop, Python": (r"mgloop/.*\.py", 2.5),
     "bench, tools, examples": (r"(bench|tools|examples)/.*\.py", 1.0),
-    "tests": (r"tests/.*\.(py|c)", 3.0),
+    "tests": (r"tests/.*\.(py|c)", 0.7),
 }
 
 

@@ -17,39 +17,22 @@ from typing import NamedTuple
 
 PACKAGE = "test.test_asyncio"
 
-#: Suite name -> (module, pattern of its classes).
-SUITES = {
-    "events": ("test_events", "*"),
-    "subprocess": ("test_subprocess", "*"),
-    "sock_lowlevel": ("test_sock_lowlevel", "*"),
-    "sendfile": ("test_sendfile", "*"),
-    "server": ("test_server", "*"),
-    "buffered_proto": ("test_buffered_proto", "*"),
-    "ssl": ("test_ssl", "*"),
+#: Suites whose module has another name, or that are some classes of a module.
+_EXCEPTIONS = {
     "sslproto": ("test_sslproto", "*Handshake*"),
     "start_tls": ("test_sslproto", "*StartTLS*"),
-    "streams": ("test_streams", "*"),
-    "unix_events": ("test_unix_events", "*"),
-    "runners": ("test_runners", "*"),
-    "tasks": ("test_tasks", "*"),
     "eager_tasks": ("test_eager_task_factory", "*"),
     "task_groups": ("test_taskgroups", "*"),
-    "timeouts": ("test_timeouts", "*"),
-    "locks": ("test_locks", "*"),
-    "queues": ("test_queues", "*"),
-    "futures": ("test_futures", "*"),
-    "futures2": ("test_futures2", "*"),
-    "context": ("test_context", "*"),
-    "waitfor": ("test_waitfor", "*"),
-    "staggered": ("test_staggered", "*"),
-    "threads": ("test_threads", "*"),
-    "pep492": ("test_pep492", "*"),
-    "transports": ("test_transports", "*"),
-    "protocols": ("test_protocols", "*"),
-    "free_threading": ("test_free_threading", "*"),
-    "graph": ("test_graph", "*"),
-    "tools": ("test_tools", "*"),
 }
+_NAMES = (
+    "events", "subprocess", "sock_lowlevel", "sendfile", "server", "buffered_proto", "ssl",
+    "sslproto", "start_tls", "streams", "unix_events", "runners", "tasks", "eager_tasks",
+    "task_groups", "timeouts", "locks", "queues", "futures", "futures2", "context", "waitfor",
+    "staggered", "threads", "pep492", "transports", "protocols", "free_threading", "graph",
+    "tools",
+)  # fmt: skip
+#: Suite name -> (module, pattern of its classes).
+SUITES = {name: _EXCEPTIONS.get(name, (f"test_{name}", "*")) for name in _NAMES}
 
 #: The same mixins over another selector of the standard library: over one loop under test they
 #: would be the same tests three times. The EPoll classes are the ones that are run.

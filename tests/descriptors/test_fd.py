@@ -28,9 +28,8 @@ class BadDescriptorError(Exception):
 
 class TestReader:
     def test_is_called_with_its_arguments_when_there_is_something_to_read(
-        self, loop, run, socketpair
+        self, loop, run, left, right
     ):
-        left, right = socketpair
         calls = Calls(lambda: left.recv(10))
         loop.add_reader(left, calls, 1, "two")
         run(asyncio.sleep(0.01))
@@ -41,9 +40,8 @@ class TestReader:
         assert calls.args == [(1, "two")]
         loop.remove_reader(left)
 
-    def test_is_called_again_as_long_as_something_is_left(self, loop, run, socketpair):
+    def test_is_called_again_as_long_as_something_is_left(self, loop, run, left, right):
         """Level-triggered, as in asyncio: unread data is reported again."""
-        left, right = socketpair
         calls = Calls()
         loop.add_reader(left, calls)
         right.send(b"x")
@@ -54,8 +52,7 @@ class TestReader:
         assert len(calls) <= count + 2
         loop.remove_reader(left)
 
-    def test_once_per_iteration(self, loop, socketpair):
-        left, right = socketpair
+    def test_once_per_iteration(self, loop, left, right):
         calls = Calls()
         loop.add_reader(left, calls)
         right.send(b"x")
@@ -63,8 +60,7 @@ class TestReader:
         assert 15 <= len(calls) <= 20
         loop.remove_reader(left)
 
-    def test_partial_reads(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_partial_reads(self, loop, run, left, right):
         got = bytearray()
         loop.add_reader(left, lambda: got.extend(left.recv(1)))
         right.send(b"0123456789")
@@ -72,8 +68,7 @@ class TestReader:
         assert got == b"0123456789"
         loop.remove_reader(left)
 
-    def test_end_of_file(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_end_of_file(self, loop, run, left, right):
         got = []
         loop.add_reader(left, lambda: got.append(left.recv(10)))
         right.close()
@@ -81,31 +76,28 @@ class TestReader:
         assert set(got) == {b""}
         loop.remove_reader(left)
 
-    def test_reset_by_the_peer(self, loop, run, tcp_pair):
-        client, server = tcp_pair
+    def test_reset_by_the_peer(self, loop, run, ours, peer):
         failures = []
 
         def read():
             try:
-                client.recv(10)
+                ours.recv(10)
             except ConnectionResetError:
                 failures.append("reset")
-                loop.remove_reader(client)
+                loop.remove_reader(ours)
 
-        loop.add_reader(client, read)
-        support.reset(server)
+        loop.add_reader(ours, read)
+        support.reset(peer)
         run(support.wait_until(lambda: failures))
 
-    def test_data_that_is_there_before_the_registration(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_data_that_is_there_before_the_registration(self, loop, run, left, right):
         right.send(b"x")
         calls = Calls()
         loop.add_reader(left, calls)
         run(support.wait_until(lambda: len(calls) >= 3))
         loop.remove_reader(left)
 
-    def test_removed_and_added_again_with_data_left(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_removed_and_added_again_with_data_left(self, loop, run, left, right):
         right.send(b"x")
         for _ in range(3):
             calls = Calls()
@@ -139,9 +131,7 @@ class TestReader:
         for sock in clients + accepted:
             sock.close()
 
-    def test_exceptions_go_to_the_handler_and_the_reader_stays(self, loop, socketpair, reported):
-        left, right = socketpair
-
+    def test_exceptions_go_to_the_handler_and_the_reader_stays(self, loop, left, right, reported):
         def fail():
             raise LookupError
 
@@ -153,8 +143,7 @@ class TestReader:
         assert len(contexts) >= 2
         assert all(isinstance(context["exception"], LookupError) for context in contexts)
 
-    def test_a_reader_that_removes_itself(self, loop, socketpair):
-        left, right = socketpair
+    def test_a_reader_that_removes_itself(self, loop, left, right):
         calls = Calls(lambda: loop.remove_reader(left))
         loop.add_reader(left, calls)
         right.send(b"x")
@@ -175,8 +164,7 @@ class TestReader:
             support.turn(loop, 5)
             assert len(calls) == 1
 
-    def test_a_reader_that_replaces_itself(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_reader_that_replaces_itself(self, loop, run, left, right):
         second = Calls(lambda: left.recv(10))
         first = Calls(lambda: loop.add_reader(left, second))
         loop.add_reader(left, first)
@@ -200,11 +188,10 @@ class TestReader:
         right.close()
         assert len(calls) == 1
 
-    def test_callback_and_arguments_are_released_by_removal(self, loop, socketpair):
+    def test_callback_and_arguments_are_released_by_removal(self, loop, left):
         class Token:
             pass
 
-        left, _ = socketpair
         for replace in (False, True):
             token = Token()
             alive = weakref.ref(token)
@@ -282,8 +269,7 @@ class TestReader:
 
 
 class TestWriter:
-    def test_is_called_as_long_as_there_is_room(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_is_called_as_long_as_there_is_room(self, loop, run, left):
         calls = Calls()
         loop.add_writer(left, calls, "argument")
         run(support.wait_until(lambda: len(calls) >= 5))
@@ -293,8 +279,7 @@ class TestWriter:
         support.turn(loop, 3)
         assert len(calls) == count
 
-    def test_waits_until_the_peer_reads(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_waits_until_the_peer_reads(self, loop, run, left, right):
         support.fill(left)
         calls = Calls(lambda: loop.remove_writer(left))
         loop.add_writer(left, calls)
@@ -379,8 +364,7 @@ class TestKinds:
         run(support.wait_until(lambda: calls))
         os.close(fd)
 
-    def test_another_epoll(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_another_epoll(self, loop, run, left, right):
         with select.epoll() as inner:
             inner.register(left, select.EPOLLIN)
             calls = Calls(lambda: left.recv(10))
@@ -402,8 +386,7 @@ class TestKinds:
 
 
 class TestBoth:
-    def test_reader_and_writer_on_one_descriptor(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_reader_and_writer_on_one_descriptor(self, loop, run, left, right):
         reads = Calls(lambda: left.recv(10))
         writes = Calls()
         loop.add_reader(left, reads)
@@ -419,8 +402,7 @@ class TestBoth:
         assert len(writes) == count
         assert loop.remove_reader(left) is True
 
-    def test_removing_one_keeps_the_other(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_removing_one_keeps_the_other(self, loop, run, left, right):
         reads, writes = Calls(), Calls()
         loop.add_reader(left, reads)
         loop.add_writer(left, writes)
@@ -430,51 +412,40 @@ class TestBoth:
         assert not reads
         loop.remove_writer(left)
 
-    def test_a_reader_beside_a_waiting_sock_sendall(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_a_reader_beside_a_waiting_sock_sendall(self, loop, left, right):
         data = support.pattern(support.BIG)
         got = []
         loop.add_reader(left, lambda: got.append(left.recv(10)))
-
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, data))
-            await support.turns(3)
-            right.send(b"x")
-            await support.wait_until(lambda: got)
-            arrived = bytearray()
-            while len(arrived) < len(data):
-                arrived += await loop.sock_recv(right, 1 << 16)
-            await sending
-            assert arrived == data
-            right.send(b"y")
-            await support.wait_until(lambda: len(got) == 2)
-
-        run(main())
+        sending = loop.create_task(loop.sock_sendall(left, data))
+        await support.turns(3)
+        right.send(b"x")
+        await support.wait_until(lambda: got)
+        arrived = bytearray()
+        while len(arrived) < len(data):
+            arrived += await loop.sock_recv(right, 1 << 16)
+        await sending
+        assert arrived == data
+        right.send(b"y")
+        await support.wait_until(lambda: len(got) == 2)
         assert got == [b"x", b"y"]
         assert loop.remove_reader(left) is True
 
-    def test_a_writer_beside_a_waiting_sock_recv(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_a_writer_beside_a_waiting_sock_recv(self, loop, left, right):
         calls = Calls()
+        receiving = loop.create_task(loop.sock_recv(left, 10))
+        await support.turns(3)
+        loop.add_writer(left, calls)
+        await support.wait_until(lambda: len(calls) > 2)
+        assert not receiving.done()
+        right.send(b"data")
+        assert await receiving == b"data"
+        assert loop.remove_writer(left) is True
+        receiving = loop.create_task(loop.sock_recv(left, 10))
+        await support.turns(3)
+        right.send(b"more")
+        assert await receiving == b"more"
 
-        async def main():
-            receiving = loop.create_task(loop.sock_recv(left, 10))
-            await support.turns(3)
-            loop.add_writer(left, calls)
-            await support.wait_until(lambda: len(calls) > 2)
-            assert not receiving.done()
-            right.send(b"data")
-            assert await receiving == b"data"
-            assert loop.remove_writer(left) is True
-            receiving = loop.create_task(loop.sock_recv(left, 10))
-            await support.turns(3)
-            right.send(b"more")
-            assert await receiving == b"more"
-
-        run(main())
-
-    def test_the_two_ends_of_one_pair(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_the_two_ends_of_one_pair(self, loop, run, left, right):
         got = []
         loop.add_reader(left, lambda: got.append(left.recv(10)))
 
@@ -487,8 +458,7 @@ class TestBoth:
         loop.remove_reader(left)
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_adding_again_replaces(self, loop, run, socketpair, side):
-        left, right = socketpair
+    def test_adding_again_replaces(self, loop, run, left, right, side):
         right.send(b"x")
         add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
         first, second = Calls(), Calls()
@@ -500,8 +470,7 @@ class TestBoth:
         assert remove(left) is False
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_removing_what_was_never_added(self, loop, socketpair, side):
-        left, _ = socketpair
+    def test_removing_what_was_never_added(self, loop, left, side):
         assert getattr(loop, f"remove_{side}")(left) is False
         assert getattr(loop, f"remove_{side}")(12345) is False
         other = {"reader": "writer", "writer": "reader"}[side]
@@ -510,8 +479,7 @@ class TestBoth:
         assert getattr(loop, f"remove_{other}")(left) is True
 
     @pytest.mark.parametrize("form", [lambda s: s, lambda s: s.fileno()], ids=["object", "number"])
-    def test_number_and_object_mean_the_same(self, loop, run, socketpair, form):
-        left, right = socketpair
+    def test_number_and_object_mean_the_same(self, loop, run, left, right, form):
         right.send(b"x")
         calls = Calls()
         loop.add_reader(form(left), calls)
@@ -520,7 +488,7 @@ class TestBoth:
         loop.add_reader(left.fileno(), calls)
         assert loop.remove_reader(form(left)) is True
 
-    def test_anything_with_fileno(self, loop, run, socketpair):
+    def test_anything_with_fileno(self, loop, run, left, right):
         class Wrapper:
             def __init__(self, sock):
                 self.sock = sock
@@ -528,16 +496,14 @@ class TestBoth:
             def fileno(self):
                 return self.sock.fileno()
 
-        left, right = socketpair
         right.send(b"x")
         calls = Calls()
         loop.add_reader(Wrapper(left), calls)
         run(support.wait_until(lambda: calls))
         assert loop.remove_reader(Wrapper(left)) is True
 
-    def test_registered_in_one_loop_and_another(self, loop, run, loop_factory, socketpair):
+    def test_registered_in_one_loop_and_another(self, loop, run, loop_factory, left, right):
         other = loop_factory()
-        left, right = socketpair
         right.send(b"x")
         calls, other_calls = Calls(), Calls()
         loop.add_reader(left, calls)
@@ -706,32 +672,27 @@ class TestBadDescriptors:
 
         run(main())
 
-    def test_a_number_that_a_transport_owned(self, loop, run):
+    async def test_a_number_that_a_transport_owned(self, loop):
         """Once the transport is closed, its descriptor number may be reused."""
-
-        async def main():
-            with (
-                support.nonblocking_socketpair() as (left, right),
-                support.nonblocking_tcp_pair() as (client, _),
-            ):
-                number = client.fileno()
-                transport, _ = await loop.create_connection(asyncio.Protocol, sock=client)
-                transport.close()
-                await support.wait_until(lambda: client.fileno() == -1)
-                os.dup2(left.fileno(), number)
-                right.send(b"x")
-                calls = Calls()
-                loop.add_reader(number, calls)
-                await support.wait_until(lambda: calls)
-                loop.remove_reader(number)
-                os.close(number)
-
-        run(main())
+        with (
+            support.nonblocking_socketpair() as (left, right),
+            support.nonblocking_tcp_pair() as (client, _),
+        ):
+            number = client.fileno()
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=client)
+            transport.close()
+            await support.wait_until(lambda: client.fileno() == -1)
+            os.dup2(left.fileno(), number)
+            right.send(b"x")
+            calls = Calls()
+            loop.add_reader(number, calls)
+            await support.wait_until(lambda: calls)
+            loop.remove_reader(number)
+            os.close(number)
 
 
-def test_registration_from_another_thread_is_seen(loop, socketpair):
+def test_registration_from_another_thread_is_seen(loop, left, right):
     """Register with call_soon_threadsafe while the loop waits for another event."""
-    left, right = socketpair
     right.send(b"x")
 
     def other():

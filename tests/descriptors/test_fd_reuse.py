@@ -14,6 +14,7 @@ import socket
 
 import pytest
 import support
+from peers import skip_on_asyncio
 from support import Calls
 
 
@@ -63,46 +64,31 @@ class TestDescriptorReuse:
             loop.remove_reader(again)
 
     @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_a_removal_made_up_for_when_the_number_is_used_again(self, loop, run, socketpair, side):
+    @pytest.mark.parametrize("removed", [True, False], ids=["late removal", "no removal"])
+    def test_a_number_used_again(self, loop, loop_kind, run, socketpair, side, removed):
+        """The removal comes when the number refers to another file, or does not come."""
+        if not removed:
+            skip_on_asyncio(loop_kind, "assumes that the number is already registered")
         add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
         new, peer = socketpair
         left, right = socket.socketpair()
         stale, fresh = Calls(), Calls()
-        support.fill(new)
+        if removed:
+            support.fill(new)
         left.setblocking(False)
         support.fill(left)
         add(left, stale)
+        if not removed:
+            run(asyncio.sleep(0))
         number = left.fileno()
         left.close()
         right.close()
         os.dup2(new.fileno(), number)
-        assert remove(number) is True
+        if removed:
+            assert remove(number) is True
         add(number, fresh)
         peer.send(b"x")
         support.drain(peer)
-        run(support.wait_until(lambda: fresh))
-        assert not stale
-        assert remove(number) is True
-        os.close(number)
-
-    # asyncio assumes that the number is already registered, and does not register it again.
-    @pytest.mark.mgloop_only
-    @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_a_number_used_again_after_a_forgotten_removal(self, loop, run, socketpair, side):
-        add, remove = getattr(loop, f"add_{side}"), getattr(loop, f"remove_{side}")
-        new, peer = socketpair
-        left, right = socket.socketpair()
-        left.setblocking(False)
-        support.fill(left)
-        stale, fresh = Calls(), Calls()
-        add(left, stale)
-        run(asyncio.sleep(0))
-        number = left.fileno()
-        left.close()
-        right.close()
-        os.dup2(new.fileno(), number)
-        add(number, fresh)
-        peer.send(b"x")
         run(support.wait_until(lambda: fresh))
         assert not stale
         assert remove(number) is True
@@ -123,9 +109,8 @@ class TestDescriptorReuse:
             left.close()
             right.close()
 
-    def test_a_duplicate_outlives_the_original(self, loop, run, socketpair):
+    def test_a_duplicate_outlives_the_original(self, loop, run, left, right):
         """The kernel would continue to report the closed number because of the duplicate."""
-        left, right = socketpair
         duplicate = left.dup()
         calls = Calls()
         loop.add_reader(left, calls)
@@ -141,8 +126,7 @@ class TestDescriptorReuse:
         loop.remove_reader(duplicate)
         duplicate.close()
 
-    def test_original_and_duplicate_are_separate(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_original_and_duplicate_are_separate(self, loop, run, left, right):
         with left.dup() as duplicate:
             calls, duplicate_calls = Calls(), Calls()
             loop.add_reader(left, calls)
@@ -187,7 +171,7 @@ class TestDescriptorReuse:
             for sock in (*first, *second, *new):
                 sock.close()
 
-    def test_storm(self, loop, run):
+    async def test_storm(self, loop):
         """Descriptors are opened, closed and reused at random, by readers and by transports.
 
         uvloop once sent one connection's answer to another under such conditions. Every message
@@ -263,10 +247,7 @@ class TestDescriptorReuse:
                 await kind(number)
             finished.append(first)
 
-        async def main():
-            await asyncio.gather(*(worker(1000 * number) for number in range(10)))
-            await support.turns(5)
-
-        run(main())
+        await asyncio.gather(*(worker(1000 * number) for number in range(10)))
+        await support.turns(5)
         assert not failures
         assert len(finished) == 10

@@ -16,7 +16,6 @@ import pytest
 import support
 from peers import (
     Recorder,
-    on_loop,
     open_server,
     port_of,
     skip_on_asyncio,
@@ -135,7 +134,6 @@ either_end = pytest.mark.parametrize("end", ["close", "abort"])
 
 @either_side
 @either_end
-@on_loop
 async def test_watched_after_its_end_has_begun(loop, closing, side, end):
     """No data is queued: connection_lost() is due in the next iteration, and is called."""
     getattr(closing.transport, end)()
@@ -145,7 +143,6 @@ async def test_watched_after_its_end_has_begun(loop, closing, side, end):
 
 
 @either_side
-@on_loop
 async def test_watched_in_connection_lost(loop, closing, side):
     """The descriptor is still open then, and is closed nevertheless."""
     lost = closing.protocol.connection_lost
@@ -161,7 +158,6 @@ async def test_watched_in_connection_lost(loop, closing, side):
 
 
 @queue_matters
-@on_loop
 async def test_a_reader_while_queued_data_are_sent(loop, closing):
     """It is called as long as the descriptor exists, and does not disturb the transport."""
     count = closing.queue_data()
@@ -184,7 +180,6 @@ async def test_a_reader_while_queued_data_are_sent(loop, closing):
 
 
 @queue_matters
-@on_loop
 async def test_a_writer_while_queued_data_are_sent(loop, loop_kind, closing):
     """It is called when the socket is writable; the transport continues to send."""
     skip_on_asyncio(loop_kind, "a writer takes the place of the transport's own")
@@ -198,7 +193,6 @@ async def test_a_writer_while_queued_data_are_sent(loop, loop_kind, closing):
 
 
 @queue_matters
-@on_loop
 async def test_removing_what_was_not_added_while_queued_data_are_sent(loop, loop_kind, closing):
     """remove_reader() returns False.  (asyncio's remove_writer() removes the transport's own.)"""
     count = closing.queue_data()
@@ -211,7 +205,6 @@ async def test_removing_what_was_not_added_while_queued_data_are_sent(loop, loop
 
 
 @queue_matters
-@on_loop
 async def test_sock_recv_while_queued_data_are_sent(loop, closing):
     count = closing.queue_data()
     closing.transport.close()
@@ -226,7 +219,6 @@ async def test_sock_recv_while_queued_data_are_sent(loop, closing):
 
 
 @queue_matters
-@on_loop
 async def test_sock_recv_that_waits_as_the_descriptor_is_closed(loop, closing):
     """The call waits forever, or fails; the transport ends."""
     count = closing.queue_data()
@@ -241,7 +233,6 @@ async def test_sock_recv_that_waits_as_the_descriptor_is_closed(loop, closing):
 
 
 @queue_matters
-@on_loop
 async def test_aborted_while_a_reader_is_beside_queued_data(loop, closing):
     closing.queue_data()
     closing.transport.close()
@@ -254,7 +245,6 @@ async def test_aborted_while_a_reader_is_beside_queued_data(loop, closing):
     closing.forget()
 
 
-@on_loop
 async def test_the_number_is_used_again(loop):
     """Repeatedly: a reader on the closing transport, then another transport on the same number."""
     numbers = set()
@@ -318,7 +308,6 @@ def refused():
     return pytest.raises(RuntimeError, match="is used by transport")
 
 
-@on_loop
 async def test_a_second_transport(loop, loop_kind, twice):
     skip_where_asyncio_takes_a_second(loop_kind)
     ours, _, connect, protocol = twice
@@ -334,7 +323,6 @@ async def test_a_second_transport(loop, loop_kind, twice):
     assert ours.fileno() == -1
 
 
-@on_loop
 async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, twice):
     """The first was made, but its connection_made() has not been called yet."""
     skip_where_asyncio_takes_a_second(loop_kind)
@@ -351,7 +339,6 @@ async def test_a_second_transport_before_the_first_is_started(loop, loop_kind, t
     await asyncio.wait_for(first.lost, SOON)
 
 
-@on_loop
 async def test_a_second_transport_in_connection_made(loop, loop_kind, twice):
     skip_where_asyncio_takes_a_second(loop_kind)
     _, _, connect, protocol = twice
@@ -374,7 +361,6 @@ async def test_a_second_transport_in_connection_made(loop, loop_kind, twice):
 
 @pytest.mark.parametrize("family", ["TCP", "UNIX"])
 @pytest.mark.parametrize("when", ["in connection_made", "later"])
-@on_loop
 async def test_a_second_transport_for_an_accepted_connection(
     loop, loop_kind, tmp_path, family, when
 ):
@@ -415,13 +401,11 @@ async def test_a_second_transport_for_an_accepted_connection(
         peer.send(b"data")
         assert await asyncio.wait_for(protocol.got(4), SOON) == b"data"
     await asyncio.wait_for(protocol.lost, SOON)
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["not started", "started"])
 @pytest.mark.parametrize("order", ["stream, then datagram", "datagram, then stream"])
-@on_loop
 async def test_a_stream_and_a_datagram_transport(loop, loop_kind, order, started):
     """The public methods check the type of the socket first; their hooks do not."""
     skip_where_asyncio_takes_a_second(loop_kind)
@@ -448,7 +432,6 @@ async def test_a_stream_and_a_datagram_transport(loop, loop_kind, order, started
         assert ours.fileno() == -1
 
 
-@on_loop
 async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
     """add_reader(), add_writer() and their removals refuse from the same moment."""
     ours, _, connect, protocol = twice
@@ -479,10 +462,8 @@ async def test_a_reader_before_the_transport_is_started(loop, loop_kind, twice):
     await asyncio.wait_for(first.lost, SOON)
 
 
-@on_loop
-async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tcp_pair):
+async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, ours, peer):
     """Refused or not: the first sends its queued data, calls connection_lost(), and closes."""
-    ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
     transport.write(bytes(support.BIG))
@@ -499,10 +480,8 @@ async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, tc
         await asyncio.wait_for(second.lost, SOON)
 
 
-@on_loop
-async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pair):
+async def test_a_pipe_transport_over_a_transports_socket(loop, reported, ours, peer):
     """With asyncio it takes the data; mgloop refuses.  Both protocols get connection_lost()."""
-    ours, peer = tcp_pair
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
     pipe = None
@@ -521,7 +500,6 @@ async def test_a_pipe_transport_over_a_transports_socket(loop, reported, tcp_pai
     assert ours.fileno() == -1
 
 
-@on_loop
 async def test_a_second_server_over_a_listening_socket(loop, loop_kind):
     """asyncio's second server replaces the first; whatever happens, both can be closed."""
     first = await loop.create_server(lambda: Recorder(loop), "127.0.0.1", 0)
@@ -532,6 +510,5 @@ async def test_a_second_server_over_a_listening_socket(loop, loop_kind):
     for server in (first, third):
         with socket.create_connection(("127.0.0.1", port_of(server))):
             await turns(3)
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
     assert sock.fileno() == -1

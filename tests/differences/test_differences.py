@@ -258,32 +258,28 @@ class TestThreadsSignalsProcesses:
         with pytest.raises(RuntimeError, match="Event loop is closed"):
             loop.call_soon_threadsafe(ran.append, 4)
 
-    def test_debug_mode_keeps_other_threads_from_a_transport(self, run, loop_kind):
-        async def main():
-            loop = asyncio.get_running_loop()
-            for debug in (True, False):
-                loop.set_debug(debug)
-                refused = debug and loop_kind == "mgloop"
-                ours, peer = socket.socketpair()
-                with peer:
-                    ours.setblocking(False)
-                    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    async def test_debug_mode_keeps_other_threads_from_a_transport(self, loop, loop_kind):
+        for debug in (True, False):
+            loop.set_debug(debug)
+            refused = debug and loop_kind == "mgloop"
+            ours, peer = socket.socketpair()
+            with peer:
+                ours.setblocking(False)
+                transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
 
-                    def act(transport=transport):
-                        transport.write(b"x")
-                        transport.pause_reading()
+                def act(transport=transport):
+                    transport.write(b"x")
+                    transport.pause_reading()
 
-                    with (
-                        pytest.raises(RuntimeError, match="Non-thread-safe operation")
-                        if refused
-                        else contextlib.nullcontext()
-                    ):
-                        await loop.run_in_executor(None, act)
-                    transport.write(b"y")
-                    transport.abort()
-                    await asyncio.sleep(0)
-
-        run(main())
+                with (
+                    pytest.raises(RuntimeError, match="Non-thread-safe operation")
+                    if refused
+                    else contextlib.nullcontext()
+                ):
+                    await loop.run_in_executor(None, act)
+                transport.write(b"y")
+                transport.abort()
+                await asyncio.sleep(0)
 
     def test_the_wakeup_descriptor_of_signals_is_taken_while_running(self, run, loop_kind):
         async def main():
@@ -322,7 +318,7 @@ class TestThreadsSignalsProcesses:
         loop.close()
         assert bool(waits) is side(loop_kind, asyncio=True, mgloop=False)
 
-    def test_no_child_watcher_is_asked(self, loop_kind, tmp_path):
+    def test_no_child_watcher_is_asked(self, loop_kind, in_child, tmp_path):
         code = """
             import asyncio.events
 
@@ -348,12 +344,14 @@ class TestThreadsSignalsProcesses:
             except RuntimeError:
                 pass
         """
-        out, _ = support.run_python(loop_kind, code)
+        out, _ = in_child(code)
         if out.strip() == "no watchers":
             pytest.skip("this version of asyncio has no child watchers either")
         assert out.split() == side(loop_kind, asyncio=["asked"], mgloop=["7"])
 
-    def test_a_loop_that_runs_while_its_process_forks_does_not_go_on_in_the_child(self, loop_kind):
+    def test_a_loop_that_runs_while_its_process_forks_does_not_go_on_in_the_child(
+        self, loop_kind, in_child
+    ):
         if loop_kind == "asyncio" and sys.version_info >= (3, 14, 8):
             pytest.skip("asyncio's goes on and runs no task: it would not end")
         code = """
@@ -377,10 +375,10 @@ class TestThreadsSignalsProcesses:
             loop.close()
             print(ended, status)
         """
-        out, _ = support.run_python(loop_kind, code, "-W", "ignore")
+        out, _ = in_child(code, "-W", "ignore")
         assert out.split() == ["0", side(loop_kind, asyncio="0", mgloop="42")]
 
-    def test_a_forked_child_has_the_signal_handlers_from_before(self, loop_kind):
+    def test_a_forked_child_has_the_signal_handlers_from_before(self, loop_kind, in_child):
         code = """
             async def main():
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
@@ -391,7 +389,7 @@ class TestThreadsSignalsProcesses:
 
             run(main())
         """
-        out, _ = support.run_python(loop_kind, code, "-W", "ignore")
+        out, _ = in_child(code, "-W", "ignore")
         assert out.split() == [side(loop_kind, asyncio="0", mgloop="1")]
 
 

@@ -82,8 +82,7 @@ class TestDescriptors:
             with contextlib.suppress(FileNotFoundError):
                 loop.remove_reader(number)
 
-    def test_the_selector_is_a_view(self, loop, loop_kind, socketpair):
-        left, right = socketpair
+    def test_the_selector_is_a_view(self, loop, loop_kind, left, right):
         loop.add_reader(left, print)
         assert loop._selector.get_key(left).fd == left.fileno()
         with pytest.raises(KeyError):
@@ -93,23 +92,18 @@ class TestDescriptors:
         # asyncio's own socket pair is in its selector; mgloop lists the user's descriptors only.
         assert len(loop._selector.get_map()) == side(loop_kind, asyncio=1, mgloop=0)
 
-    def test_a_listening_socket_belongs_to_its_server(self, loop, loop_kind, run):
-        async def main():
-            server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-            refused = side(
-                loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(RuntimeError)
-            )
-            with refused:
-                loop.remove_reader(server.sockets[0].fileno())
-            server.close()
-            await server.wait_closed()
-
-        run(main())
+    async def test_a_listening_socket_belongs_to_its_server(self, loop, loop_kind):
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        refused = side(
+            loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(RuntimeError)
+        )
+        with refused:
+            loop.remove_reader(server.sockets[0].fileno())
+        await support.close(server)
 
 
 class TestSocketMethods:
-    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, socketpair):
-        left, right = socketpair
+    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, left, right):
         right.send(b"x")
         call = loop.sock_recv(left, 10)
         assert asyncio.iscoroutine(call)
@@ -119,70 +113,56 @@ class TestSocketMethods:
         assert inspect.iscoroutinefunction(loop.sock_recv) is native
         assert run(call) == b"x"
 
-    def test_two_that_wait_are_served_in_order(self, loop, loop_kind, run, socketpair):
-        left, right = socketpair
+    async def test_two_that_wait_are_served_in_order(self, loop, loop_kind, left, right):
+        first = loop.create_task(loop.sock_recv(left, 1))
+        await support.turns()
+        second = loop.create_task(loop.sock_recv(left, 1))
+        await support.turns()
+        right.send(b"12")
+        assert await second == side(loop_kind, asyncio=b"1", mgloop=b"2")
+        assert first.done() is side(loop_kind, asyncio=False, mgloop=True)
+        first.cancel()
+        await asyncio.wait([first])
 
-        async def main():
-            first = loop.create_task(loop.sock_recv(left, 1))
-            await support.turns()
-            second = loop.create_task(loop.sock_recv(left, 1))
-            await support.turns()
-            right.send(b"12")
-            assert await second == side(loop_kind, asyncio=b"1", mgloop=b"2")
-            assert first.done() is side(loop_kind, asyncio=False, mgloop=True)
-            first.cancel()
-            await asyncio.wait([first])
-
-        run(main())
-
-    def test_beside_a_reader_of_the_same_socket(self, loop, loop_kind, run, socketpair):
-        left, right = socketpair
+    async def test_beside_a_reader_of_the_same_socket(self, loop, loop_kind, left, right):
         calls = []
-
-        async def main():
-            loop.add_reader(left, calls.append, None)
-            waiting = loop.create_task(loop.sock_recv(left, 1))
-            await support.turns()
-            right.send(b"1")
-            assert await waiting == b"1"
-            right.send(b"2")
-            await asyncio.sleep(0.01)
-            # asyncio's sock_recv() replaced the reader.
-            assert loop.remove_reader(left) is side(loop_kind, asyncio=False, mgloop=True)
-
-        run(main())
+        loop.add_reader(left, calls.append, None)
+        waiting = loop.create_task(loop.sock_recv(left, 1))
+        await support.turns()
+        right.send(b"1")
+        assert await waiting == b"1"
+        right.send(b"2")
+        await asyncio.sleep(0.01)
+        # asyncio's sock_recv() replaced the reader.
+        assert loop.remove_reader(left) is side(loop_kind, asyncio=False, mgloop=True)
         assert bool(calls) is side(loop_kind, asyncio=False, mgloop=True)
 
     @pytest.mark.mgloop_only
-    def test_a_wait_on_a_closed_socket_fails_once_its_number_is_used_again(self, loop, run):
-        async def main():
-            with contextlib.ExitStack() as stack:
-                left, right = socket.socketpair()
-                stack.enter_context(right)
-                left.setblocking(False)
-                number = left.fileno()
-                waiting = loop.create_task(loop.sock_recv(left, 1))
-                await support.turns()
-                left.close()
-                again = [stack.enter_context(s) for s in socket.socketpair()]
-                heir = next((s for s in again if s.fileno() == number), None)
-                assert heir is not None, "the lowest free number is given out first"
-                heir.setblocking(False)
-                other = loop.create_task(loop.sock_recv(heir, 1))
-                with pytest.raises(OSError, match="closed while this call was waiting"):
-                    await waiting
-                again[again.index(heir) - 1].send(b"x")
-                assert await other == b"x"
-
-        run(main())
+    async def test_a_wait_on_a_closed_socket_fails_once_its_number_is_used_again(self, loop):
+        with contextlib.ExitStack() as stack:
+            left, right = socket.socketpair()
+            stack.enter_context(right)
+            left.setblocking(False)
+            number = left.fileno()
+            waiting = loop.create_task(loop.sock_recv(left, 1))
+            await support.turns()
+            left.close()
+            again = [stack.enter_context(s) for s in socket.socketpair()]
+            heir = next((s for s in again if s.fileno() == number), None)
+            assert heir is not None, "the lowest free number is given out first"
+            heir.setblocking(False)
+            other = loop.create_task(loop.sock_recv(heir, 1))
+            with pytest.raises(OSError, match="closed while this call was waiting"):
+                await waiting
+            again[again.index(heir) - 1].send(b"x")
+            assert await other == b"x"
 
     def test_replaced_methods_of_the_socket_class_are_not_called(
-        self, loop, loop_kind, run, socketpair, monkeypatch
+        self, loop, loop_kind, run, left, right, monkeypatch
     ):
         def recv(sock, *args):
             return socket.SocketType.recv(sock, *args).upper()
 
-        left, right = socketpair
         right.send(b"quiet")
         monkeypatch.setattr(socket.socket, "recv", recv, raising=False)
         expected = side(loop_kind, asyncio=b"QUIET", mgloop=b"quiet")
@@ -207,32 +187,26 @@ class TestSocketMethods:
 
 class TestTransports:
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="both can be had: no asyncio to compare")
-    def test_a_second_one_is_refused_and_the_first_goes_on(self, run, loop_kind, socketpair):
-        ours, theirs = socketpair
+    async def test_a_second_one_is_refused_and_the_first_goes_on(
+        self, loop, loop_kind, left, right
+    ):
         creates = inspect.getsource(asyncio.BaseEventLoop._create_connection_transport)
+        async with connected(left) as (transport, _):
+            loop = asyncio.get_running_loop()
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                await loop.create_connection(asyncio.Protocol, sock=left)
+            goes_on = side(loop_kind, asyncio="sock.close()" not in creates, mgloop=True)
+            assert (left.fileno() >= 0) is goes_on
+            if goes_on:
+                transport.write(b"data")
+                assert right.recv(10) == b"data"
 
-        async def main():
-            async with connected(ours) as (transport, _):
-                loop = asyncio.get_running_loop()
-                with pytest.raises(RuntimeError, match="is used by transport"):
-                    await loop.create_connection(asyncio.Protocol, sock=ours)
-                goes_on = side(loop_kind, asyncio="sock.close()" not in creates, mgloop=True)
-                assert (ours.fileno() >= 0) is goes_on
-                if goes_on:
-                    transport.write(b"data")
-                    assert theirs.recv(10) == b"data"
-
-        run(main())
-
-    def test_their_type_is_native(self, run, loop_kind, socketpair):
-        async def main():
-            async with connected(socketpair[0]) as (transport, _):
-                assert isinstance(transport, asyncio.Transport)
-                native = side(loop_kind, asyncio=False, mgloop=True)
-                assert (not issubclass(type(transport), asyncio.Transport)) is native
-                assert repr(transport).startswith("<mgloop.Stream fd=") is native
-
-        run(main())
+    async def test_their_type_is_native(self, loop, loop_kind, socketpair):
+        async with connected(socketpair[0]) as (transport, _):
+            assert isinstance(transport, asyncio.Transport)
+            native = side(loop_kind, asyncio=False, mgloop=True)
+            assert (not issubclass(type(transport), asyncio.Transport)) is native
+            assert repr(transport).startswith("<mgloop.Stream fd=") is native
 
     @pytest.mark.mgloop_only
     def test_a_socket_with_methods_of_its_own_gets_asyncios_transport(self, loop, run):
@@ -251,8 +225,8 @@ class TestTransports:
             run(main())
 
     @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-    def test_get_buffer_alone_makes_a_buffered_protocol(
-        self, loop, loop_kind, run, tls, server_ssl_context, client_ssl_context
+    async def test_get_buffer_alone_makes_a_buffered_protocol(
+        self, loop, loop_kind, tls, server_ssl_context, client_ssl_context
     ):
         reported = []
         loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
@@ -278,29 +252,26 @@ class TestTransports:
             def connection_lost(self, exc):
                 self.lost.set_result(exc)
 
-        async def main():
-            duck = Duck()
-            server = await loop.create_server(
-                lambda: duck, "127.0.0.1", 0, ssl=server_ssl_context if tls else None
-            )
-            _, writer = await asyncio.open_connection(
-                *server.sockets[0].getsockname(),
-                ssl=client_ssl_context if tls else None,
-                server_hostname="localhost" if tls else None,
-            )
-            writer.write(b"data")
-            await support.wait_until(lambda: duck.seen or reported)
-            writer.close()
-            server.close()
-            return duck.seen
-
-        seen = run(main())
+        duck = Duck()
+        server = await loop.create_server(
+            lambda: duck, "127.0.0.1", 0, ssl=server_ssl_context if tls else None
+        )
+        _, writer = await asyncio.open_connection(
+            *server.sockets[0].getsockname(),
+            ssl=client_ssl_context if tls else None,
+            server_hostname="localhost" if tls else None,
+        )
+        writer.write(b"data")
+        await support.wait_until(lambda: duck.seen or reported)
+        writer.close()
+        server.close()
+        seen = duck.seen
         assert seen == side(loop_kind, asyncio=b"", mgloop=b"data")
         assert [type(exc) for exc in reported] == side(
             loop_kind, asyncio=[AttributeError], mgloop=[]
         )
 
-    def test_several_reads_in_one_turn(self, loop, loop_kind, run, socketpair):
+    async def test_several_reads_in_one_turn(self, loop, loop_kind, socketpair):
         order = []
 
         class Small(asyncio.BufferedProtocol):
@@ -319,15 +290,12 @@ class TestTransports:
             def connection_lost(self, exc):
                 self.lost.set_result(exc)
 
-        async def main():
-            socketpair[1].send(bytes(600))
-            async with connected(socketpair[0], Small):
-                await support.wait_until(lambda: order.count("read") == 6)
-
-        run(main())
+        socketpair[1].send(bytes(600))
+        async with connected(socketpair[0], Small):
+            await support.wait_until(lambda: order.count("read") == 6)
         assert order.index("callback") == side(loop_kind, asyncio=1, mgloop=4)
 
-    def test_the_end_is_told_once(self, loop_kind, run, socketpair):
+    async def test_the_end_is_told_once(self, loop_kind, loop, socketpair):
         told = []
 
         class Open(Events):
@@ -335,21 +303,17 @@ class TestTransports:
                 told.append("eof")
                 return True
 
-        async def main():
-            socketpair[1].shutdown(socket.SHUT_WR)
-            async with connected(socketpair[0], Open) as (transport, _):
-                await support.wait_until(lambda: told)
-                transport.pause_reading()
-                transport.resume_reading()
-                await asyncio.sleep(0.02)
-
-        run(main())
+        socketpair[1].shutdown(socket.SHUT_WR)
+        async with connected(socketpair[0], Open) as (transport, _):
+            await support.wait_until(lambda: told)
+            transport.pause_reading()
+            transport.resume_reading()
+            await asyncio.sleep(0.02)
         assert told == ["eof"] * side(loop_kind, asyncio=2, mgloop=1)
 
-    def test_small_writes_leave_at_the_end_of_a_busy_iteration(
-        self, loop, loop_kind, run, socketpair
+    async def test_small_writes_leave_at_the_end_of_a_busy_iteration(
+        self, loop, loop_kind, left, right
     ):
-        left, right = socketpair
         seen = []
 
         def look():
@@ -362,33 +326,29 @@ class TestTransports:
             transport.write(b"one")
             look()
 
-        async def main():
-            async with connected(left) as (transport, _):
-                for _ in range(3):
-                    loop.call_soon(support.Calls())
-                loop.call_soon(write, transport)
-                for _ in range(3):
-                    loop.call_soon(support.Calls())
-                await support.turns(10)
-                if loop_kind == "mgloop":
-                    look()
-                # A query sends the deferred data.
-                for _ in range(6):
-                    loop.call_soon(support.Calls())
-                loop.call_soon(lambda: (transport.write(b"two"), seen.append("two is written")))
-                loop.call_soon(lambda: seen.append(transport.get_write_buffer_size()))
-                loop.call_soon(look)
-                await support.turns(10)
-
-        run(main())
+        async with connected(left) as (transport, _):
+            for _ in range(3):
+                loop.call_soon(support.Calls())
+            loop.call_soon(write, transport)
+            for _ in range(3):
+                loop.call_soon(support.Calls())
+            await support.turns(10)
+            if loop_kind == "mgloop":
+                look()
+            # A query sends the deferred data.
+            for _ in range(6):
+                loop.call_soon(support.Calls())
+            loop.call_soon(lambda: (transport.write(b"two"), seen.append("two is written")))
+            loop.call_soon(lambda: seen.append(transport.get_write_buffer_size()))
+            loop.call_soon(look)
+            await support.turns(10)
         expected = ["two is written", 0, b"two"]
         assert seen == side(loop_kind, asyncio=[b"one"], mgloop=[None, b"one"]) + expected
 
-    def test_long_writes_in_a_row_leave_at_the_end_of_the_iteration(
-        self, loop, loop_kind, run, socketpair
+    async def test_long_writes_in_a_row_leave_at_the_end_of_the_iteration(
+        self, loop, loop_kind, left, right
     ):
         """Except for the first write, and at the latest when the high-water mark is passed."""
-        left, right = socketpair
         seen = []
 
         def look():
@@ -402,32 +362,27 @@ class TestTransports:
             transport.write(bytes(60_000))
             look()
 
-        async def main():
-            async with connected(left) as (transport, _):
-                loop.call_soon(write, transport)
+        async with connected(left) as (transport, _):
+            loop.call_soon(write, transport)
+            await support.turns(3)
+            look()
+            # Writes in separate iterations, and writes followed by a query, are not deferred.
+            for _ in range(2):
+                loop.call_soon(transport.write, bytes(5000))
                 await support.turns(3)
                 look()
-                # Writes in separate iterations, and writes followed by a query, are not deferred.
-                for _ in range(2):
-                    loop.call_soon(transport.write, bytes(5000))
-                    await support.turns(3)
-                    look()
-                transport.write(bytes(5000))
-                transport.write(bytes(5000))
-                assert transport.get_write_buffer_size() == 0
-                look()
-
-        run(main())
+            transport.write(bytes(5000))
+            transport.write(bytes(5000))
+            assert transport.get_write_buffer_size() == 0
+            look()
         apart = side(
             loop_kind, asyncio=[5000, 5000, 5000, 65_000, 0], mgloop=[5000, 0, 0, 75_000, 0]
         )
         assert seen == [*apart, 5000, 5000, 10_000]
 
     def test_a_descriptor_kept_from_before_is_ahead_of_small_writes(
-        self, loop, loop_kind, run, socketpair
+        self, loop, loop_kind, run, left, right
     ):
-        left, right = socketpair
-
         async def main():
             async with connected(left) as (transport, _):
                 kept = left.dup()
@@ -446,10 +401,8 @@ class TestTransports:
         assert run(main()) == side(loop_kind, asyncio=b"first second ", mgloop=b"second first ")
 
     @pytest.mark.parametrize("how", ["os._exit(0)", "os.execvp('true', ['true'])"])
-    def test_small_writes_are_lost_when_the_process_ends_at_once(self, loop_kind, how):
-        out, _ = support.run_python(
-            loop_kind,
-            f"""
+    def test_small_writes_are_lost_when_the_process_ends_at_once(self, loop_kind, in_child, how):
+        out, _ = in_child(f"""
             ours, peer = socket.socketpair()
             if os.fork() == 0:
                 peer.close()
@@ -469,117 +422,94 @@ class TestTransports:
             ours.close()
             print(peer.recv(100).decode())
             os.wait()
-            """,
-        )
+        """)
         assert out == side(loop_kind, asyncio="last words\n", mgloop="\n")
 
-    def test_what_has_to_wait_is_a_snapshot(self, run, loop_kind, socketpair):
-        left, right = socketpair
+    async def test_what_has_to_wait_is_a_snapshot(self, loop, loop_kind, left, right):
         if loop_kind == "asyncio" and not hasattr(
             asyncio.selector_events._SelectorSocketTransport, "_write_sendmsg"
         ):
             pytest.skip("asyncio copied as well before 3.12")
+        async with connected(left) as (transport, _):
+            transport.set_write_buffer_limits(high=2**30)
+            head = support.BIG
+            transport.write(bytes(head))
+            assert transport.get_write_buffer_size() > 0
+            data = bytearray(b"first")
+            transport.write(data)
+            data[:] = b"later"
+            received = bytearray()
+            while len(received) < head + 5:
+                with contextlib.suppress(BlockingIOError):
+                    received += right.recv(2**20)
+                await asyncio.sleep(0)
+            assert received[head:] == side(loop_kind, asyncio=b"later", mgloop=b"first")
 
-        async def main():
-            async with connected(left) as (transport, _):
-                transport.set_write_buffer_limits(high=2**30)
-                head = support.BIG
-                transport.write(bytes(head))
-                assert transport.get_write_buffer_size() > 0
-                data = bytearray(b"first")
-                transport.write(data)
-                data[:] = b"later"
-                received = bytearray()
-                while len(received) < head + 5:
-                    with contextlib.suppress(BlockingIOError):
-                        received += right.recv(2**20)
-                    await asyncio.sleep(0)
-                assert received[head:] == side(loop_kind, asyncio=b"later", mgloop=b"first")
-
-        run(main())
-
-    def test_a_buffer_that_cannot_be_sent_raises(self, run, loop_kind, socketpair, reported):
-        async def main():
-            async with connected(socketpair[0]) as (transport, _):
-                strided = memoryview(bytes(10))[::2]
-                refused = side(
-                    loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(BufferError)
-                )
-                with refused:
-                    transport.write(strided)
-                # asyncio reports it, and gives up the connection.
-                assert transport.is_closing() is side(loop_kind, asyncio=True, mgloop=False)
-
-        run(main())
+    async def test_a_buffer_that_cannot_be_sent_raises(self, loop, loop_kind, socketpair, reported):
+        async with connected(socketpair[0]) as (transport, _):
+            strided = memoryview(bytes(10))[::2]
+            refused = side(
+                loop_kind, asyncio=contextlib.nullcontext(), mgloop=pytest.raises(BufferError)
+            )
+            with refused:
+                transport.write(strided)
+            # asyncio reports it, and gives up the connection.
+            assert transport.is_closing() is side(loop_kind, asyncio=True, mgloop=False)
         if loop_kind == "asyncio":
             reported.pop(BufferError)
 
-    def test_native_code_does_not_go_through_a_replaced_method(self, loop, loop_kind, socketpair):
-        left, _right = socketpair
+    async def test_native_code_does_not_go_through_a_replaced_method(self, loop, loop_kind, left):
         seen = []
 
         def call_soon(callback, *args, context=None):
             seen.append(getattr(callback, "__name__", None))
             return type(loop).call_soon(loop, callback, *args, context=context)
 
-        async def main():
-            async with connected(left):
-                loop.call_soon = call_soon
-                loop.call_soon(support.Calls())
-            del loop.call_soon
-
-        loop.run_until_complete(main())
+        async with connected(left):
+            loop.call_soon = call_soon
+            loop.call_soon(support.Calls())
+        del loop.call_soon
         assert None in seen  # Python code sees the replacement
         assert ("_call_connection_lost" in seen) is side(loop_kind, asyncio=True, mgloop=False)
 
-    def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, run, socketpair):
-        left, right = socketpair
+    async def test_the_protocol_runs_in_the_transports_context(self, loop, loop_kind, left, right):
+        variable.set("made")
+        async with connected(left) as (transport, protocol):
+            transport.pause_reading()
+            variable.set("resumed")
+            transport.resume_reading()
+            right.send(b"x")
+            await support.wait_until(lambda: protocol.chunks)
+            variable.set("closed")
+        assert protocol.seen == side(
+            loop_kind,
+            asyncio={
+                "connection_made": "made",
+                "data_received": "resumed",
+                "connection_lost": "closed",
+            },
+            mgloop={
+                "connection_made": "made",
+                "data_received": "made",
+                "connection_lost": "made",
+            },
+        )
 
-        async def main():
-            variable.set("made")
-            async with connected(left) as (transport, protocol):
-                transport.pause_reading()
-                variable.set("resumed")
-                transport.resume_reading()
-                right.send(b"x")
-                await support.wait_until(lambda: protocol.chunks)
-                variable.set("closed")
-            assert protocol.seen == side(
-                loop_kind,
-                asyncio={
-                    "connection_made": "made",
-                    "data_received": "resumed",
-                    "connection_lost": "closed",
-                },
-                mgloop={
-                    "connection_made": "made",
-                    "data_received": "made",
-                    "connection_lost": "made",
-                },
-            )
-
-        run(main())
-
-    def test_the_protocols_methods_share_a_context(self, run, loop_kind, socketpair):
-        left, right = socketpair
-
+    async def test_the_protocols_methods_share_a_context(self, loop, loop_kind, left, right):
         class Setting(Events):
             def connection_made(self, transport):
                 super().connection_made(transport)
                 variable.set("set in connection_made")
 
-        async def main():
-            async with connected(left, Setting) as (_, protocol):
-                right.send(b"x")
-                await support.wait_until(lambda: protocol.chunks)
-                assert protocol.seen["data_received"] == side(
-                    loop_kind, asyncio="unset", mgloop="set in connection_made"
-                )
-
-        run(main())
+        async with connected(left, Setting) as (_, protocol):
+            right.send(b"x")
+            await support.wait_until(lambda: protocol.chunks)
+            assert protocol.seen["data_received"] == side(
+                loop_kind, asyncio="unset", mgloop="set in connection_made"
+            )
 
     @pytest.mark.without_debug
-    def test_accepting_takes_no_task(self, loop, loop_kind, run):
+    async def test_accepting_takes_no_task(self, loop, loop_kind):
         tasks = []
         order = []
 
@@ -596,42 +526,30 @@ class TestTransports:
             return protocol
 
         protocols = []
-
-        async def main():
-            server = await loop.create_server(factory, "127.0.0.1", 0)
-            with socket.create_connection(server.sockets[0].getsockname()):
-                await support.wait_until(lambda: len(order) == 2)
-                protocols[0].transport.close()
-                await protocols[0].lost
-            server.close()
-            await server.wait_closed()
-
-        run(main())
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            await support.wait_until(lambda: len(order) == 2)
+            protocols[0].transport.close()
+            await protocols[0].lost
+        await support.close(server)
         assert (tasks == [None]) is side(loop_kind, asyncio=False, mgloop=True)
         # connection_made() follows the factory immediately, without an iteration between them.
         assert order == side(loop_kind, asyncio=["callback", "made"], mgloop=["made", "callback"])
 
     @pytest.mark.mgloop_only
-    def test_a_cancelled_sendfile_leaves_the_transport_as_it_was(self, loop, run, socketpair):
-        ours, theirs = socketpair
+    async def test_a_cancelled_sendfile_leaves_the_transport_as_it_was(self, loop, left, right):
         data = bytes(support.BIG)
-
-        async def main():
-            async with connected(ours) as (transport, _):
-                transport.write(data)
-                with open(__file__, "rb") as file:
-                    sending = loop.create_task(loop.sendfile(transport, file))
-                    await support.turns(3)
-                    sending.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await sending
-                transport.write(b"more")
-                assert transport.is_reading()
-                got = 0
-                while got < len(data) + 4:
-                    got += len(await loop.sock_recv(theirs, 1 << 20))
-
-        run(main())
+        async with connected(left) as (transport, _):
+            transport.write(data)
+            with open(__file__, "rb") as file:
+                sending = loop.create_task(loop.sendfile(transport, file))
+                await support.turns(3)
+                await support.cancel(sending)
+            transport.write(b"more")
+            assert transport.is_reading()
+            got = 0
+            while got < len(data) + 4:
+                got += len(await loop.sock_recv(right, 1 << 20))
 
     @pytest.mark.without_debug
     @pytest.mark.mgloop_only
@@ -647,8 +565,7 @@ class TestTransports:
             with socket.create_connection(server.sockets[0].getsockname()) as client:
                 client.setblocking(False)
                 assert await loop.sock_recv(client, 1) == b""
-            server.close()
-            await server.wait_closed()
+            await support.close(server)
 
         gc.disable()
         try:
@@ -657,15 +574,11 @@ class TestTransports:
             gc.enable()
         assert calls == [None]
 
-    def test_tcp_nodelay_is_set_on_the_listener(self, loop, loop_kind, run):
-        async def main():
-            server = await loop.create_server(Events, "127.0.0.1", 0)
-            option = server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert bool(option) is side(loop_kind, asyncio=False, mgloop=True)
-            server.close()
-            await server.wait_closed()
-
-        run(main())
+    async def test_tcp_nodelay_is_set_on_the_listener(self, loop, loop_kind):
+        server = await loop.create_server(Events, "127.0.0.1", 0)
+        option = server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert bool(option) is side(loop_kind, asyncio=False, mgloop=True)
+        await support.close(server)
 
 
 # --- datagrams -----------------------------------------------------------------------------------
@@ -688,52 +601,43 @@ class Flow(asyncio.Protocol):
 
 
 class TestPipes:
-    def test_writing_is_resumed_at_the_low_water_mark(self, loop, loop_kind, run):
-        async def main():
-            reading, writing = os.pipe()
-            transport, flow = await loop.connect_write_pipe(Flow, os.fdopen(writing, "wb", 0))
-            transport.set_write_buffer_limits(high=200_000, low=100_000)
-            transport.write(bytes(300_000))
-            while not flow.left:
-                os.read(reading, 20_000)
-                await asyncio.sleep(0.001)
-            transport.abort()
-            os.close(reading)
-            return flow.left
-
-        (left,) = run(main())
+    async def test_writing_is_resumed_at_the_low_water_mark(self, loop, loop_kind):
+        reading, writing = os.pipe()
+        transport, flow = await loop.connect_write_pipe(Flow, os.fdopen(writing, "wb", 0))
+        transport.set_write_buffer_limits(high=200_000, low=100_000)
+        transport.write(bytes(300_000))
+        while not flow.left:
+            os.read(reading, 20_000)
+            await asyncio.sleep(0.001)
+        transport.abort()
+        os.close(reading)
+        (left,) = flow.left
         assert left == 0 if loop_kind == "asyncio" else 0 < left <= 100_000
 
-    def test_a_second_abort_does_nothing(self, loop, loop_kind, run, reported):
-        async def main():
-            reading, writing = os.pipe()
-            transport, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(writing, "wb"))
-            transport.abort()
-            transport.abort()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            os.close(reading)
-
-        run(main())
+    async def test_a_second_abort_does_nothing(self, loop, loop_kind, reported):
+        reading, writing = os.pipe()
+        transport, _ = await loop.connect_write_pipe(asyncio.Protocol, os.fdopen(writing, "wb"))
+        transport.abort()
+        transport.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        os.close(reading)
         # asyncio calls connection_lost() again, and fails.
         assert len(reported.pop_all()) == side(loop_kind, asyncio=1, mgloop=0)
 
 
 class TestProcesses:
     @pytest.mark.mgloop_only
-    def test_the_exit_code_of_a_child_that_popen_has_reaped(self, run):
-        async def main():
-            reading, writing = os.pipe()
-            process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", "read line; exit 7", stdin=reading
-            )
-            os.close(reading)
-            os.close(writing)  # it ends only now, before the loop can notice
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            process._transport.get_extra_info("subprocess").poll()
-            return await process.wait()
-
-        assert run(main()) == 7
+    async def test_the_exit_code_of_a_child_that_popen_has_reaped(self, loop):
+        reading, writing = os.pipe()
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", "read line; exit 7", stdin=reading
+        )
+        os.close(reading)
+        os.close(writing)  # it ends only now, before the loop can notice
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process._transport.get_extra_info("subprocess").poll()
+        assert await process.wait() == 7
 
     @pytest.mark.mgloop_only
     @pytest.mark.parametrize("failing", ["connect_write_pipe", "connect_read_pipe"])
@@ -770,60 +674,46 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 class TestDatagrams:
-    def test_several_in_one_turn(self, loop, loop_kind, run):
+    async def test_several_in_one_turn(self, loop, loop_kind):
         order = []
-
-        async def main():
-            transport, protocol = await loop.create_datagram_endpoint(
-                lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
-            )
-            address = transport.get_extra_info("sockname")
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-                for data in (b"1", b"2", b"3"):
-                    sender.sendto(data, address)
-            await support.wait_until(lambda: len(order) == 4)
-            transport.close()
-            await protocol.lost
-
-        run(main())
+        transport, protocol = await loop.create_datagram_endpoint(
+            lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
+        )
+        address = transport.get_extra_info("sockname")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for data in (b"1", b"2", b"3"):
+                sender.sendto(data, address)
+        await support.wait_until(lambda: len(order) == 4)
+        transport.close()
+        await protocol.lost
         assert order == side(
             loop_kind, asyncio=[b"1", "callback", b"2", b"3"], mgloop=[b"1", b"2", b"3", "callback"]
         )
 
     @pytest.mark.mgloop_only
-    def test_an_empty_one_is_sent_on_every_version(self, loop, run):
+    async def test_an_empty_one_is_sent_on_every_version(self, loop):
         order = []
-
-        async def main():
-            transport, protocol = await loop.create_datagram_endpoint(
-                lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
-            )
-            sender, sending = await loop.create_datagram_endpoint(
-                lambda: Datagrams([]), remote_addr=transport.get_extra_info("sockname")
-            )
-            sender.sendto(b"")
-            await support.wait_until(lambda: order)
-            for end, ended in ((transport, protocol), (sender, sending)):
-                end.close()
-                await ended.lost
-
-        run(main())
+        transport, protocol = await loop.create_datagram_endpoint(
+            lambda: Datagrams(order), local_addr=("127.0.0.1", 0)
+        )
+        sender, sending = await loop.create_datagram_endpoint(
+            lambda: Datagrams([]), remote_addr=transport.get_extra_info("sockname")
+        )
+        sender.sendto(b"")
+        await support.wait_until(lambda: order)
+        for end, ended in ((transport, protocol), (sender, sending)):
+            end.close()
+            await ended.lost
         assert order[0] == b""
 
-    def test_to_a_peer_without_an_address(self, loop, loop_kind, run):
+    async def test_to_a_peer_without_an_address(self, loop, loop_kind):
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         reported = []
         loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
-
-        async def main():
-            transport, protocol = await loop.create_datagram_endpoint(
-                lambda: Datagrams([]), sock=ours
-            )
-            transport.sendto(b"data")
-            transport.close()
-            await protocol.lost
-
-        run(main())
+        transport, protocol = await loop.create_datagram_endpoint(lambda: Datagrams([]), sock=ours)
+        transport.sendto(b"data")
+        transport.close()
+        await protocol.lost
         with peer:
             if loop_kind == "mgloop":
                 assert peer.recv(10) == b"data"
@@ -878,8 +768,8 @@ def contexts(client_ssl_context, server_ssl_context):
 
 
 class TestTls:
-    def test_small_writes_in_data_received_make_one_record(
-        self, loop, loop_kind, run, server_ssl_context, client_ssl_context
+    async def test_small_writes_in_data_received_make_one_record(
+        self, loop, loop_kind, server_ssl_context, client_ssl_context
     ):
         application_data = 23
 
@@ -889,34 +779,30 @@ class TestTls:
                     self.transport.write(piece)
                 super().data_received(data)
 
-        async def main():
-            protocols = []
+        protocols = []
 
-            def factory():
-                protocols.append(Answering())
-                return protocols[-1]
+        def factory():
+            protocols.append(Answering())
+            return protocols[-1]
 
-            # TLS 1.2, because from 1.3 on all records look alike.
-            client_ssl_context.maximum_version = ssl.TLSVersion.TLSv1_2
-            server = await loop.create_server(factory, "127.0.0.1", 0, ssl=server_ssl_context)
-            with socket.create_connection(server.sockets[0].getsockname()) as sock:
-                sock.setblocking(False)
-                client = Client(loop, sock, client_ssl_context)
-                await client.until_done(client.tls.do_handshake)
-                client.records()
-                client.tls.write(b"x")
-                await client.flush()
-                answer = b""
-                while len(answer) < len(b"onetwothree"):
-                    answer += await client.until_done(lambda: client.tls.read(100))
-                assert answer == b"onetwothree"
-                count = client.records().count(application_data)
-            await protocols[0].lost
-            server.close()
-            await server.wait_closed()
-            return count
-
-        assert run(main()) == side(loop_kind, asyncio=3, mgloop=1)
+        # TLS 1.2, because from 1.3 on all records look alike.
+        client_ssl_context.maximum_version = ssl.TLSVersion.TLSv1_2
+        server = await loop.create_server(factory, "127.0.0.1", 0, ssl=server_ssl_context)
+        with socket.create_connection(server.sockets[0].getsockname()) as sock:
+            sock.setblocking(False)
+            client = Client(loop, sock, client_ssl_context)
+            await client.until_done(client.tls.do_handshake)
+            client.records()
+            client.tls.write(b"x")
+            await client.flush()
+            answer = b""
+            while len(answer) < len(b"onetwothree"):
+                answer += await client.until_done(lambda: client.tls.read(100))
+            assert answer == b"onetwothree"
+            count = client.records().count(application_data)
+        await protocols[0].lost
+        await support.close(server)
+        assert count == side(loop_kind, asyncio=3, mgloop=1)
 
     def test_the_end_that_follows_an_interruption(
         self, loop, loop_kind, server_ssl_context, client_ssl_context
@@ -953,8 +839,7 @@ class TestTls:
                 with contextlib.suppress(AssertionError):
                     await support.wait_until(lambda: protocols[0].ended, timeout=0.5)
             await protocols[0].lost
-            server.close()
-            await server.wait_closed()
+            await support.close(server)
             return protocols[0].ended
 
         task = loop.create_task(main())
@@ -964,8 +849,8 @@ class TestTls:
         assert b"".join(protocols[0].chunks) == b"last words"
 
     @pytest.mark.mgloop_only
-    def test_start_tls_takes_what_a_stream_has_read_too_far(
-        self, loop, run, server_ssl_context, client_ssl_context
+    async def test_start_tls_takes_what_a_stream_has_read_too_far(
+        self, loop, server_ssl_context, client_ssl_context
     ):
         async def serve(reader, writer):
             assert await reader.readline() == b"go\n"
@@ -975,39 +860,30 @@ class TestTls:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-        async def main():
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            with socket.create_connection(server.sockets[0].getsockname()) as sock:
-                sock.setblocking(False)
-                client = Client(loop, sock, client_ssl_context)
-                with pytest.raises(ssl.SSLWantReadError):
-                    client.tls.do_handshake()
-                # Send the request and the first message of the handshake in one piece.
-                await client.flush(prefix=b"go\n")
-                await client.until_done(client.tls.do_handshake)
-                client.tls.write(b"hello\n")
-                await client.flush()
-                assert await client.until_done(lambda: client.tls.read(100)) == b"hello\n"
-            server.close()
-            await server.wait_closed()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as sock:
+            sock.setblocking(False)
+            client = Client(loop, sock, client_ssl_context)
+            with pytest.raises(ssl.SSLWantReadError):
+                client.tls.do_handshake()
+            # Send the request and the first message of the handshake in one piece.
+            await client.flush(prefix=b"go\n")
+            await client.until_done(client.tls.do_handshake)
+            client.tls.write(b"hello\n")
+            await client.flush()
+            assert await client.until_done(lambda: client.tls.read(100)) == b"hello\n"
+        await support.close(server)
 
-        run(main())
-
-    def test_a_transport_tells_its_engine(
-        self, loop, loop_kind, run, server_ssl_context, client_ssl_context
+    async def test_a_transport_tells_its_engine(
+        self, loop, loop_kind, server_ssl_context, client_ssl_context
     ):
-        async def main():
-            server = await loop.create_server(Events, "127.0.0.1", 0, ssl=server_ssl_context)
-            transport, _ = await loop.create_connection(
-                Events, *server.sockets[0].getsockname(), ssl=client_ssl_context
-            )
-            engine = transport.get_extra_info("tls_engine")
-            transport.abort()
-            server.close()
-            await server.wait_closed()
-            return engine
-
-        engine = run(main())
+        server = await loop.create_server(Events, "127.0.0.1", 0, ssl=server_ssl_context)
+        transport, _ = await loop.create_connection(
+            Events, *server.sockets[0].getsockname(), ssl=client_ssl_context
+        )
+        engine = transport.get_extra_info("tls_engine")
+        transport.abort()
+        await support.close(server)
         assert engine is None if loop_kind == "asyncio" else engine in ("openssl", "ssl")
 
     @pytest.mark.parametrize("within_tls", [False, True])
@@ -1046,8 +922,8 @@ class TestTls:
             loop_kind, asyncio=["resumed", "resumed"], mgloop=["made", "set in data_received"]
         )
 
-    def test_a_shutdown_keeps_no_context_of_who_has_closed(
-        self, loop, loop_kind, run, tcp_pair, contexts
+    async def test_a_shutdown_keeps_no_context_of_who_has_closed(
+        self, loop, loop_kind, ours, peer, contexts
     ):
         class Value:
             pass
@@ -1058,27 +934,23 @@ class TestTls:
             transport.close()
             return weakref.ref(value)
 
-        async def main():
-            sock, peer = tcp_pair
-            protocol, silent = Recorder(loop), Recorder(loop)
-            await asyncio.gather(
-                loop.create_connection(
-                    lambda: protocol, sock=sock, ssl=contexts["client_ssl"],
-                    server_hostname="localhost",
-                ),
-                loop.connect_accepted_socket(lambda: silent, peer, ssl=contexts["server_ssl"]),
-            )  # fmt: skip
-            silent.transport._ssl_protocol._transport.pause_reading()  # sends no closing alert
-            value = await loop.create_task(close(protocol.transport))
-            await support.turns()
-            gc.collect()
-            kept = value() is not None
-            for recorder in (protocol, silent):
-                recorder.transport.abort()
-                await recorder.lost
-            return kept
-
-        assert run(main()) is side(loop_kind, asyncio=True, mgloop=False)
+        protocol, silent = Recorder(loop), Recorder(loop)
+        await asyncio.gather(
+            loop.create_connection(
+                lambda: protocol, sock=ours, ssl=contexts["client_ssl"],
+                server_hostname="localhost",
+            ),
+            loop.connect_accepted_socket(lambda: silent, peer, ssl=contexts["server_ssl"]),
+        )  # fmt: skip
+        silent.transport._ssl_protocol._transport.pause_reading()  # sends no closing alert
+        value = await loop.create_task(close(protocol.transport))
+        await support.turns()
+        gc.collect()
+        kept = value() is not None
+        for recorder in (protocol, silent):
+            recorder.transport.abort()
+            await recorder.lost
+        assert kept is side(loop_kind, asyncio=True, mgloop=False)
 
     def test_an_empty_buffer_is_an_error(self, loop, loop_kind, run, reported, contexts):
         """asyncio treats it as the end of the stream."""

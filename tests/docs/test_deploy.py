@@ -6,10 +6,10 @@ The deployments themselves were tried by hand, as the pages describe.
 
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
+import support
 from markdown_pages import ROOT
 from test_commands import check_mgloop
 
@@ -24,10 +24,9 @@ def test_systemd_takes_the_units(tmp_path):
         text = re.sub(r"^(ExecStart=)\S+", rf"\g<1>{sys.executable}", path.read_text(), flags=re.M)
         text = re.sub(r"^(User|WorkingDirectory)=.*\n", "", text, flags=re.M)
         (tmp_path / path.name).write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "hello.service", "hello.socket"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = support.finished(
+        ["systemd-analyze", "verify", "--man=no", "hello.service", "hello.socket"], cwd=tmp_path
+    )
     ours = [line for line in done.stderr.splitlines() if "hello" in line]
     assert not ours, ours
 

@@ -28,6 +28,7 @@ import time
 from pathlib import Path
 
 import pytest
+import support
 from markdown_pages import ROOT, blocks, pages
 
 #: Seconds for a sample to end, and for a server to listen.
@@ -70,10 +71,9 @@ def command(block, folder):
 
 def run(block, folder):
     """Run the block, which must succeed; return its output."""
-    done = subprocess.run(
-        command(block, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = support.finished(
+        command(block, folder), cwd=folder, env=environment(), stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, f"{block} fails:\n{done.stdout}{done.stderr}"
     if block.mark == "logs":
         assert done.stderr, f"{block} logs nothing"
@@ -174,11 +174,12 @@ def test_the_samples_of_a_page_run(page, tmp_path):
 
 def run_all_tests(page, folder):
     """A reader has the files of a page in one folder, so they must not affect each other."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder,
-        env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0, f"the tests of {page} fail together:\n{done.stdout}{done.stderr}"
 
 

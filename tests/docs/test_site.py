@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import support
 from markdown_pages import ROOT
 
 sys.path.append(str(ROOT))
@@ -83,10 +84,9 @@ def test_the_site_can_be_made(external, tmp_path):
     for module in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(module) is None:
             pytest.skip("the dependency group docs is not installed: make docs is the test")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path], cwd=ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert external(tmp_path) == []
     landing = (tmp_path / "index.html").read_text()

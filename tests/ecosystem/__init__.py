@@ -5,5 +5,5 @@
 environment, over the standard library's loop and over the loop under test, and compares them test
 by test (``upstream``). The other targets are small real programs (``programs/``) over real servers
 (``servers``). Everything is installed by version and hash into virtual environments of its own
-(``environments``), below ``build/ecosystem`` unless told otherwise.
+(``environments``), below ``build/ecosystem`` by default.
 """

@@ -22,26 +22,12 @@ PROGRAMS = {
     "asyncpg": servers.postgres,
     "psycopg": servers.postgres,
     "redis": servers.redis,
-    "websockets": nullcontext,
-    "httpx": nullcontext,
-    "kosoku": nullcontext,
-    "gunicorn_requests": nullcontext,
-    "anyio": nullcontext,
-    "grpcio": nullcontext,
-    "tornado": nullcontext,
-    "aiodns": nullcontext,
-    "aiofiles": nullcontext,
-    "aiofastnet": nullcontext,
-    "threads": nullcontext,
-    "many_loops": nullcontext,
-    "multiprocessing": nullcontext,
-    "frameworks": nullcontext,
-    "selecting": nullcontext,
-    "sse_starlette": nullcontext,
-    "served_processes": nullcontext,
-    "gevent": nullcontext,
-    "eventlet": nullcontext,
-}
+} | dict.fromkeys(
+    ("websockets", "httpx", "kosoku", "gunicorn_requests", "anyio", "grpcio", "tornado",
+     "aiodns", "aiofiles", "aiofastnet", "threads", "many_loops", "multiprocessing",
+     "frameworks", "selecting", "sse_starlette", "served_processes", "gevent", "eventlet"),
+    nullcontext,
+)  # fmt: skip
 
 #: Programs with requirements of their own.
 REQUIREMENTS = {

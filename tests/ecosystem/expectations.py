@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tests of other projects that may differ between the loops, each with its reason.
 
-A line is for a test that passes over the standard library's loop and cannot pass over another one,
-because of what it examines; never for one that ought to pass.
+A line is for a test that passes over the standard library's loop and examines a detail that another
+loop cannot have; never for a test that ought to pass.
 """
 
 from typing import NamedTuple
@@ -15,86 +15,50 @@ class Expected(NamedTuple):
     reason: str
 
 
-AIOHTTP: tuple[Expected, ...] = ()
-
-ANYIO: tuple[Expected, ...] = (
-    Expected(
-        "tests/test_pytest_plugin.py::test_plugin_loads_with_filterwarnings_error",
-        "starts a pytest that takes warnings for errors; sitecustomize has imported mgloop before "
-        "it could rewrite the asserts of its plugin, of which it warns",
+#: Target -> the tests that may differ.
+EXPECTED: dict[str, tuple[Expected, ...]] = {
+    "anyio-suite": (
+        Expected(
+            "tests/test_pytest_plugin.py::test_plugin_loads_with_filterwarnings_error",
+            "starts a pytest that takes warnings for errors; sitecustomize has imported mgloop "
+            "before it could rewrite the asserts of its plugin, of which it warns",
+        ),
+        Expected(
+            "tests/test_to_thread.py::TestBlockingPortalProvider::test_single_thread*",
+            "counts the threads of the whole process, among which those of the tests before it "
+            "may just be ending",
+        ),
     ),
-    Expected(
-        "tests/test_to_thread.py::TestBlockingPortalProvider::test_single_thread*",
-        "counts the threads of the whole process, among which those of the tests before it may "
-        "just be ending",
+    "uvicorn": (
+        Expected(
+            "tests/test_auto_detection.py::test_loop_auto",
+            'asserts that the class of the loop that loop="auto" gives comes from a module of '
+            "asyncio",
+        ),
     ),
-)
-
-TORNADO: tuple[Expected, ...] = ()
-
-UVICORN: tuple[Expected, ...] = (
-    Expected(
-        "tests/test_auto_detection.py::test_loop_auto",
-        'asserts that the class of the loop that loop="auto" gives comes from a module of asyncio',
+    "websockets-suite": (
+        Expected(
+            "tests/asyncio/test_connection.py::*ConnectionTests::test_local_address",
+            "patches get_extra_info() of the class asyncio.Transport, which a compiled transport "
+            "does not look up there (uvloop's neither)",
+        ),
+        Expected(
+            "tests/asyncio/test_connection.py::*ConnectionTests::test_remote_address",
+            "patches get_extra_info() of the class asyncio.Transport, which a compiled transport "
+            "does not look up there (uvloop's neither)",
+        ),
+        Expected(
+            "tests/legacy/test_client_server.py::*ClientServerTests::test_explicit_socket",
+            "asserts that the loop calls recv() and send() that a subclass of socket.socket "
+            "overrides; a compiled transport reads and writes the descriptor itself (uvloop's "
+            "too)",
+        ),
     ),
-)
-
-WEBSOCKETS: tuple[Expected, ...] = (
-    Expected(
-        "tests/asyncio/test_connection.py::*ConnectionTests::test_local_address",
-        "patches get_extra_info() of the class asyncio.Transport, which a compiled transport does "
-        "not look up there (uvloop's neither)",
+    "starlette-sockets": (
+        Expected(
+            "tests/test_routing.py::test_host_routing_rejects_invalid_hosts*:evil*",
+            "sends a Host whose port is no number, which a server has to answer 400 (RFC 9112, "
+            "3.2); uvicorn leaves it to the application, which the test has answer 404",
+        ),
     ),
-    Expected(
-        "tests/asyncio/test_connection.py::*ConnectionTests::test_remote_address",
-        "patches get_extra_info() of the class asyncio.Transport, which a compiled transport does "
-        "not look up there (uvloop's neither)",
-    ),
-    Expected(
-        "tests/legacy/test_client_server.py::*ClientServerTests::test_explicit_socket",
-        "asserts that the loop calls recv() and send() that a subclass of socket.socket overrides; "
-        "a compiled transport reads and writes the descriptor itself (uvloop's too)",
-    ),
-)
-
-ASYNCSSH: tuple[Expected, ...] = ()
-
-HYPERCORN: tuple[Expected, ...] = ()
-
-STARLETTE: tuple[Expected, ...] = ()
-
-STARLETTE_SOCKETS: tuple[Expected, ...] = (
-    Expected(
-        "tests/test_routing.py::test_host_routing_rejects_invalid_hosts*:evil*",
-        "sends a Host whose port is no number, which a server has to answer 400 (RFC 9112, 3.2); "
-        "uvicorn leaves it to the application, which the test has answer 404",
-    ),
-)
-
-UVLOOP: tuple[Expected, ...] = ()
-
-PYZMQ: tuple[Expected, ...] = ()
-
-AIOQUIC: tuple[Expected, ...] = ()
-
-ASYNCPG: tuple[Expected, ...] = ()
-
-REDIS: tuple[Expected, ...] = ()
-
-PSYCOPG: tuple[Expected, ...] = ()
-
-AIOSMTPD: tuple[Expected, ...] = ()
-
-TWISTED: tuple[Expected, ...] = ()
-
-AIOFTP: tuple[Expected, ...] = ()
-
-AIORTC: tuple[Expected, ...] = ()
-
-QUART: tuple[Expected, ...] = ()
-
-CHANNELS: tuple[Expected, ...] = ()
-
-SANIC: tuple[Expected, ...] = ()
-
-ENGINEIO: tuple[Expected, ...] = ()
+}

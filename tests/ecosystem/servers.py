@@ -25,7 +25,7 @@ class ServerError(Exception):
 
 
 def _account() -> dict:
-    """Popen's arguments to run as somebody other than root; empty when we are not root."""
+    """Popen's arguments to run as another user than root; empty if this process is not root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -134,7 +134,7 @@ def postgres_binaries() -> Iterator[dict[str, str]]:
 def postgres_as_psycopg_expects() -> Iterator[dict[str, str]]:
     """A PostgreSQL whose address is in the variable that psycopg's suite reads.
 
-    The variables of libpq are not set: the suite asserts that they have no effect.
+    The variables of libpq are not set, because the suite asserts that they are ignored.
     """
     with postgres() as variables:
         dsn = "host={PGHOST} port={PGPORT} user={PGUSER} dbname={PGDATABASE}"

@@ -3,9 +3,9 @@
 
 The suite comes from the project's source distribution, the package from its wheel. The loop is
 swapped in by ``swap/sitecustomize.py`` in every process of the run, and the run is void unless
-loops of the right class were made. What fails here but passes over the standard library's loop is
-run once more over both loops, with nothing beside it, for some suites count on timing; what fails
-again over ours alone is a regression, unless ``expectations`` has a line for it.
+loops of the right class were made. A test that fails here but passes over the standard
+library's loop runs once more over both loops, alone, because some suites depend on timing. A test
+that fails again only over ours is a regression, unless ``expectations`` has a line for it.
 """
 
 import fnmatch
@@ -40,7 +40,6 @@ class Suite(NamedTuple):
     leave_out: str | None
     #: A ``{NAME}`` stands for a variable that the server yields.
     arguments: tuple[str, ...]
-    expected: tuple[expectations.Expected, ...]
     #: Whether ``overlays/`` has files to lay over the sources.
     overlay: bool = False
     #: Whose sources and requirements they are, where the target has another name.
@@ -53,6 +52,8 @@ class Suite(NamedTuple):
     unprivileged: bool = False
     #: Seconds that one run over one loop may take.
     time_limit: int = TIME_LIMIT
+    #: Whether the suite needs pytest's cache.
+    cache: bool = False
 
 
 #: For projects that do not configure pytest: it would go on looking in the folders above.
@@ -62,68 +63,47 @@ NO_CONFIGURATION = ("-c", os.devnull, "--rootdir=.")
 SUITES = {
     # Coverage and doctests examine aiohttp's sources, not the loop; two processes as this is for
     # two cores.
-    "aiohttp": Suite(
-        "aiohttp",
-        ("-p", "no:cacheprovider", "--no-cov", "-n", "2", "--timeout=120", "tests"),
-        expectations.AIOHTTP,
-    ),
-    "uvicorn": Suite(
-        "uvicorn",
-        ("-p", "no:cacheprovider", "-n", "2", "--timeout=120", "tests"),
-        expectations.UVICORN,
-    ),
+    "aiohttp": Suite("aiohttp", ("--no-cov", "-n", "2", "--timeout=120", "tests")),
+    "uvicorn": Suite("uvicorn", ("-n", "2", "--timeout=120", "tests")),
     # Warnings are errors in anyio's configuration, and sockets that the suite itself leaves open
-    # where there is no IPv6 would end the run.
+    # on machines without IPv6 would end the run.
     "anyio-suite": Suite(
         "src",
-        ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-W", "default",
+        ("-p", "no:unraisableexception", "-W", "default",
          "--timeout=120", "-k", "not trio", "tests"),
-        expectations.ANYIO,
     ),
     "tornado-suite": Suite(
         "tornado",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "-p", "ecosystem_tornado", "--timeout=120",
+        (*NO_CONFIGURATION, "-p", "ecosystem_tornado", "--timeout=120",
          "-o", "python_files=*_test.py", "--pyargs", "tornado.test"),
-        expectations.TORNADO,
     ),
     # The tests of the other halves of websockets make no loop.
     "websockets-suite": Suite(
         "src",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "tests/asyncio",
+        (*NO_CONFIGURATION, "--timeout=60", "tests/asyncio",
          "tests/legacy"),
-        expectations.WEBSOCKETS,
     ),
     # Left out are the modules that make no loop, and take most of the time with their keys; and the
     # tests of files that cannot be read, which root reads all the same: the connection that they
     # make against their will is never closed, and the tear-down of their class waits for it.
     "asyncssh": Suite(
         "asyncssh",
-        ("-p", "no:cacheprovider", "-n", "2", "--dist=loadfile", "--timeout=120",
+        ("-n", "2", "--dist=loadfile", "--timeout=120",
          "-k", "not not_readable",
          *(f"tests/test_{name}.py" for name in
            ("agent", "auth", "channel", "connection", "connection_auth", "editor", "forward", "kex",
             "logging", "pkcs11", "process", "sftp", "sk", "stream", "subprocess", "tuntap",
             "x11"))),
-        expectations.ASYNCSSH,
     ),
     # The sources' own options want pytest-cov.
-    "hypercorn": Suite(
-        "src",
-        ("-p", "no:cacheprovider", "-o", "addopts=", "--timeout=60", "-k", "not trio", "tests"),
-        expectations.HYPERCORN,
-    ),
-    "starlette": Suite(
-        "starlette",
-        ("-p", "no:cacheprovider", "--timeout=60", "-k", "not trio", "tests"),
-        expectations.STARLETTE,
-    ),
+    "hypercorn": Suite("src", ("-o", "addopts=", "--timeout=60", "-k", "not trio", "tests")),
+    "starlette": Suite("starlette", ("--timeout=60", "-k", "not trio", "tests")),
     # The same tests through a server: uvicorn over asyncio's loop, mgloop's own over mgloop. For
     # tracebacks of its own pytest makes syntax trees, which CPython 3.11 cannot in two threads.
     "starlette-sockets": Suite(
         "starlette",
-        ("-p", "no:cacheprovider", "-p", "ecosystem_starlette", "--timeout=120", "--tb=native",
+        ("-p", "ecosystem_starlette", "--timeout=120", "--tb=native",
          "-k", "not trio", "tests"),
-        expectations.STARLETTE_SOCKETS,
         project="starlette",
     ),
     # Left out are the style of uvloop's sources, and what only uvloop has: its C interface, the
@@ -131,31 +111,24 @@ SUITES = {
     # socket that is closed while it is waited for hang over asyncio.
     "uvloop": Suite(
         None,
-        ("-p", "no:cacheprovider", "--timeout=30", "--ignore=tests/test_sourcecode.py",
+        ("--timeout=30", "--ignore=tests/test_sourcecode.py",
          "--ignore=tests/test_cython.py", "--ignore=tests/test_libuv_api.py",
          "--ignore=tests/test_fs_event.py", "tests"),
-        expectations.UVLOOP,
         overlay=True,
     ),
     # The rest of pyzmq's tests make no loop.
     "pyzmq": Suite(
         "zmq",
-        ("-p", "no:cacheprovider", "--timeout=60", "tests/test_asyncio.py", "tests/test_auth.py",
+        ("--timeout=60", "tests/test_asyncio.py", "tests/test_auth.py",
          "tests/test_future.py", "tests/test_ioloop.py", "tests/test_zmqstream.py"),
-        expectations.PYZMQ,
     ),
     # The only one of its modules that makes a loop.
-    "aioquic": Suite(
-        "src",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "tests/test_asyncio.py"),
-        expectations.AIOQUIC,
-    ),
+    "aioquic": Suite("src", (*NO_CONFIGURATION, "--timeout=60", "tests/test_asyncio.py")),
     # The suite starts PostgreSQL itself, which is why it does not run as root. The test of the
     # sources' style needs linters.
     "asyncpg-suite": Suite(
         "asyncpg",
-        ("-p", "no:cacheprovider", "--timeout=120", "--ignore=tests/test__sourcecode.py", "tests"),
-        expectations.ASYNCPG,
+        ("--timeout=120", "--ignore=tests/test__sourcecode.py", "tests"),
         server=servers.postgres_binaries,
         unprivileged=True,
         time_limit=1800,
@@ -164,11 +137,10 @@ SUITES = {
     # or replace one by mocks, modules of Redis Stack, or several databases in containers.
     "redis-suite": Suite(
         "redis",
-        ("-p", "no:cacheprovider", "--timeout=60", "-m", "not onlycluster and not redismod",
+        ("--timeout=60", "-m", "not onlycluster and not redismod",
          "--redis-url=redis://127.0.0.1:{ECOSYSTEM_REDIS_PORT}/0",
          "--ignore=tests/test_asyncio/test_scenario",
          "--ignore-glob=tests/test_asyncio/test_cluster*", "tests/test_asyncio"),
-        expectations.REDIS,
         server=servers.redis_on_its_port,
         time_limit=1800,
     ),
@@ -177,16 +149,15 @@ SUITES = {
         "psycopg",
         ("-p", "ecosystem_psycopg", "--timeout=120", "-k", "async", "-m", "not slow and not mypy",
          "tests"),
-        expectations.PSYCOPG,
         server=servers.postgres_as_psycopg_expects,
         time_limit=1800,
+        cache=True,
     ),
     # The project's own options need pytest-cov, and take a warning of pkg_resources for an error.
     "aiosmtpd": Suite(
         None,
-        ("-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore:pkg_resources is deprecated",
+        ("-o", "addopts=", "-W", "ignore:pkg_resources is deprecated",
          "-o", "asyncio_default_fixture_loop_scope=function", "--timeout=60", "aiosmtpd/tests"),
-        expectations.AIOSMTPD,
     ),
     # Left out are the classes that the suite makes for reactors other than asyncio's, and the
     # packages whose tests replace the reactor by a clock. A name that begins with "Test" is a
@@ -194,62 +165,49 @@ SUITES = {
     # refused a change of the mode of /dev/null, which for root is done, and harms other programs.
     "twisted": Suite(
         None,
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "-p", "ecosystem_twisted", "--timeout=180",
+        (*NO_CONFIGURATION, "-p", "ecosystem_twisted", "--timeout=180",
          "-o", "python_classes=None",
          "-k", "not _SelectReactor and not ThreadedSelectReactor and not GIReactor and not "
          "PollReactor and not test_cantChangeFileMode",
          *(f"src/twisted/{name}" for name in
            ("internet/test", "test", "web/test", "protocols/test", "protocols/haproxy/test",
             "application"))),
-        expectations.TWISTED,
         unprivileged=True,
         time_limit=3600,
     ),
-    "quart": Suite(
-        "src",
-        ("-p", "no:cacheprovider", "-o", "addopts=", "--timeout=60", "tests"),
-        expectations.QUART,
-    ),
+    "quart": Suite("src", ("-o", "addopts=", "--timeout=60", "tests")),
     # The sample project needs a browser.
     "channels": Suite(
         "channels",
-        ("-p", "no:cacheprovider", "--timeout=60", "-o", "asyncio_mode=auto",
+        ("--timeout=60", "-o", "asyncio_mode=auto",
          "--ignore=tests/sample_project", "tests"),
-        expectations.CHANNELS,
     ),
     # Left out are benchmarks, the tests of annotations, which need mypy, and a test whose server
     # kills pytest when it is run alone. The setting keeps Sanic from uvloop, which it requires.
     "sanic": Suite(
         "sanic",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "--timeout=60", "--ignore=tests/benchmark",
+        (*NO_CONFIGURATION, "--timeout=60", "--ignore=tests/benchmark",
          "--ignore=tests/performance", "--ignore=tests/typing", "--ignore=tests/http3",
          "-k", "not test_server_run_with_repl", "tests"),
-        expectations.SANIC,
         variables={"SANIC_USE_UVLOOP": "false"},
         time_limit=1800,
     ),
-    "python-engineio": Suite(
-        "src",
-        ("-p", "no:cacheprovider", "--timeout=60", "tests/async"),
-        expectations.ENGINEIO,
-    ),
+    "python-engineio": Suite("src", ("--timeout=60", "tests/async")),
     # The project's own options need pytest-cov, and end the run at the first failure. The tests of
     # throttling replace sleeps by a sum of delays, to which they allow half a second of real time.
     "aioftp": Suite(
         "src",
-        ("-p", "no:cacheprovider", "-p", "ecosystem_aioftp", "-o", "addopts=",
+        ("-p", "ecosystem_aioftp", "-o", "addopts=",
          "--import-mode=importlib", "--timeout=60", "--ignore=tests/test_throttle.py", "tests"),
-        expectations.AIOFTP,
     ),
     # The other modules make no loop, and spend their time on codecs.
     "aiortc": Suite(
         "src",
-        (*NO_CONFIGURATION, "-p", "no:cacheprovider", "-p", "ecosystem_aiortc", "--timeout=300",
+        (*NO_CONFIGURATION, "-p", "ecosystem_aiortc", "--timeout=300",
          *(f"tests/test_{name}.py" for name in
            ("contrib_media", "contrib_signaling", "mediastreams", "ortc", "rtcdtlstransport",
             "rtcicetransport", "rtcpeerconnection", "rtcrtpreceiver", "rtcrtpsender",
             "rtcrtptransceiver", "rtcsctptransport"))),
-        expectations.AIORTC,
         time_limit=1800,
     ),
 }  # fmt: skip
@@ -284,6 +242,7 @@ def _command(
         "ecosystem_record",
         "--tb=short",
         *PLUGIN_OPTIONS,
+        *([] if suite.cache else ["-p", "no:cacheprovider"]),
         *(argument.format_map(variables) for argument in suite.arguments),
         *extra,
     ]
@@ -297,7 +256,7 @@ def _run(
     extra: list[str],
     only: set[str] | None = None,
 ) -> tuple[dict[str, dict], str]:
-    """What came of each test, or of each in *only*, and the name of the loops' class."""
+    """Return the result of each test, or of each in *only*, and the name of the loops' class."""
     # A run that is ended may leave processes that still write there.
     with tempfile.TemporaryDirectory(prefix="eco-", ignore_cleanup_errors=True) as scratch:
         record, counts = Path(scratch, "record"), Path(scratch, "counts")
@@ -365,21 +324,20 @@ def _run(
 GOOD = ("passed", "xfailed")
 
 
-def _reason(suite: Suite, nodeid: str) -> str | None:
-    """Why this test may fail over ours."""
-    return next(
-        (line.reason for line in suite.expected if fnmatch.fnmatchcase(nodeid, line.pattern)), None
-    )
+def _reason(name: str, nodeid: str) -> str | None:
+    """Return the reason why this test may fail over ours, or None."""
+    lines = expectations.EXPECTED.get(name, ())
+    return next((line.reason for line in lines if fnmatch.fnmatchcase(nodeid, line.pattern)), None)
 
 
-def _worse(suite: Suite, control: dict[str, dict], subject: dict[str, dict]) -> list[str]:
-    """Tests that are good over the standard library's loop only, or fail where it has none."""
+def _worse(name: str, control: dict[str, dict], subject: dict[str, dict]) -> list[str]:
+    """Return the tests that pass only on the standard library's loop, or fail only on mgloop."""
     return [
         nodeid
         for nodeid, entry in control.items()
         if entry["outcome"] in GOOD
         and subject.get(nodeid, {}).get("outcome") not in GOOD
-        and _reason(suite, nodeid) is None
+        and _reason(name, nodeid) is None
     ] + [
         nodeid
         for nodeid, entry in subject.items()
@@ -413,7 +371,7 @@ def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bo
 
     subject = as_in_control(subject)
     unsteady = []
-    if again := _worse(suite, control, subject):
+    if again := _worse(name, control, subject):
         print(f"  {len(again)} once more, with nothing beside them", flush=True)
         only = set(again) | {
             nodeid.replace(f"-{control_class}]", f"-{subject_class}]") for nodeid in again
@@ -428,7 +386,7 @@ def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bo
 
     worse = [
         (nodeid, subject.get(nodeid, {"outcome": "missing", "text": "not run"}))
-        for nodeid in _worse(suite, control, subject)
+        for nodeid in _worse(name, control, subject)
     ]
     both = [
         nodeid
@@ -440,7 +398,7 @@ def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bo
         for nodeid, entry in control.items()
         if entry["outcome"] in GOOD
         and subject.get(nodeid, {}).get("outcome") not in GOOD
-        and (reason := _reason(suite, nodeid))
+        and (reason := _reason(name, nodeid))
     ]
     better = [
         nodeid

@@ -3,7 +3,7 @@
 
 ``python -m tests.faults`` runs each program of ``programs`` under strace, which makes one kind of
 system call fail (``matrix``), once over the standard library's loop and once over mgloop, and
-judges mgloop by what asyncio makes of the same fault (``outcome``, ``report``). What has to hold:
+judges mgloop by the effect of the same fault on asyncio (``outcome``, ``report``). Requirements:
 no crash, no standstill, no spinning, and not a byte lost in silence.
 
 Each run is a process of its own, forked from a worker in which everything is imported already

@@ -8,9 +8,6 @@ worse; 2 when a program does not even work without faults.
 import argparse
 import dataclasses
 import fnmatch
-import json
-import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -20,60 +17,32 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults import matrix, outcome, programs, report
+from tests.workers import RefusedError, Worker, WorkerError, share
 
 LOOPS = ("asyncio", "mgloop")
 DEADLINE = 3.0
 
 
-class NoStraceError(Exception):
-    """Nothing can be injected here; the message is the sentence that says why."""
-
-
-class RunError(Exception):
-    """A program failed without any fault, or the worker did."""
-
-
-class Worker:
-    """A process that makes one run after another."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
-
-    def run(
-        self, program: str, loop: str, cell: matrix.Cell | None, at_birth: bool, deadline: float
-    ):
-        """One run; what the worker saw."""
-        spec = {
+def ask(
+    worker: Worker,
+    program: str,
+    loop: str,
+    cell: matrix.Cell | None,
+    at_birth: bool,
+    deadline: float,
+) -> dict:
+    """Make one run; return the worker's observations."""
+    answer = worker.ask(
+        {
             "program": program,
             "loop": loop,
             "injection": cell.injection if cell else None,
             "at_birth": at_birth,
             "deadline": deadline,
         }
-        self._process.stdin.write(json.dumps(spec) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RunError(f"the worker ended during {spec}")
-        answer = json.loads(line)
-        if "refused" in answer:
-            raise NoStraceError(f"No faults without ptrace: {answer['refused']}")
-        if "failed" in answer:
-            raise RunError(f"{spec}\n{answer['failed']}")
-        answer["counts"] = Counter(answer["counts"])
-        return answer
-
-    def close(self) -> None:
-        """End it."""
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+    )
+    answer["counts"] = Counter(answer["counts"])
+    return answer
 
 
 class Campaign:
@@ -84,7 +53,7 @@ class Campaign:
         self.usual: dict[tuple[str, str, bool], Counter] = {}
         self.results: report.Results = {}
         self.total = 0
-        self._workers = [Worker() for _ in range(jobs)]
+        self._workers = [Worker("tests.faults.worker") for _ in range(jobs)]
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -92,49 +61,19 @@ class Campaign:
         for worker in self._workers:
             worker.close()
 
-    def _share(self, tasks: list, function) -> None:
-        """Call ``function(worker, task)`` for each task, by a thread for each worker."""
-        waiting: queue.SimpleQueue = queue.SimpleQueue()
-        for task in tasks:
-            waiting.put(task)
-        failures: list[BaseException] = []
-
-        def work(worker: Worker) -> None:
-            while not failures:
-                try:
-                    task = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    function(worker, task)
-                except BaseException as exc:
-                    failures.append(exc)
-
-        crew = [threading.Thread(target=work, args=(worker,)) for worker in self._workers]
-        for thread in crew:
-            thread.start()
-        try:
-            for thread in crew:
-                thread.join()
-        except BaseException as exc:
-            failures.append(exc)
-            raise
-        if failures:
-            raise failures[0]
-
     def measure(self, names: list[str]) -> None:
         """Run every program without faults: it has to work, and its calls are counted."""
         births = [matrix.SETUP_PROGRAM] if matrix.SETUP_PROGRAM in names else []
         tasks = [(name, loop, False) for name in names for loop in LOOPS]
         tasks += [(name, loop, True) for name in births for loop in LOOPS]
-        self._share(tasks, self._measure)
+        share(self._workers, tasks, self._measure)
 
     def _measure(self, worker: Worker, task: tuple[str, str, bool]) -> None:
         name, loop, at_birth = task
-        run = worker.run(name, loop, None, at_birth, DEADLINE * 3)
+        run = ask(worker, name, loop, None, at_birth, DEADLINE * 3)
         seen = outcome.judge(run, programs.PROGRAMS[name])
         if seen.word != "ok":
-            raise RunError(f"{name} over {loop}, without faults: {seen.detail}\n{seen.output}")
+            raise WorkerError(f"{name} over {loop}, without faults: {seen.detail}\n{seen.output}")
         self.usual[task] = run["counts"]
 
     def concerned(self, cell: matrix.Cell) -> bool:
@@ -147,11 +86,11 @@ class Campaign:
     def make(self, cells: list[matrix.Cell]) -> None:
         """Run the cells."""
         self.total = len(cells)
-        self._share(cells, self._make)
+        share(self._workers, cells, self._make)
         self.results = {cell: self.results[cell] for cell in cells if cell in self.results}
 
     def _outcome(self, worker: Worker, cell: matrix.Cell, loop: str, deadline: float):
-        run = worker.run(cell.program, loop, cell, cell.at_birth, deadline)
+        run = ask(worker, cell.program, loop, cell, cell.at_birth, deadline)
         usual = self.usual[cell.program, loop, cell.at_birth]
         return outcome.judge(run, programs.PROGRAMS[cell.program], usual)
 
@@ -225,14 +164,14 @@ def chosen(arguments: argparse.Namespace) -> list[matrix.Cell]:
 def require_strace() -> None:
     """Complain unless there is an strace that can inject faults."""
     if shutil.which("strace") is None:
-        raise NoStraceError("No faults without strace: install the package of that name.")
+        raise RefusedError("No faults without strace: install the package of that name.")
     done = subprocess.run(["strace", "--help"], capture_output=True, text=True, check=False)
     if "inject" not in done.stdout:
-        raise NoStraceError("No faults: this strace is too old to inject any (4.16 can).")
+        raise RefusedError("No faults: this strace is too old to inject any (4.16 can).")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what the command line asks for; returns the exit status."""
+    """Run the cells that the command line selects; return the exit status."""
     arguments = parse_arguments(argv)
     cells = chosen(arguments)
     if arguments.list:
@@ -247,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         require_strace()
-    except NoStraceError as exc:
+    except RefusedError as exc:
         print(exc)
         return 0
 
@@ -256,10 +195,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         campaign.measure(names)
         campaign.make([c for c in cells if c.program in names and campaign.concerned(c)])
-    except NoStraceError as exc:
+    except RefusedError as exc:
         print(exc)
         return 0
-    except RunError as exc:
+    except WorkerError as exc:
         print(exc, file=sys.stderr)
         return 2
     finally:

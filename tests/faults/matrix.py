@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is made to fail: the system calls, the errors that make sense for each, and how often.
+"""The faults: the system calls, the errors that make sense for each, and how often.
 
 Loops reach the kernel by different calls for the same purpose (recvfrom() here, recvmmsg() there),
-and are to be compared: so a cell names a purpose, and all of its calls fail alike.
+and the results must be comparable: so a cell names a purpose, and all of its calls fail alike.
 """
 
 import dataclasses

@@ -4,17 +4,17 @@
     ok        everything arrived
     refused   the loop could not be made, and its constructor said so
     noted     everything arrived, and an error was reported on the way
-    error     the program ended early, or without something, and somebody was told why
-    stuck     somebody was told, but the program did not end in its time
-    hung      the program did not end in its time, and nobody was told why
-    lost      the program ended, something did not arrive, and nobody was told
+    error     the program ended early, or without something, and reported the reason
+    stuck     the program reported an error, but did not end in time
+    hung      the program did not end in time, and reported nothing
+    lost      the program ended, something did not arrive, and nothing was reported
     spun      whatever else: it made many times the system calls that it takes
     crashed   a signal ended the process
 
-A run is worse than another if less arrives or fewer are told, or if it spins and the other does
+A run is worse than another if less arrives or less is reported, or if it spins and the other does
 not, or if it crashes and the other does not. `noted` is as good as `ok`: whether a fault that did
 no harm is worth a word is the loop's business. So is `refused`: loops need different things to be
-made of, and both refuse for want of theirs. And `hung` is no better than `lost`.
+made of, and both refuse for want of theirs. And `hung` is as bad as `lost`.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from collections.abc import Iterable
 
 from tests.faults.programs import Program
 
-#: How bad it is what became of the program; spinning and crashes are told apart from that.
+#: The severity of a result; spinning and crashes are separate properties.
 RANKS = {"ok": 0, "refused": 0, "noted": 0, "error": 1, "stuck": 2, "hung": 3, "lost": 3}
 WORDS = (*RANKS, "spun", "crashed")
 
-#: A run that makes more system calls than this, with what it makes without faults, has spun.
+#: A run has spun if it makes this many system calls more than a run without faults.
 SPIN_CALLS = 500
 SPIN_FACTOR = 4
 
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """What is to be expected of a loop in a cell that was run more than once."""
+    """Return the worst outcome of the runs of a cell."""
     seen = list(outcomes)
     lowest = max(seen, key=lambda outcome: (outcome.crashed, RANKS[outcome.end], outcome.spun))
     return dataclasses.replace(
@@ -73,11 +73,11 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def judge(run: dict, program: Program, usual: Counter | None = None) -> Outcome:
-    """Judge what the worker saw; *usual* are the calls that this takes without faults."""
+    """Judge the observations of the worker; *usual* are the calls without faults."""
     subject = run["subject"] or {"how": "gone", "errors": [], "lost": [], "reached": 0}
     peer = run["peer"] or {"errors": [], "lost": [], "reached": 0}
     if run["killed"] or subject["how"] in ("deadline", "gone"):
-        # What the peer sees then is the end of the process.
+        # The peer then observes the end of the process.
         peer = peer | {"errors": [], "lost": []}
     errors = subject["errors"] + [f"peer: {text}" for text in peer["errors"]]
     lost = subject["lost"] + [f"peer: {text}" for text in peer["lost"]]

@@ -3,10 +3,10 @@
 
 Each is a coroutine function of one argument, the :class:`Stage` that it plays on; those that need
 another end outside the process under test have a peer as well, a plain function over blocking
-sockets that runs in a process which nothing is done to. A program raises what it cannot handle,
-hands to ``stage.report()`` what it was told by a callback, and says by ``stage.missing()`` what did
-not arrive although nobody complained. Nothing in here uses a time-out of the loop where it can be
-avoided: a timer that ends a wait would hide that a wake-up was lost.
+sockets that runs in a process without faults. A program raises exceptions that it cannot handle,
+passes the errors that its callbacks get to ``stage.report()``, and states by ``stage.missing()``
+the data that did not arrive although no error was reported. The programs avoid the timeouts of the
+loop, because a timer that ends a wait would hide a lost wake-up.
 """
 
 import asyncio
@@ -53,11 +53,11 @@ class Stage:
         self.reached = 0
 
     def report(self, error: object) -> None:
-        """An error that the loop has told somebody about."""
+        """An error that the loop has reported."""
         self.errors.append(f"{type(error).__name__}: {error}"[:200])
 
     def missing(self, what: str) -> None:
-        """Something did not arrive, or not in time, and nobody was told."""
+        """Something did not arrive in time, and nothing was reported."""
         self.lost.append(what)
 
     def compare(self, name: str, got: bytes, wanted: bytes) -> None:
@@ -78,7 +78,7 @@ class Stage:
 
 
 def small_buffers(transport: asyncio.BaseTransport) -> None:
-    """Make the kernel's buffers so small that writing does not succeed at once."""
+    """Make the kernel's buffers so small that a write does not succeed immediately."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
@@ -160,7 +160,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: what goes wrong there is noticed here."""
+        """Do nothing: the other end detects each fault."""
 
 
 def tcp_client_peer(stage: Stage) -> None:
@@ -171,7 +171,7 @@ def tcp_client_peer(stage: Stage) -> None:
 
 
 class Sender(asyncio.Protocol):
-    """Writes a payload in pieces as the transport allows, and collects what comes back."""
+    """Writes a payload in pieces as the transport allows, and collects the echo."""
 
     def __init__(self, stage: Stage, number: int) -> None:
         self.stage = stage
@@ -382,7 +382,7 @@ class _Asker(_Reports):
 
 
 async def udp(stage: Stage) -> None:
-    """Questions and answers, and then some at once."""
+    """Run requests one after the other, and then several concurrently."""
     loop = asyncio.get_running_loop()
     there, _ = await loop.create_datagram_endpoint(
         lambda: _Reflector(stage), local_addr=("127.0.0.1", 0)
@@ -419,7 +419,7 @@ async def udp(stage: Stage) -> None:
 
 
 async def subprocess(stage: Stage) -> None:
-    """Children: what they are given comes back, and how they ended."""
+    """Run children: compare their output and their exit statuses."""
     for number in range(2):
         wanted = payload(number)
         child = await asyncio.create_subprocess_exec(
@@ -632,7 +632,7 @@ async def http_client(stage: Stage) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program, what it takes to call it a success, and what is at the other end."""
+    """A program, the condition of its success, and the program at the other end."""
 
     main: Callable[[Stage], Coroutine]
     goals: int = 1

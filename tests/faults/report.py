@@ -12,10 +12,10 @@ Results = dict[Cell, tuple[Outcome, Outcome]]
 LEGEND = """\
 ok: everything arrived; refused: the loop could not be made, and its constructor said so; noted:
 everything arrived, and an error was reported on the way; error: the program ended without something
-and somebody was told; stuck: somebody was told, but it did not end; hung: it did not end, and
-nobody was told; spun: it made many times the system calls that it takes; lost: it ended, and
-something was missing that nobody was told of; crashed: a signal ended the process. A dot: this loop
-made no such call, so nothing failed."""
+and reported it; stuck: it reported an error, but did not end; hung: it did not end, and reported
+nothing; spun: it made many times the system calls that it takes; lost: it ended, and something was
+missing without a report; crashed: a signal ended the process. A dot: this loop made no such call,
+so nothing failed."""
 
 
 def worse(results: Results) -> list[Cell]:
@@ -57,7 +57,7 @@ def text(results: Results) -> str:
 
 
 def markdown(results: Results) -> str:
-    """The table as Markdown: asyncio / mgloop, what is worse in bold letters."""
+    """Return the table as Markdown: asyncio / mgloop, with worse results in bold."""
     parts = ["# Faults\n", "asyncio / mgloop\n", LEGEND + "\n", counts_markdown(results)]
     for call, columns, rows in _rows(results):
         names = ", ".join(f"`{name}`" for name in CALLS[call].names)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The fault injection itself: it sees what happens to a program, and knows what is worse."""
+"""The fault injection itself: it observes a program, and ranks the outcomes."""
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
@@ -100,14 +100,11 @@ class TestMatrix:
 
 
 def run_tool(*arguments, **environment):
-    return subprocess.run(
+    return support.finished(
         [sys.executable, "-m", "tests.faults", *arguments],
         cwd=ROOT,
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
         timeout=50,
-        check=False,
     )
 
 
@@ -127,7 +124,7 @@ class TestCommandLine:
     def test_a_fault_is_injected_and_survived(self, tmp_path):
         try:
             command_line.require_strace()
-        except command_line.NoStraceError as exc:
+        except command_line.RefusedError as exc:
             pytest.skip(str(exc))
         table = tmp_path / "table.md"
         done = run_tool("--only", "timers/epoll_wait/EINTR/first", "--markdown", str(table))

@@ -4,8 +4,8 @@
 A line in is a run to make, a line out its outcome. Everything that a program needs is imported
 here, once; a run is a fork of this process. The process under test waits, strace attaches itself to
 it, and only then it goes on: to make its loop (a fault "at birth"), or from within the running
-program. What it has to say afterwards goes through shared memory, so that no system call that fails
-can garble it, and it is ended by signals whose handlers raise, so that neither timers nor wake-ups
+program. Its result goes through shared memory, so that no failing system call can garble it, and
+it is ended by signals whose handlers raise, so that neither timers nor wake-ups
 of the loop under test need to work.
 """
 
@@ -13,8 +13,6 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
-import gc
-import importlib
 import json
 import mmap
 import os
@@ -25,14 +23,15 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import loops, workers
 from tests.faults import matrix, programs
+from tests.workers import RefusedError
 
-#: Seconds after which the process under test ends itself, unless told otherwise; it gets as long
+#: Seconds after which the process under test ends itself, by default; it gets as long
 #: again as GRACE before it is killed.
 DEADLINE = 3.0
 GRACE = 1.5
@@ -47,12 +46,8 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 #: What loops and programs import when they first need it: before anything fails, here.
 LATE_IMPORTS = ("concurrent.futures.thread", "encodings.idna", "mgloop")
 
-#: What the processes of a run tell each other: addresses, when to begin, and how it went.
+#: The messages between the processes of a run: addresses, the start, and the result.
 SLOTS = ("from peer", "from subject", "ready", "go", "peer", "subject")
-
-
-class PtraceError(Exception):
-    """strace could not attach itself."""
 
 
 class PeerDone(SystemExit):
@@ -76,7 +71,7 @@ class Slot:
         self._map[:8] = len(data).to_bytes(8, "little")
 
     def read(self) -> object:
-        """The value, or None while there is none."""
+        """Return the value, or None before it is set."""
         length = int.from_bytes(self._map[:8], "little")
         return json.loads(self._map[8 : 8 + length]) if length else None
 
@@ -92,15 +87,6 @@ class Slot:
     def close(self) -> None:
         """Give the memory back."""
         self._map.close()
-
-
-def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """A loop of the kind under test."""
-    if kind == "asyncio":
-        return asyncio.SelectorEventLoop()
-    import mgloop
-
-    return mgloop.new_event_loop()
 
 
 # --- the process under test ----------------------------------------------------------------------
@@ -130,7 +116,7 @@ def _play(spec: dict, stage: programs.Stage, gate: Callable[[], None]) -> dict:
         try:
             if spec["at_birth"]:
                 gate()
-            loop = new_loop(spec["loop"])
+            loop = loops.new_loop(spec["loop"])
             loop.set_exception_handler(lambda loop, context: stage.report(_reported(context)))
             how = "returned"
             loop.run_until_complete(main())
@@ -156,7 +142,7 @@ def _close(loop: asyncio.AbstractEventLoop, stage: programs.Stage, seconds: floa
     def too_late(*_: object) -> None:
         raise DeadlinePassed
 
-    # A program that is broken off leaves tasks behind, which is no fault's doing.
+    # An interrupted program leaves pending tasks, which no fault has caused.
     loop.set_exception_handler(lambda loop, context: None)
     signal.signal(signal.SIGALRM, too_late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -185,7 +171,7 @@ def _summary(stage: programs.Stage) -> dict:
 def _subject(spec: dict, slots: dict[str, Slot], output: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # So that strace may attach where only ancestors may trace (Yama); fails where nobody asks.
+    # strace may then attach where only ancestors may trace (Yama); without Yama the call fails.
     _prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
     faulthandler.enable(2)
     faulthandler.register(signal.SIGQUIT, file=2, all_threads=True)
@@ -243,7 +229,8 @@ class _Strace:
             line = self.process.stderr.readline()
             if not line:
                 self.process.wait()
-                raise PtraceError(said.strip() or "strace ended without a word")
+                reason = said.strip() or "strace ended without a message"
+                raise RefusedError(f"No faults without ptrace: {reason}")
             said += line
 
     def counts(self) -> tuple[Counter, int]:
@@ -279,7 +266,7 @@ def _wait(pidfds: list[int], seconds: float) -> list[int]:
 
 
 def run(spec: dict) -> dict:
-    """Make one run; what was seen of it."""
+    """Make one run; return the observations."""
     slots = {name: Slot() for name in SLOTS}
     pids: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -345,24 +332,5 @@ def _end_all(pids: list[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def main() -> int:
-    """Serve until the input ends."""
-    warnings.simplefilter("ignore")
-    for module in LATE_IMPORTS:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
-    for line in sys.stdin:
-        try:
-            answer = run(json.loads(line))
-        except PtraceError as exc:
-            answer = {"refused": str(exc)}
-        except Exception:
-            answer = {"failed": traceback.format_exc()}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(workers.serve(run, LATE_IMPORTS))

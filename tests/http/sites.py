@@ -104,9 +104,11 @@ class Serving:
         self.port = self.server.sockets[0].getsockname()[1]
         return self
 
-    async def connect(self, **options):
+    async def connect(self, data=b"", **options):
+        """Return a client over a new connection, which has sent `data`."""
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port, **options))
         self.clients.append(client)
+        await client.send(data)
         return client
 
     async def one(self, text, **how):
@@ -128,9 +130,28 @@ class Serving:
         await self.server.wait_closed()
 
 
+@contextlib.asynccontextmanager
+async def connected(loop, app, data=b"", *, limit=2**16, **config):
+    """Serve `app`; yield a client, which has sent `data` and reads at most `limit` bytes ahead.
+
+    Its attributes `serving` and `site` are the server's.
+    """
+    async with Serving(loop, app, **config) as serving:
+        client = await serving.connect(data, limit=limit)
+        client.serving, client.site = serving, serving.site
+        yield client
+
+
 def get(path="/", *headers, version="1.1", host="a"):
     lines = [f"GET {path} HTTP/{version}", *([f"Host: {host}"] if host else []), *headers]
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+def post(length, *headers, body=b"", version="1.1"):
+    """Return a POST whose body has `length` bytes, or is chunked without a length."""
+    framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    lines = [f"POST / HTTP/{version}", "Host: a", framing, *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 async def answer(send, body=b"", status=200, headers=()):

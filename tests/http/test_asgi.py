@@ -14,8 +14,7 @@ import weakref
 
 import pytest
 import support
-from peers import on_loop
-from sites import Serving, answer, get, read_body, send_often
+from sites import Serving, answer, connected, get, post, read_body, send_often
 
 from mgloop.http import ClientDisconnected
 
@@ -47,7 +46,6 @@ def logged(caplog):
 # --- framing -------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_one_piece_has_a_length(loop):
     async with Serving(loop, app_of(START, body(b"hello"))) as serving:
         client = await serving.connect()
@@ -58,29 +56,23 @@ async def test_one_piece_has_a_length(loop):
 
 
 @pytest.mark.parametrize("size", [1, 100, 20_000, 300_000])
-@on_loop
 async def test_pieces_are_chunked(loop, size):
     pieces = [bytes([65 + i]) * size for i in range(5)]
     app = app_of(START, *[body(piece, True) for piece in pieces], body())
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             status, headers, got = await client.request(get())
             assert (status, headers) == (200, {"transfer-encoding": "chunked"})
             assert got == b"".join(pieces)
 
 
-@on_loop
 async def test_pieces_to_1_0_end_with_the_connection(loop):
-    async with Serving(loop, app_of(START, body(b"a", True), body(b"b"))) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"a", True), body(b"b"))) as client:
         assert await client.request(get(version="1.0")) == (200, {"connection": "close"}, b"ab")
 
 
-@on_loop
 async def test_a_connection_of_1_0_is_kept_on_request(loop):
-    async with Serving(loop, app_of(START, body(b"a"))) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"a"))) as client:
         for _ in range(2):
             status, headers, _ = await client.request(
                 get("/", "Connection: keep-alive", version="1.0")
@@ -89,34 +81,27 @@ async def test_a_connection_of_1_0_is_kept_on_request(loop):
 
 
 @pytest.mark.parametrize("status", [204, 304])
-@on_loop
 async def test_statuses_without_a_body(loop, status):
     app = app_of({**START, "status": status}, body(b"nobody sees this"))
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert await client.request(get()) == (status, {}, b"")
 
 
-@on_loop
 async def test_head(loop):
     headers = [(b"content-length", b"5")]
-    async with Serving(loop, app_of({**START, "headers": headers}, body(b"hello"))) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of({**START, "headers": headers}, body(b"hello"))) as client:
         for _ in range(2):
             await client.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert await client.response(method="HEAD") == (200, {"content-length": "5"}, b"")
 
 
-@on_loop
 async def test_headers_are_those_of_the_application(loop):
     headers = [(b"X-A", b"1"), (b"set-cookie", b"a"), (b"Set-Cookie", b"b"), (b"date", b"today")]
     app = app_of({**START, "headers": iter(headers)}, body())
-    async with Serving(
-        loop, app, server_header=True, date_header=True, headers=[("x-all", "2")]
-    ) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(
+        loop, app, get(), server_header=True, date_header=True, headers=[("x-all", "2")]
+    ) as client:
         head = await client.reader.readuntil(b"\r\n\r\n")
     assert head.split(b"\r\n")[1:] == [
         b"X-A: 1",
@@ -131,13 +116,11 @@ async def test_headers_are_those_of_the_application(loop):
     ]
 
 
-@on_loop
 async def test_an_application_may_ask_for_an_upgrade(loop):
     """A sender of Upgrade must also send Connection: upgrade (RFC 9110, 7.8)."""
     headers = [(b"upgrade", b"TLS/1.0"), (b"connection", b"keep-alive, Upgrade")]
     app = app_of({**START, "status": 426, "headers": headers}, body(b"ok"))
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             status, headers, _ = await client.request(get())
             assert (status, headers["upgrade"], headers["connection"]) == (
@@ -147,52 +130,42 @@ async def test_an_application_may_ask_for_an_upgrade(loop):
             )
 
 
-@on_loop
 async def test_configured_headers_take_the_place_of_the_servers_own(loop):
     configured = [("Server", "configured"), ("Date", "never")]
     for given, server in ([], "configured"), ([(b"server", b"the application's")], None):
         app = app_of({**START, "headers": given}, body())
-        async with Serving(
-            loop, app, server_header=True, date_header=True, headers=configured
-        ) as serving:
-            client = await serving.connect()
-            await client.send(get())
+        async with connected(
+            loop, app, get(), server_header=True, date_header=True, headers=configured
+        ) as client:
             head = await client.reader.readuntil(b"\r\n\r\n")
         lines = sorted(head.lower().split(b"\r\n")[1:-2])
         name = b"server: " + (server or "the application's").encode()
         assert lines == [b"content-length: 0", b"date: never", name]
 
 
-@on_loop
 async def test_the_application_ends_the_connection(loop):
     app = app_of({**START, "headers": [(b"Connection", b"close")]}, body(b"bye"))
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         status, headers, got = await client.request(get() + get())
         assert (status, headers["connection"], got) == (200, "close", b"bye")
         await client.ended()
 
 
-@on_loop
 async def test_the_client_ends_the_connection(loop):
-    async with Serving(loop, app_of(START, body(b"bye"))) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"bye"))) as client:
         status, headers, _ = await client.request(get("/", "Connection: close"))
         assert (status, headers["connection"]) == (200, "close")
         await client.ended()
 
 
 @pytest.mark.parametrize("length", [b"999999999999999999", b"000000000000000007"])
-@on_loop
 async def test_lengths_of_18_digits(loop, length):
     app = app_of({**START, "headers": [(b"content-length", length)]}, body())
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         answer = await client.request(get().replace(b"GET", b"HEAD"), method="HEAD")
         assert answer == (200, {"content-length": length.decode()}, b"")
 
 
-@on_loop
 async def test_small_pieces_of_a_body_take_no_more_memory_than_large_ones(loop):
     go_on = asyncio.Event()
     received = []
@@ -203,11 +176,9 @@ async def test_small_pieces_of_a_body_take_no_more_memory_than_large_ones(loop):
         await answer(send)
 
     size = 30_000
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await support.wait_until(lambda: serving.site.in_flight)
-        (connection,) = serving.site.members
+    async with connected(loop, app, post(None)) as client:
+        await support.wait_until(lambda: client.site.in_flight)
+        (connection,) = client.site.members
         chunks = b"".join(b"2\r\n%02d\r\n" % (i % 100) for i in range(size // 2))
         tracemalloc.start()
         try:
@@ -262,11 +233,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-@on_loop
 async def test_a_wrong_message_before_the_response_is_a_500(loop, case, caplog):
     messages, text = WRONG[case]
-    async with Serving(loop, app_of(*messages)) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(*messages)) as client:
         status, headers, got = await client.request(get())
         assert (status, headers["connection"], got) == (500, "close", b"Internal Server Error")
         await client.ended()
@@ -301,7 +270,6 @@ class Clearing:
 
 
 @pytest.mark.parametrize("text", [Text, lambda text: "".join(list(text))], ids=["other", "equal"])
-@on_loop
 async def test_keys_and_types_count_by_their_letters(loop, text):
     def message(**fields):
         return {text(key): value for key, value in fields.items()}
@@ -316,7 +284,6 @@ async def test_keys_and_types_count_by_their_letters(loop, text):
         assert (status, headers["a"], got) == (201, "b", b"onetwo")
 
 
-@on_loop
 async def test_the_types_of_files_and_trailers_count_by_their_letters(loop, tmp_path):
     (tmp_path / "file").write_bytes(b"hello")
     with open(tmp_path / "file", "rb") as file:
@@ -330,7 +297,6 @@ async def test_the_types_of_files_and_trailers_count_by_their_letters(loop, tmp_
             assert (await serving.one(get()))[2] == b"hellohello"
 
 
-@on_loop
 async def test_a_message_that_is_emptied_while_it_is_read(loop):
     async def app(scope, receive, send):
         start = {"status": 200, "headers": [(b"a", b"b")]}
@@ -359,12 +325,9 @@ LATE = {
 
 
 @pytest.mark.parametrize("case", LATE)
-@on_loop
 async def test_a_response_that_goes_wrong_is_cut(loop, case, caplog):
     headers, messages, text = LATE[case]
-    async with Serving(loop, app_of({**START, "headers": headers}, *messages)) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app_of({**START, "headers": headers}, *messages), get()) as client:
         got = await client.reader.read()
         if got.startswith(b"HTTP/1.1 200"):
             assert not got.endswith(b"0\r\n\r\n")
@@ -376,7 +339,6 @@ async def test_a_response_that_goes_wrong_is_cut(loop, case, caplog):
 
 
 @pytest.mark.parametrize("end", ["raises", "returns", "times out", "is cancelled"])
-@on_loop
 async def test_a_response_of_no_length_that_is_cut_does_not_look_whole(loop, end, caplog):
     """In HTTP/1.0 the end of the connection is the end of the body."""
     received = asyncio.Event()
@@ -393,20 +355,22 @@ async def test_a_response_of_no_length_that_is_cut_does_not_look_whole(loop, end
         elif end == "raises":
             raise ValueError
 
-    async with Serving(loop, app, timeout_body=0.2 * (end == "times out")) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n")
+    async with connected(
+        loop,
+        app,
+        b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n",
+        timeout_body=0.2 * (end == "times out"),
+    ) as client:
         assert (await client.head())[0] == 200
         assert await client.reader.readexactly(4) == b"half"
         await client.send(b"a")
         await received.wait()
         if end == "is cancelled":
-            serving.site.cancel_all()
+            client.site.cancel_all()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client.reader.read(), 5)
 
 
-@on_loop
 async def test_more_after_the_end(loop, caplog):
     failures = []
 
@@ -417,8 +381,7 @@ async def test_more_after_the_end(loop, caplog):
         except RuntimeError as exc:
             failures.append(str(exc))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert (await client.request(get()))[2] == b"done"
     assert (
@@ -429,7 +392,6 @@ async def test_more_after_the_end(loop, caplog):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-@on_loop
 async def test_an_exception_is_a_500_that_tells_nothing(loop, debug, caplog):
     async def app(scope, receive, send):
         raise ValueError("a secret")
@@ -451,7 +413,6 @@ def is_cancelled():
 
 
 @pytest.mark.parametrize("act", [exits, is_cancelled])
-@on_loop
 async def test_what_ends_no_server(loop, caplog, act):
     """The exception does not end the server, and is logged; as with uvicorn."""
 
@@ -466,7 +427,6 @@ async def test_what_ends_no_server(loop, caplog, act):
     assert logged(caplog) == ["Exception in ASGI application\n"]
 
 
-@on_loop
 async def test_a_task_that_is_cancelled_before_its_first_step(loop, caplog):
     def factory(loop, coro, **kwargs):
         task = asyncio.Task(coro, loop=loop, **kwargs)
@@ -483,20 +443,17 @@ async def test_a_task_that_is_cancelled_before_its_first_step(loop, caplog):
     assert logged(caplog) == ["Exception in ASGI application\n"]
 
 
-@on_loop
 async def test_an_exception_after_the_response_is_logged(loop, caplog):
     async def app(scope, receive, send):
         await answer(send, b"fine")
         raise ValueError("later")
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert (await client.request(get()))[0] == 200
     assert logged(caplog) == ["Exception in ASGI application\n"] * 2
 
 
-@on_loop
 async def test_a_head_that_is_refused_leaves_nothing(loop):
     wrong = [(b"connection", b"close"), (b"content-length", b"3"), (b"a", b"\n")]
 
@@ -505,13 +462,11 @@ async def test_a_head_that_is_refused_leaves_nothing(loop):
             await send({**START, "status": 204, "headers": wrong, "trailers": True})
         await answer(send, b"x")
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert await client.request(get()) == (200, {"content-length": "1"}, b"x")
 
 
-@on_loop
 async def test_what_makes_the_headers_may_send_something_itself(loop):
     """The iterator sends another response, or the response that the headers belong to."""
     begun = asyncio.Event()
@@ -550,20 +505,17 @@ async def test_what_makes_the_headers_may_send_something_itself(loop):
     async def app(scope, receive, send):
         await {"/1": first, "/2": second, "/3": third}[scope["path"]](send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get("/1"))
+    async with connected(loop, app, get("/1")) as client:
         await support.wait_until(lambda: sends)
         headers = {"content-length": "3"}
-        assert await serving.one(get("/3")) == (200, {"a": "1", "b": "2", **headers}, b"own")
-        assert await serving.one(get("/2")) == (404, headers, b"own")
+        assert await client.serving.one(get("/3")) == (200, {"a": "1", "b": "2", **headers}, b"own")
+        assert await client.serving.one(get("/2")) == (404, headers, b"own")
         assert await client.response() == (200, {"transfer-encoding": "chunked"}, b"abbc")
 
 
 # --- tasks and contexts --------------------------------------------------------------------------
 
 
-@on_loop
 async def test_each_request_has_a_task_and_a_context_of_its_own(loop):
     variable = contextvars.ContextVar("variable", default=0)
     tasks = []
@@ -578,8 +530,7 @@ async def test_each_request_has_a_task_and_a_context_of_its_own(loop):
         assert variable.get() == 1
         await answer(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(3):
             assert (await client.request(get()))[0] == 200
     assert len(set(map(id, tasks))) == 3
@@ -587,7 +538,6 @@ async def test_each_request_has_a_task_and_a_context_of_its_own(loop):
 
 
 @pytest.mark.parametrize("case", ["sent ahead", "behind a body that was waited for"])
-@on_loop
 async def test_a_request_sees_nothing_of_the_context_of_the_one_before(loop, case):
     variable = contextvars.ContextVar("variable", default=None)
     seen = []
@@ -599,21 +549,19 @@ async def test_a_request_sees_nothing_of_the_context_of_the_one_before(loop, cas
         await asyncio.sleep(0)
         await answer(send)
 
-    async with Serving(loop, app, body_buffer=1) as serving:
-        client = await serving.connect()
+    async with connected(loop, app, body_buffer=1) as client:
         if case == "sent ahead":
             await client.send(get("/1") + get("/2") + get("/3"))
             for _ in range(3):
                 await client.response()
         else:
             for i in range(3):
-                await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+                await client.send(post(4, body=b"ab"))
                 await support.wait_until(lambda i=i: len(seen) == i + 1)
                 await client.request(b"cd")
     assert seen == [None] * 3
 
 
-@on_loop
 async def test_timing_a_connection_keeps_no_context_of_a_request(loop):
     variable = contextvars.ContextVar("variable", default=None)
     kept = weakref.WeakSet()
@@ -627,13 +575,11 @@ async def test_timing_a_connection_keeps_no_context_of_a_request(loop):
     class Kept:
         pass
 
-    async with Serving(loop, app, timeout_keep_alive=100) as serving:
-        client = await serving.connect()
+    async with connected(loop, app, timeout_keep_alive=100) as client:
         await client.request(get())
         await support.wait_until(lambda: gc.collect() >= 0 and not kept)
 
 
-@on_loop
 async def test_receive_and_send_are_coroutines_to_create_task(loop):
     async def app(scope, receive, send):
         message = await asyncio.create_task(receive())
@@ -641,30 +587,28 @@ async def test_receive_and_send_are_coroutines_to_create_task(loop):
         await asyncio.wait_for(send(body(message["body"])), 5)
 
     async with Serving(loop, app) as serving:
-        data = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
+        data = post(2, body=b"hi")
         assert (await serving.one(data))[2] == b"hi"
 
 
-@on_loop
-async def test_a_send_that_has_to_wait_is_a_coroutine_too(loop):
+@pytest.mark.parametrize("wrap", [asyncio.create_task, lambda sending: sending])
+async def test_sending_waits_for_a_slow_client(loop, wrap):
+    """A send() that has to wait is also a coroutine that a task can run."""
     sent = []
 
     async def app(scope, receive, send):
         await send(START)
-        for _ in range(60):
-            await asyncio.create_task(send(body(bytes(200_000), True)))
+        for _ in range(200):
+            await wrap(send(body(bytes(100_000), True)))
             sent.append(1)
         await send(body())
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(limit=1 << 16)
-        await client.send(get())
-        await asyncio.sleep(0.1)
-        assert len(sent) < 60
-        assert len((await client.response())[2]) == 12_000_000
+    async with connected(loop, app, get()) as client:
+        await asyncio.sleep(0.3)
+        assert len(sent) < 150
+        assert len((await client.response())[2]) == 20_000_000
 
 
-@on_loop
 async def test_another_task_may_answer(loop):
     async def app(scope, receive, send):
         async def respond():
@@ -675,13 +619,11 @@ async def test_another_task_may_answer(loop):
 
         await asyncio.create_task(respond())
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert (await client.request(get()))[2] == b"xxx"
 
 
-@on_loop
 async def test_a_task_factory_is_asked(loop):
     made = []
 
@@ -698,7 +640,6 @@ async def test_a_task_factory_is_asked(loop):
 
 @pytest.mark.parametrize("step", ["send", "throw", "close", "__next__"])
 @pytest.mark.parametrize("place", ["called", "running", "closed"])
-@on_loop
 async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, step, place):
     raised, tasks = [], []
 
@@ -726,8 +667,7 @@ async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, st
             step_self(asyncio.current_task().get_coro())
         return run(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         if place == "closed":
             await client.send(get())
             await support.wait_until(lambda: tasks)
@@ -735,14 +675,13 @@ async def test_an_application_that_steps_its_own_task_gets_an_exception(loop, st
             tasks[0].cancel()
         else:
             assert (await client.request(get()))[2] == b"ok"
-        assert serving.site.in_flight == 0
+        assert client.site.in_flight == 0
     assert raised == ["coroutine already executing"]
 
 
 # --- receiving -----------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_body_in_pieces(loop):
     got = []
 
@@ -750,9 +689,7 @@ async def test_a_body_in_pieces(loop):
         got.append(await read_body(receive))
         await answer(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n")
+    async with connected(loop, app, post(300000)) as client:
         for i in range(30):
             await client.send(bytes([i]) * 10_000)
             await asyncio.sleep(0)
@@ -760,7 +697,6 @@ async def test_a_body_in_pieces(loop):
     assert got == [b"".join(bytes([i]) * 10_000 for i in range(30))]
 
 
-@on_loop
 async def test_a_body_that_nobody_receives_is_not_kept(loop):
     """The server stops reading, which holds up the client."""
     go_on = asyncio.Event()
@@ -772,9 +708,7 @@ async def test_a_body_that_nobody_receives_is_not_kept(loop):
         await answer(send)
 
     size = 24 << 20
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size)
+    async with connected(loop, app, post(size)) as client:
         sending = loop.create_task(client.send(bytes(size)))
         done, _ = await asyncio.wait([sending], timeout=1)
         assert not done
@@ -785,16 +719,11 @@ async def test_a_body_that_nobody_receives_is_not_kept(loop):
 
 
 @pytest.mark.parametrize("receives", [True, False])
-@on_loop
 async def test_expect_continue(loop, receives):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive) if receives else b"no, thanks")
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(
-            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-        )
+    async with connected(loop, app, post(2, "Expect: 100-continue")) as client:
         if receives:
             assert await client.head() == (100, {})
             assert (await client.request(b"hi"))[2] == b"hi"
@@ -803,7 +732,6 @@ async def test_expect_continue(loop, receives):
             assert (status, headers["connection"], got) == (200, "close", b"no, thanks")
 
 
-@on_loop
 async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
     """The application waits while the head has not been written yet."""
 
@@ -813,34 +741,25 @@ async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
             await send({**message, "type": "http.response.body"})
         await send({**message, "type": "http.response.body"})
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
-            await client.send(
-                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-            )
+            await client.send(post(2, "Expect: 100-continue"))
             assert await client.head() == (100, {})
             status, headers, got = await client.request(b"hi")
             assert (status, headers["a"], got) == (200, "1", b"hi")
             assert "connection" not in headers
 
 
-@on_loop
 async def test_who_waits_for_continue_is_not_timed(loop):
     async def app(scope, receive, send):
         await asyncio.sleep(0.5)
         await answer(send, await read_body(receive))
 
-    async with Serving(loop, app, timeout_body=0.2) as serving:
-        client = await serving.connect()
-        await client.send(
-            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-        )
+    async with connected(loop, app, post(2, "Expect: 100-continue"), timeout_body=0.2) as client:
         assert await client.head() == (100, {})
         assert (await client.response())[0] == 408
 
 
-@on_loop
 async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop):
     """The start of the response lets the client decide whether to send the body."""
     ended = loop.create_future()
@@ -851,28 +770,22 @@ async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop)
         await asyncio.sleep(0.02)
         ended.set_result(await receive())
 
-    async with Serving(loop, app, timeout_body=0.2) as serving:
-        client = await serving.connect()
-        await client.send(
-            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
-        )
+    async with connected(loop, app, post(2, "Expect: 100-continue"), timeout_body=0.2) as client:
         assert (await client.head())[0] == 200
         assert await asyncio.wait_for(ended, 5) == {"type": "http.disconnect"}
 
 
 @pytest.mark.parametrize("rest", [b"", b"5\r\nhello?\r\n"], ids=["silence", "a broken chunk"])
-@on_loop
 async def test_one_response_though_the_rest_of_the_body_is_wrong(loop, rest):
     seconds = 0 if rest else 0.2
-    async with Serving(loop, app_of(START, body(b"ok")), timeout_body=seconds) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async with connected(
+        loop, app_of(START, body(b"ok")), post(None), timeout_body=seconds
+    ) as client:
         assert (await client.response())[2] == b"ok"
         await client.send(rest)
         await asyncio.wait_for(client.ended(), 10)
 
 
-@on_loop
 async def test_a_head_that_is_held_when_the_request_is_refused_is_not_sent(loop):
     """Sent by another task, it would follow the refusal and end the connection immediately."""
     answered = asyncio.Event()
@@ -888,14 +801,13 @@ async def test_a_head_that_is_held_when_the_request_is_refused_is_not_sent(loop)
     closing = []
     async with Serving(loop, app) as serving:
         client = await serving.connect()
-        post = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-        assert (await client.request(post))[0] == 400
+        chunked = post(None)
+        assert (await client.request(chunked))[0] == 400
         await answered.wait()
         await client.ended()
     assert closing == [False]
 
 
-@on_loop
 async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
     def factory(loop, coro, **kwargs):
         if type(coro).__name__ == "Request":
@@ -909,24 +821,19 @@ async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
         assert serving.site.in_flight == 0
 
 
-@on_loop
 async def test_a_body_that_the_application_leaves(loop):
     """The connection can be used for the next request."""
-    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"ok"))) as client:
         for _ in range(3):
-            await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+            await client.send(post(100000))
             assert (await client.response())[2] == b"ok"
             await client.send(bytes(100_000))
         assert (await client.request(get()))[2] == b"ok"
 
 
-@on_loop
 async def test_a_large_body_that_the_application_leaves(loop):
     """The response arrives although the connection is then closed."""
-    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+    async with connected(loop, app_of(START, body(b"ok")), post(100000000)) as client:
         assert (await client.response())[2] == b"ok"
 
         async def send_on():
@@ -937,16 +844,13 @@ async def test_a_large_body_that_the_application_leaves(loop):
             await send_on()
 
 
-@on_loop
 async def test_who_sends_a_large_body_before_it_reads_gets_the_response(loop):
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:
         with socket.socket() as sock:
             sock.setblocking(False)
             await loop.sock_connect(sock, ("127.0.0.1", serving.port))
             size = 5 << 20
-            await loop.sock_sendall(
-                sock, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
-            )
+            await loop.sock_sendall(sock, post(size))
             await loop.sock_sendall(sock, bytes(size))
             assert (await loop.sock_recv(sock, 1000)).endswith(b"\r\n\r\nok")
             assert await loop.sock_recv(sock, 1000) == b""
@@ -955,7 +859,6 @@ async def test_who_sends_a_large_body_before_it_reads_gets_the_response(loop):
 # --- the client goes -----------------------------------------------------------------------------
 
 
-@on_loop
 async def test_the_client_goes_while_the_application_waits(loop):
     told = loop.create_future()
 
@@ -968,16 +871,13 @@ async def test_the_client_goes_while_the_application_waits(loop):
             await send(message)
         told.set_result((first, second))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await asyncio.sleep(0.05)
         client.writer.close()
         gone = {"type": "http.disconnect"}
         assert await told == (gone, gone)
 
 
-@on_loop
 async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end(loop, caplog):
     """Code after a response runs, but a response that never ends does not block the loop."""
     caplog.set_level("DEBUG", "mgloop.http")
@@ -1004,10 +904,8 @@ async def test_send_discards_messages_after_the_disconnect_and_raises_in_the_end
             ended.set_result(None)
             raise
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
-        await support.wait_until(lambda: serving.site.running)
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.running)
         client.writer.close()
         await ended
     assert sends == 99
@@ -1056,7 +954,6 @@ class Stream:
 
 
 @pytest.mark.parametrize("kind", ["waits", "sends"])
-@on_loop
 async def test_a_stream_ends_with_its_client_and_its_background_task_runs(loop, kind):
     async def pieces():
         yield b"first"
@@ -1066,9 +963,7 @@ async def test_a_stream_ends_with_its_client_and_its_background_task_runs(loop, 
             yield bytes(1000)
 
     app = Stream(pieces)
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.head()
         assert app.open == 1
         client.writer.transport.abort()
@@ -1076,7 +971,6 @@ async def test_a_stream_ends_with_its_client_and_its_background_task_runs(loop, 
         assert app.open == 0
 
 
-@on_loop
 async def test_a_background_task_runs_after_the_client_has_left(loop, caplog):
     async def app(scope, receive, send):
         await gone.wait()
@@ -1084,18 +978,15 @@ async def test_a_background_task_runs_after_the_client_has_left(loop, caplog):
         background.set()
 
     gone, background = asyncio.Event(), asyncio.Event()
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
-        await support.wait_until(lambda: serving.site.running)
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.running)
         client.writer.close()
-        await support.wait_until(lambda: not serving.site.connections)
+        await support.wait_until(lambda: not client.site.connections)
         gone.set()
         await background.wait()
     assert logged(caplog) == []
 
 
-@on_loop
 async def test_a_middleware_that_discards_pathsend_is_named_in_the_log(loop, caplog, tmp_path):
     async def app(scope, receive, send):
         await send(START)
@@ -1126,7 +1017,6 @@ async def test_a_middleware_that_discards_pathsend_is_named_in_the_log(loop, cap
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
-@on_loop
 async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, size):
     """The reset arrives while the application does not yield to the loop."""
 
@@ -1149,7 +1039,6 @@ async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, 
         await ended.wait()
 
 
-@on_loop
 async def test_the_client_goes_while_the_application_sends(loop, caplog):
     ended = loop.create_future()
 
@@ -1162,9 +1051,7 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
             ended.set_result(type(exc).__name__)
             raise
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.head()
         client.writer.transport.abort()
         assert await ended == "ClientDisconnected"
@@ -1172,7 +1059,6 @@ async def test_the_client_goes_while_the_application_sends(loop, caplog):
 
 
 @pytest.mark.parametrize("sends", [True, False], ids=["sends", "returns"])
-@on_loop
 async def test_a_client_that_closes_as_the_answer_comes(loop, sends, caplog):
     """The response provokes a reset, and the server cannot end its side of the connection."""
     clients = []
@@ -1186,9 +1072,8 @@ async def test_a_client_that_closes_as_the_answer_comes(loop, sends, caplog):
     async with Serving(loop, app) as serving:
         with socket.create_connection(("127.0.0.1", serving.port)) as sock:
             clients.append(sock)
-            sock.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
-            while not serving.site.requests:
-                await asyncio.sleep(0.01)
+            sock.sendall(post(9, body=b"abc"))
+            await support.wait_until(lambda: serving.site.requests)
             await asyncio.wait_for(serving.site.wait_drained(), 5)
         assert serving.site.in_flight == 0
     assert len(logged(caplog)) == (0 if sends else 1)
@@ -1241,7 +1126,6 @@ async def in_a_ring():
 
 
 @pytest.mark.parametrize("react", [in_other_words, in_a_group, unhashably, wrongly, in_a_ring])
-@on_loop
 async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog, react):
     """The exception is logged if it is more than the disconnection."""
     ended = asyncio.Event()
@@ -1255,16 +1139,13 @@ async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog,
         finally:
             ended.set()
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.head()
         client.writer.transport.abort()
         await ended.wait()
     assert len(logged(caplog)) == (react in (wrongly, in_a_ring))
 
 
-@on_loop
 async def test_after_the_response_receive_says_so(loop):
     messages = []
 
@@ -1281,30 +1162,9 @@ async def test_after_the_response_receive_says_so(loop):
     assert messages == [{"type": "http.disconnect"}] * 2
 
 
-@on_loop
-async def test_sending_waits_for_a_slow_client(loop):
-    sent = []
-
-    async def app(scope, receive, send):
-        await send(START)
-        for _ in range(200):
-            await send(body(bytes(100_000), True))
-            sent.append(1)
-        await send(body())
-
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(limit=1 << 16)
-        await client.send(get())
-        await asyncio.sleep(0.3)
-        assert len(sent) < 150
-        _, _, got = await client.response()
-        assert len(got) == 20_000_000
-
-
 # --- extensions ----------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_trailers(loop):
     app = app_of(
         {**START, "trailers": True},
@@ -1312,8 +1172,7 @@ async def test_trailers(loop):
         {"type": "http.response.trailers", "headers": [(b"a", b"1")], "more_trailers": True},
         {"type": "http.response.trailers", "headers": [(b"b", b"2")]},
     )
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             await client.send(get())
             await client.head()
@@ -1322,7 +1181,6 @@ async def test_trailers(loop):
             )
 
 
-@on_loop
 async def test_trailers_that_are_refused_leave_nothing(loop):
     async def app(scope, receive, send):
         await send({**START, "trailers": True})
@@ -1334,14 +1192,11 @@ async def test_trailers_that_are_refused_leave_nothing(loop):
                 )
         await send({"type": "http.response.trailers", "headers": [(b"a", b"1")]})
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.head()
         assert await client.reader.readuntil(b"\r\n\r\n") == b"1\r\nx\r\n0\r\na: 1\r\n\r\n"
 
 
-@on_loop
 async def test_a_head_from_another_task_does_not_wait_for_the_body(loop):
     go_on = asyncio.Event()
 
@@ -1353,15 +1208,12 @@ async def test_a_head_from_another_task_does_not_wait_for_the_body(loop):
 
         await asyncio.create_task(respond())
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         assert (await client.head())[0] == 200
         go_on.set()
         assert await client.reader.readuntil(b"0\r\n\r\n") == b"1\r\nx\r\n0\r\n\r\n"
 
 
-@on_loop
 async def test_a_body_before_trailers_does_not_wait_for_them(loop):
     go_on = asyncio.Event()
 
@@ -1374,33 +1226,27 @@ async def test_a_body_before_trailers_does_not_wait_for_them(loop):
 
         await asyncio.create_task(respond())
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.head()
         assert await client.reader.readuntil(b"0\r\n") == b"1\r\nx\r\n0\r\n"
         go_on.set()
         assert await client.reader.readuntil(b"\r\n\r\n") == b"a: b\r\n\r\n"
 
 
-@on_loop
 async def test_early_hints(loop):
     app = app_of(
         {"type": "http.response.early_hint", "links": [b"</a>; rel=preload", b"</b>"]},
         START,
         body(b"x"),
     )
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         assert await client.reader.readuntil(b"\r\n\r\n") == (
             b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\nlink: </b>\r\n\r\n"
         )
         assert (await client.response())[2] == b"x"
-        assert (await serving.one(get(version="1.0")))[0] == 200
+        assert (await client.serving.one(get(version="1.0")))[0] == 200
 
 
-@on_loop
 async def test_what_makes_the_links_may_send_something_itself(loop):
     async def app(scope, receive, send):
         def links():
@@ -1417,7 +1263,6 @@ async def test_what_makes_the_links_may_send_something_itself(loop):
 
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
 @pytest.mark.parametrize("length", [True, False], ids=["with length", "without"])
-@on_loop
 async def test_pathsend(loop, tmp_path, size, length):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(size))
@@ -1425,15 +1270,13 @@ async def test_pathsend(loop, tmp_path, size, length):
     app = app_of(
         {**START, "headers": headers}, {"type": "http.response.pathsend", "path": str(path)}
     )
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             status, headers, got = await client.request(get())
             assert (status, headers) == (200, {"content-length": str(size)})
             assert got == path.read_bytes()
 
 
-@on_loop
 async def test_a_file_for_head_is_not_counted_as_sent(loop, tmp_path):
     (tmp_path / "file").write_bytes(b"hello")
     counted = []
@@ -1445,15 +1288,13 @@ async def test_a_file_for_head_is_not_counted_as_sent(loop, tmp_path):
     def log(scope, status, nbytes, seconds):
         counted.append((scope["method"], nbytes))
 
-    async with Serving(loop, app, access_log=log) as serving:
-        client = await serving.connect()
+    async with connected(loop, app, access_log=log) as client:
         request = get().replace(b"GET", b"HEAD")
         assert (await client.request(request, method="HEAD"))[1] == {"content-length": "5"}
         assert (await client.request(get()))[2] == b"hello"
     assert counted == [("HEAD", 0), ("GET", 5)]
 
 
-@on_loop
 async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
     app = app_of(START, {"type": "http.response.pathsend", "path": str(tmp_path / "none")})
     async with Serving(loop, app) as serving:
@@ -1462,7 +1303,6 @@ async def test_pathsend_of_no_file_is_a_500(loop, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory"])
-@on_loop
 async def test_pathsend_of_anything_but_a_file_is_a_500(loop, tmp_path, kind, caplog):
     """The loop must not wait for another process to open the FIFO."""
     path = {"fifo": tmp_path / "fifo", "device": "/dev/zero", "directory": tmp_path}[kind]
@@ -1476,7 +1316,6 @@ async def test_pathsend_of_anything_but_a_file_is_a_500(loop, tmp_path, kind, ca
 
 
 @pytest.mark.parametrize("way", ["descriptor", "file"])
-@on_loop
 async def test_zerocopysend_of_a_pipe_is_a_500(loop, way, caplog):
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as file, open(write_end, "wb"):
@@ -1488,7 +1327,6 @@ async def test_zerocopysend_of_a_pipe_is_a_500(loop, way, caplog):
 
 
 @pytest.mark.parametrize("goes", [True, False], ids=["goes", "stays but reads nothing"])
-@on_loop
 async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
     path = tmp_path / "file"
     path.write_bytes(bytes(20_000_000))
@@ -1499,9 +1337,7 @@ async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
         await send({"type": "http.response.pathsend", "path": str(path)})
         ended.set_result((await receive())["type"])
 
-    async with Serving(loop, app, timeout_write=0 if goes else 0.3) as serving:
-        client = await serving.connect(limit=1)
-        await client.send(get())
+    async with connected(loop, app, get(), limit=1, timeout_write=0 if goes else 0.3) as client:
         if goes:
             await client.reader.readexactly(1000)
             client.writer.transport.abort()
@@ -1509,7 +1345,6 @@ async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
     assert logged(caplog) == []
 
 
-@on_loop
 async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
     """The server does not read then, although the body may have arrived."""
     (tmp_path / "file").write_bytes(bytes(20_000_000))
@@ -1524,9 +1359,9 @@ async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
         await send(body(b"end"))
 
     with open(tmp_path / "file", "rb") as file:
-        async with Serving(loop, app, timeout_body=0.2) as serving:
-            client = await serving.connect(limit=1 << 16)
-            await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na")
+        async with connected(
+            loop, app, post(4, body=b"a"), limit=1 << 16, timeout_body=0.2
+        ) as client:
             await begun.wait()
             await client.send(b"bcd")
             await asyncio.sleep(0.5)
@@ -1534,7 +1369,6 @@ async def test_a_body_is_not_timed_while_a_file_is_sent(loop, tmp_path):
     assert bodies == [b"abcd"]
 
 
-@on_loop
 async def test_a_file_has_its_turn(loop, tmp_path):
     """Another message is sent before the task that sends the file runs, or while it runs."""
     path = tmp_path / "file"
@@ -1554,8 +1388,7 @@ async def test_a_file_has_its_turn(loop, tmp_path):
         if scope["path"] == "/during":
             await late
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         assert (await client.request(get("/before")))[2] == b"B"
         assert (await client.request(get("/during")))[2] == path.read_bytes()
     assert said == [
@@ -1564,7 +1397,6 @@ async def test_a_file_has_its_turn(loop, tmp_path):
     ]
 
 
-@on_loop
 async def test_zerocopysend_in_pieces(loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 1000)
@@ -1578,8 +1410,7 @@ async def test_zerocopysend_in_pieces(loop, tmp_path):
             await send({**part, "offset": 0, "count": 3})
         await send(body(b" after"))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2):
             assert (await client.request(get()))[2] == (
                 b"before " + bytes(range(256)) + b"\0\1\2 after"
@@ -1594,7 +1425,6 @@ async def test_zerocopysend_in_pieces(loop, tmp_path):
         pytest.param({"count": support.UntruthfulInt(-5)}, id="compares-as-positive"),
     ],
 )
-@on_loop
 async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
     async def app(scope, receive, send):
         await send(START)
@@ -1610,7 +1440,6 @@ async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
 # --- limits and time-outs ------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_body_that_is_too_large(loop, caplog):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive))
@@ -1623,7 +1452,6 @@ async def test_a_body_that_is_too_large(loop, caplog):
         assert (await serving.one(chunked + b"012345\r\n0\r\n\r\n"))[0] == 413
 
 
-@on_loop
 async def test_too_many_requests_at_once(loop):
     go_on = asyncio.Event()
 
@@ -1633,8 +1461,7 @@ async def test_too_many_requests_at_once(loop):
 
     async with Serving(loop, app, limit_concurrency=2) as serving:
         waiting = [loop.create_task(serving.one(get())) for _ in range(2)]
-        while serving.site.in_flight < 2:
-            await asyncio.sleep(0.01)
+        await support.wait_until(lambda: serving.site.in_flight >= 2)
         status, headers, _ = await serving.one(get())
         assert (status, headers["retry-after"]) == (503, "1")
         go_on.set()
@@ -1643,7 +1470,6 @@ async def test_too_many_requests_at_once(loop):
         assert serving.site.in_flight == 0
 
 
-@on_loop
 async def test_too_many_connections(loop):
     async with Serving(loop, app_of(START, body()), limit_connections=2) as serving:
         clients = [await serving.connect() for _ in range(2)]
@@ -1651,8 +1477,7 @@ async def test_too_many_connections(loop):
             assert (await client.request(get()))[0] == 200
         assert (await (await serving.connect()).response())[0] == 503
         clients[0].writer.close()
-        while serving.site.connections > 1:
-            await asyncio.sleep(0.01)
+        await support.wait_until(lambda: serving.site.connections <= 1)
         assert (await serving.one(get()))[0] == 200
 
 
@@ -1664,11 +1489,10 @@ async def test_too_many_connections(loop):
         (b"GE", {"timeout_head": 0.2}, 408),
         (get(), {"timeout_keep_alive": 0.2}, 200),
         (get() + b"GET / ", {"timeout_head": 0.2}, 200),
-        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe", {"timeout_body": 0.2}, 408),
+        (post(5, body=b"he"), {"timeout_body": 0.2}, 408),
     ],
     ids=["nothing", "half a head", "half a method", "idle", "half of the second", "half a body"],
 )
-@on_loop
 async def test_who_takes_too_long(loop, sent, config, expected):
     async def app(scope, receive, send):
         message = await receive()
@@ -1677,8 +1501,7 @@ async def test_who_takes_too_long(loop, sent, config, expected):
         if message["type"] == "http.request":
             await answer(send)
 
-    async with Serving(loop, app, **config) as serving:
-        client = await serving.connect()
+    async with connected(loop, app, **config) as client:
         if sent:
             await client.send(sent)
         if expected is not None:
@@ -1692,7 +1515,6 @@ async def test_who_takes_too_long(loop, sent, config, expected):
     "dripped", [b"5;" + b"x" * 4000, b"0\r\n" + b"x: y\r\n" * 4000], ids=["extension", "trailers"]
 )
 @pytest.mark.parametrize("answered", [False, True], ids=["", "answered"])
-@on_loop
 async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered):
     """Sent byte by byte, it would hold the connection for hours."""
 
@@ -1702,9 +1524,8 @@ async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered
         else:
             await read_body(receive)
 
-    async with Serving(loop, app, timeout_head=0.5, timeout_body=0.5) as serving:
-        client = await serving.connect()
-        head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with connected(loop, app, timeout_head=0.5, timeout_body=0.5) as client:
+        head = post(None)
         await client.send(head + b"1\r\na\r\n")
         if answered:
             assert (await client.response())[0] == 200
@@ -1720,12 +1541,9 @@ async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered
         assert got == b"" if answered else got.startswith(b"HTTP/1.1 408 ")
 
 
-@on_loop
 async def test_trailers_give_the_next_request_no_less_time(loop):
     app = app_of(START, body(b"ok"))
-    async with Serving(loop, app, timeout_head=0.3, timeout_body=0.3) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async with connected(loop, app, post(None), timeout_head=0.3, timeout_body=0.3) as client:
         await client.response()
         for piece in (b"1\r\na\r\n", b"0\r\n", b"a: b\r\n", b"\r\n"):
             await client.send(piece)
@@ -1734,11 +1552,9 @@ async def test_trailers_give_the_next_request_no_less_time(loop):
         assert (await client.request(get()))[2] == b"ok"
 
 
-@on_loop
 async def test_the_first_head_is_timed_from_the_beginning(loop):
     """The time starts with the connection: the first byte does not extend it."""
-    async with Serving(loop, app_of(START, body(b"ok")), timeout_head=2) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"ok")), timeout_head=2) as client:
         began = loop.time()
         await asyncio.sleep(1)
         await client.send(b"GET / HT")
@@ -1748,49 +1564,39 @@ async def test_the_first_head_is_timed_from_the_beginning(loop):
 
 @pytest.mark.parametrize("line", [b"\r\n", b"\r"], ids=["whole", "half"])
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
-@on_loop
 async def test_an_empty_line_behind_a_request_begins_no_head(loop, line, ends):
     config = {} if ends else {"timeout_keep_alive": 0.2}
-    async with Serving(loop, app_of(START, body(b"ok")), **config) as serving:
-        client = await serving.connect()
+    async with connected(loop, app_of(START, body(b"ok")), **config) as client:
         assert (await client.request(get() + line))[2] == b"ok"
         if ends:
-            serving.site.begin_shutdown()
+            client.site.begin_shutdown()
         await asyncio.wait_for(client.ended(), 5)
 
 
-@on_loop
 async def test_the_first_head_is_timed_from_the_beginning_though_an_empty_line_comes(loop):
     async with Serving(loop, app_of(), timeout_head=0.3) as serving:
-        client = await serving.connect()
-        await client.send(b"\r\n")
+        client = await serving.connect(b"\r\n")
         await asyncio.wait_for(client.ended(), 5)
-        client = await serving.connect()
-        await client.send(b"\r\n")
+        client = await serving.connect(b"\r\n")
         await asyncio.sleep(0.02)
         await client.send(b"GET")
         assert (await asyncio.wait_for(client.response(), 5))[0] == 408
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["serving", "shutdown"])
-@on_loop
 async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):
-    async with Serving(loop, app_of(START, body(b"ok")), timeout_head=0.3) as serving:
-        client = await serving.connect()
-        await client.send(b"GET / HT")
-        while not serving.site.connections:
-            await asyncio.sleep(0.01)
+    async with connected(loop, app_of(START, body(b"ok")), b"GET / HT", timeout_head=0.3) as client:
+        await support.wait_until(lambda: client.site.connections)
         await asyncio.sleep(0.02)  # the first piece has been read
         await client.send(b"TP/1.1\r\nHost: a\r\n\r\nGET /2 HT")
         assert (await client.response())[2] == b"ok"
         if ends:
-            serving.site.begin_shutdown()
+            client.site.begin_shutdown()
             await asyncio.wait_for(client.ended(), 5)
         else:
             assert (await asyncio.wait_for(client.response(), 5))[0] == 408
 
 
-@on_loop
 async def test_who_does_not_read(loop):
     ended = loop.create_future()
 
@@ -1826,7 +1632,6 @@ async def test_who_does_not_read(loop):
     ],
     ids=["kept", "the last"],
 )
-@on_loop
 async def test_who_reads_slowly_gets_all(loop, request_):
     """It takes longer than the timeout, and than the server's wait after the last response."""
     payload = bytes(8 << 20)
@@ -1847,7 +1652,6 @@ async def test_who_reads_slowly_gets_all(loop, request_):
 
 @pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("case", ["idle", "the last", "cut short", "shutdown"])
-@on_loop
 async def test_who_reads_nothing_of_a_little(
     loop, case, over_tls, server_ssl_context, client_ssl_context
 ):
@@ -1874,15 +1678,13 @@ async def test_who_reads_nothing_of_a_little(
         client.pause_reading()
         await accepting
         client.write(get("/", *["Connection: close"] * (case == "the last")))
-        while not serving.site.requests or serving.site.in_flight:
-            await asyncio.sleep(0.01)
+        await support.wait_until(lambda: serving.site.requests and not serving.site.in_flight)
         if case == "shutdown":
             serving.site.begin_shutdown()
         await asyncio.wait_for(serving.site.wait_drained(), 5)
         client.abort()
 
 
-@on_loop
 async def test_who_reads_the_last_response_may_send_something(loop):
     """The server must not answer with a reset, which would overtake the rest of the response."""
     payload = bytes(4 << 20)
@@ -1901,7 +1703,6 @@ async def test_who_reads_the_last_response_may_send_something(loop):
             assert missing < 0  # by the head
 
 
-@on_loop
 async def test_who_has_sent_something_behind_the_last_request_gets_the_response(loop):
     """The server closes with unread data, while the response is still in the kernel."""
     payload = bytes(60_000)
@@ -1922,26 +1723,24 @@ async def test_who_has_sent_something_behind_the_last_request_gets_the_response(
     assert got.endswith(payload)
 
 
-@on_loop
 async def test_who_has_just_taken_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = sized(payload)
-    async with Serving(loop, app, timeout_keep_alive=1, timeout_write=5) as serving:
-        client = await serving.connect(limit=65536)
-        await client.send(get())
+    async with connected(
+        loop, app, get(), limit=65536, timeout_keep_alive=1, timeout_write=5
+    ) as client:
         await asyncio.sleep(1.7)  # the server checks after one second, and after two
         assert (await client.response())[2] == payload
         await asyncio.sleep(0.6)
         assert (await client.request(get()))[2] == payload
 
 
-@on_loop
 async def test_who_still_takes_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = sized(payload)
-    async with Serving(loop, app, timeout_keep_alive=0.2, timeout_write=2) as serving:
-        client = await serving.connect(limit=65536)
-        await client.send(get())
+    async with connected(
+        loop, app, get(), limit=65536, timeout_keep_alive=0.2, timeout_write=2
+    ) as client:
         await client.head()
         await asyncio.sleep(0.7)
         await client.reader.readexactly(len(payload) - 10_000)
@@ -1951,7 +1750,6 @@ async def test_who_still_takes_a_response_is_not_idle(loop):
         await asyncio.wait_for(client.ended(), 5)
 
 
-@on_loop
 async def test_a_slow_application_is_not_timed(loop):
     async def app(scope, receive, send):
         await asyncio.sleep(0.5)
@@ -1965,7 +1763,6 @@ async def test_a_slow_application_is_not_timed(loop):
 # --- the end -------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_draining(loop):
     """Idle connections close immediately, the others after their response."""
     go_on = asyncio.Event()
@@ -1979,8 +1776,7 @@ async def test_draining(loop):
         idle, busy = await serving.connect(), await serving.connect()
         await idle.request(get())
         await busy.send(get("/wait"))
-        while serving.site.in_flight < 1:
-            await asyncio.sleep(0.01)
+        await support.wait_until(lambda: serving.site.in_flight >= 1)
         serving.site.begin_shutdown()
         await idle.ended()
         drained = loop.create_task(serving.site.wait_drained())
@@ -1993,7 +1789,6 @@ async def test_draining(loop):
         await drained
 
 
-@on_loop
 async def test_draining_closes_after_a_response_that_had_begun(loop):
     """That response could not announce that it would be the last."""
     go_on = asyncio.Event()
@@ -2004,28 +1799,22 @@ async def test_draining_closes_after_a_response_that_had_begun(loop):
         await go_on.wait()
         await send(body(b"k"))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
+    async with connected(loop, app, get()) as client:
         await client.reader.readuntil(b"1\r\no")
-        serving.site.begin_shutdown()
+        client.site.begin_shutdown()
         go_on.set()
         await client.reader.readuntil(b"0\r\n\r\n")
         await asyncio.wait_for(client.ended(), 5)
 
 
-@on_loop
 async def test_draining_waits_for_a_body_that_nobody_wants_and_no_longer(loop):
-    async with Serving(loop, app_of(START, body(b"ok"))) as serving:
-        client = await serving.connect()
-        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
+    async with connected(loop, app_of(START, body(b"ok")), post(10, body=b"abc")) as client:
         assert (await client.response())[2] == b"ok"
-        serving.site.begin_shutdown()
+        client.site.begin_shutdown()
         await client.send(b"defghij")
         await client.ended()
 
 
-@on_loop
 async def test_cancelling(loop):
     cancelled = []
 
@@ -2037,17 +1826,14 @@ async def test_cancelling(loop):
             raise
 
     async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get("/x"))
-        while serving.site.in_flight < 1:
-            await asyncio.sleep(0.01)
+        await serving.connect(get("/x"))
+        await support.wait_until(lambda: serving.site.in_flight >= 1)
         serving.site.begin_shutdown()
         serving.site.cancel_all()
         await asyncio.wait_for(serving.site.wait_drained(), 10)
         assert cancelled == ["/x"]
 
 
-@on_loop
 async def test_the_access_log(loop):
     lines = []
 
@@ -2060,7 +1846,6 @@ async def test_the_access_log(loop):
     assert lines == [("/a", 200, 5, True), ("/b", 200, 5, True)]
 
 
-@on_loop
 async def test_the_access_log_of_what_is_cut_short(loop, caplog):
     lines = []
     left = asyncio.Event()
@@ -2079,11 +1864,9 @@ async def test_the_access_log_of_what_is_cut_short(loop, caplog):
         await send(body(b"x", True))
 
     async with Serving(loop, app, access_log=log) as serving:
-        client = await serving.connect()
-        await client.send(get("/raises"))
+        client = await serving.connect(get("/raises"))
         await client.head()
-        client = await serving.connect()
-        await client.send(get("/left"))
+        client = await serving.connect(get("/left"))
         await client.head()
         client.writer.transport.abort()
         await left.wait()
@@ -2091,7 +1874,6 @@ async def test_the_access_log_of_what_is_cut_short(loop, caplog):
     assert len(logged(caplog)) == 1
 
 
-@on_loop
 async def test_the_access_log_of_a_stream_whose_client_has_left(loop):
     """The line is written when the client disconnects, and only once."""
     lines = []
@@ -2108,16 +1890,13 @@ async def test_the_access_log_of_a_stream_whose_client_has_left(loop):
         await send(body(b"hello", True))
         ended.set()
 
-    async with Serving(loop, app, access_log=log) as serving:
-        client = await serving.connect()
-        await client.send(get("/left"))
+    async with connected(loop, app, get("/left"), access_log=log) as client:
         await client.head()
         client.writer.transport.abort()
         await ended.wait()
     assert lines == [("/left", 200, 5)]
 
 
-@on_loop
 async def test_the_access_log_of_what_is_refused(loop):
     """The log has the server's status, once, whatever the application does on the disconnect."""
     lines = []
@@ -2138,16 +1917,14 @@ async def test_the_access_log_of_what_is_refused(loop):
 
     limits = {"limit_concurrency": 1, "limit_request_body": 5}
     async with Serving(loop, app, access_log=log, **limits) as serving:
-        waits = await serving.connect()
-        await waits.send(get("/waits"))
+        waits = await serving.connect(get("/waits"))
         await asyncio.sleep(0.05)
         assert (await serving.one(get("/busy")))[0] == 503
         go_on.set()
         await waits.response()
         post = b"POST /large HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         assert (await serving.one(post + b"9\r\n123456789\r\n0\r\n\r\n"))[0] == 413
-        client = await serving.connect()
-        await client.send(post.replace(b"large", b"later") + b"5\r\n12345\r\n")
+        client = await serving.connect(post.replace(b"large", b"later") + b"5\r\n12345\r\n")
         await asyncio.sleep(0.05)
         await client.send(b"1\r\n6\r\n0\r\n\r\n")
         assert (await client.head())[0] == 200  # the head was sent before the refusal
@@ -2158,7 +1935,6 @@ async def test_the_access_log_of_what_is_refused(loop):
 
 
 @pytest.mark.parametrize("first", [[], [START, body(b"ok")]], ids=len)
-@on_loop
 async def test_an_application_that_returns_something(loop, caplog, first):
     async def app(scope, receive, send):
         for message in first:
@@ -2177,7 +1953,6 @@ def futures():
 
 
 @pytest.mark.parametrize("cancelled", ["the task", "the future"])
-@on_loop
 async def test_waiting_that_is_cancelled_leaves_nothing(loop, cancelled):
     kept = []
 
@@ -2205,22 +1980,18 @@ async def test_waiting_that_is_cancelled_leaves_nothing(loop, cancelled):
         await large
         await send(body())
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(limit=1 << 16)
-        await client.send(get())
+    async with connected(loop, app, get(), limit=1 << 16) as client:
         await support.wait_until(lambda: len(kept) == 2)
         assert len((await client.response())[2]) == 20_000_100
     assert max(kept) < 10, kept
 
 
-@on_loop
 async def test_nothing_grows(loop):
     async def app(scope, receive, send):
         await answer(send, await read_body(receive))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for _ in range(2000):
             assert (await client.request(get()))[0] == 200
-        site = serving.site
+        site = client.site
         assert (site.requests, site.in_flight, len(site.running)) == (2000, 0, 0)

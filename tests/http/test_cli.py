@@ -7,13 +7,13 @@ import os
 import pydoc
 import re
 import socket
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import certificates
 import pytest
+import support
 from commands import APPLICATION, Command, environment, fails, get, write_app
 
 import mgloop
@@ -30,13 +30,8 @@ def folder(tmp_path):
 
 
 def python(code, cwd):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+    return support.finished(
+        [sys.executable, "-c", code], cwd=cwd, env=environment(), check=True
     ).stdout
 
 
@@ -527,8 +522,11 @@ def test_a_logging_configuration_of_uvicorn(folder, name, text):
     assert re.fullmatch(pattern, access)
 
 
-def test_the_least_that_is_logged_with_a_logging_configuration_of_uvicorn(folder):
-    (folder / "log.json").write_text(json.dumps(UVICORNS))
+@pytest.mark.parametrize("ours", [False, True], ids=["of uvicorn", "of mgloop"])
+def test_the_least_that_is_logged_counts_more_than_the_configuration(folder, ours):
+    access = {"mgloop.http.access": {"level": "INFO"}}
+    configuration = {**LOGGING, "loggers": access} if ours else UVICORNS
+    (folder / "log.json").write_text(json.dumps(configuration))
     options = ["--log-config", "log.json", "--log-level", "warning"]
     with socket.create_server(("127.0.0.1", 0)) as sock:
         arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
@@ -626,19 +624,6 @@ def test_an_application_that_cannot_be_imported_is_reported_as_json(folder):
     lines = [json.loads(line) for line in fails(*arguments, cwd=folder, status=1)]
     assert "ZeroDivisionError" in lines[-1]["message"]
     assert "1 / 0" in lines[-1]["exception"]
-
-
-def test_the_least_that_is_logged_counts_more_than_the_configuration(folder):
-    access = {"mgloop.http.access": {"level": "INFO"}}
-    (folder / "log.json").write_text(json.dumps({**LOGGING, "loggers": access}))
-    options = ["--log-config", "log.json", "--log-level", "warning"]
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
-        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
-            host, port = sock.getsockname()
-            get(f"http://{host}:{port}")
-            assert command.stop() == 0
-    assert command.lines == ["the application has shut down"]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import certificates
 import pytest
+import support
 import websockets.sync.client
 from commands import PATIENCE, Command, connect, get
-from peers import on_loop
 from support import open_fds, wait_until
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -85,34 +85,36 @@ def no_proxy(monkeypatch):
 
 # --- curl ----------------------------------------------------------------------------------------
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-
 #: -q: without a configuration file.
 CURL = ("curl", "-q", "--silent", "--show-error", "--http1.1", "--max-time", str(PATIENCE))
 
 
-def curl(*arguments, stdin=b"", status=0):
-    """Return curl's output; check that it ends with `status`."""
-    done = subprocess.run(
-        [*CURL, *map(str, arguments)], input=stdin, capture_output=True, timeout=PATIENCE
-    )
+def curl_command(*arguments):
+    """Return a command of curl; skip the test without curl."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    return [*CURL, *map(str, arguments)]
+
+
+def run_curl(*arguments, stdin=b"", status=0):
+    """Run curl, which must end with `status`; return (stdout, stderr)."""
+    command = curl_command(*arguments)
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE)
     assert done.returncode == status, done.stderr.decode(errors="replace")[-2000:]
-    return done.stdout
+    return done.stdout, done.stderr
 
 
-def verbose(*arguments, stdin=b""):
+def curl(*arguments, **options):
+    """Return curl's output."""
+    return run_curl(*arguments, **options)[0]
+
+
+def verbose(*arguments, **options):
     """Return curl's output, and the lines of the heads that it received and sent."""
-    done = subprocess.run(
-        [*CURL, "--verbose", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-    return done.stdout, re.findall("^([<>] .*?)\r?$", done.stderr.decode(), re.MULTILINE)
+    out, errors = run_curl("--verbose", *arguments, **options)
+    return out, re.findall("^([<>] .*?)\r?$", errors.decode(), re.MULTILINE)
 
 
-@needs_curl
 def test_curl_get(server):
     told = json.loads(curl(f"{server.url}/scope?a=1&b=%20", "-H", "X-One: 1", "-H", "x-one: 2"))
     assert (told["method"], told["http_version"]) == ("GET", "1.1")
@@ -120,14 +122,12 @@ def test_curl_get(server):
     assert [value for name, value in told["headers"] if name == "x-one"] == ["1", "2"]
 
 
-@needs_curl
 def test_curl_head(server):
     head = curl("--head", f"{server.url}/zeros?1234").decode().lower()
     assert head.startswith("http/1.1 200 ok\r\n")
     assert "\r\ncontent-length: 1234\r\n" in head
 
 
-@needs_curl
 @pytest.mark.parametrize("size", [0, 1, MIB, 10 * MIB])
 def test_curl_post(server, size, tmp_path):
     sent = tmp_path / "sent"
@@ -135,7 +135,6 @@ def test_curl_post(server, size, tmp_path):
     assert curl("--data-binary", f"@{sent}", f"{server.url}/echo") == BODY[:size]
 
 
-@needs_curl
 @pytest.mark.parametrize("size", [MIB, 10 * MIB])
 @pytest.mark.parametrize("path", ["echo", "duplex"])
 def test_curl_upload_of_unknown_length(server, size, path):
@@ -144,7 +143,6 @@ def test_curl_upload_of_unknown_length(server, size, path):
     assert "> Transfer-Encoding: chunked" in lines
 
 
-@needs_curl
 def test_curl_a_large_upload_waits_for_100(server, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(BODY[: 2 * MIB])
@@ -154,7 +152,6 @@ def test_curl_a_large_upload_waits_for_100(server, tmp_path):
     assert lines.index("< HTTP/1.1 100 Continue") < lines.index("< HTTP/1.1 200 OK")
 
 
-@needs_curl
 def test_curl_a_large_upload_that_is_refused_is_not_sent(server, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(BODY)
@@ -165,26 +162,22 @@ def test_curl_a_large_upload_that_is_refused_is_not_sent(server, tmp_path):
     assert told == b"no413 0"
 
 
-@needs_curl
 def test_curl_compressed_upload(server):
     packed = gzip.compress(b"a" * 100_000)
     gzipped = ("-H", "Content-Encoding: gzip", "--data-binary", "@-")
     assert curl(*gzipped, f"{server.url}/unpack", stdin=packed) == b"a" * 100_000
 
 
-@needs_curl
 def test_curl_compressed_download(server):
     plain = curl(f"{server.url}/pack")
     assert plain == b"compressible " * 10_000
     assert curl("--compressed", f"{server.url}/pack") == plain
 
 
-@needs_curl
 def test_curl_download(server):
     assert curl(f"{server.url}/zeros?{10 * MIB}") == bytes(10 * MIB)
 
 
-@needs_curl
 @pytest.mark.parametrize("version", ["--http1.0", "--http1.1"])
 def test_curl_stream(server, version):
     got, lines = verbose(version, f"{server.url}/stream")
@@ -193,13 +186,11 @@ def test_curl_stream(server, version):
     assert chunked == (version == "--http1.1")
 
 
-@needs_curl
 def test_curl_unix_socket(server):
     told = json.loads(curl("--unix-socket", server.uds, "http://a/scope"))
     assert (told["client"], told["headers"][0]) == (None, ["host", "a"])
 
 
-@needs_curl
 def test_curl_paths(server):
     url = f"{server.url}/up/../a%20b/./%2F?x#y"
     told = json.loads(curl("--path-as-is", f"{server.url}/up/../a%20b/./%2F?x#y"))
@@ -207,20 +198,17 @@ def test_curl_paths(server):
     assert json.loads(curl(url))["raw_path"] == "/a%20b/%2F"
 
 
-@needs_curl
 def test_curl_redirects(server):
     assert json.loads(curl("-L", f"{server.url}/redirect"))["path"] == "/scope"
     assert curl("-L", "--data", "moved", f"{server.url}/redirect/same") == b"moved"
 
 
-@needs_curl
 def test_curl_one_connection_for_many_requests(server):
     urls = [f"{server.url}/{path}" for path in ("stream", "echo", "hints", "trailers", "none")]
     told = curl(*urls, "-w", " %{http_code} %{num_connects};").decode()
     assert told == "0;1;2;3;4;5;6;7;8;9; 200 1; 200 0;page 200 0;summed 200 0;nothing here 404 0;"
 
 
-@needs_curl
 def test_curl_early_hints(server):
     got, lines = verbose(f"{server.url}/hints")
     first, second = lines.index("< HTTP/1.1 103 Early Hints"), lines.index("< HTTP/1.1 200 OK")
@@ -231,7 +219,6 @@ def test_curl_early_hints(server):
     ]
 
 
-@needs_curl
 def test_curl_trailers(server, tmp_path):
     heads = tmp_path / "heads"
     assert curl("-D", heads, f"{server.url}/trailers") == b"summed"
@@ -240,20 +227,18 @@ def test_curl_trailers(server, tmp_path):
     assert trailer == "x-sum: 42\n"
 
 
-@needs_curl
 def test_curl_who_goes_in_mid_download(server):
     with subprocess.Popen(
-        [*CURL, f"{server.url}/for-ever?curl-download"], stdout=subprocess.PIPE
+        curl_command(f"{server.url}/for-ever?curl-download"), stdout=subprocess.PIPE
     ) as process:
         assert len(process.stdout.read(MIB)) == MIB
         process.send_signal(signal.SIGTERM)
     assert get(server.url, "/notes/curl-download") == "http.disconnect"
 
 
-@needs_curl
 def test_curl_who_goes_in_mid_upload(server):
     with subprocess.Popen(
-        [*CURL, "-T", "-", f"{server.url}/swallow?curl-upload"], stdin=subprocess.PIPE
+        curl_command("-T", "-", f"{server.url}/swallow?curl-upload"), stdin=subprocess.PIPE
     ) as process:
         process.stdin.write(BODY[:MIB])
         process.stdin.flush()
@@ -262,7 +247,6 @@ def test_curl_who_goes_in_mid_upload(server):
     assert get(server.url, "/notes/curl-upload") == "cut short: True"
 
 
-@needs_curl
 def test_curl_tls(tls_server, tmp_path):
     url, ca = tls_server.url, tls_server.folder / "ca.pem"
     assert json.loads(curl("--cacert", ca, f"{url}/scope"))["scheme"] == "https"
@@ -272,7 +256,6 @@ def test_curl_tls(tls_server, tmp_path):
     curl(f"{url}/scope", status=untrusted)
 
 
-@needs_curl
 def test_curl_proxy_protocol(tmp_path):
     with served("--port", 0, "--proxy-protocol", folder=tmp_path) as command:
         url = command.url()
@@ -282,7 +265,6 @@ def test_curl_proxy_protocol(tmp_path):
         curl(f"{url}/scope", status=empty_reply)
 
 
-@needs_curl
 def test_curl_that_would_rather_have_http_2(server):
     """curl offers an upgrade to h2c, which the server ignores."""
     if "HTTP2" not in curl("--version").decode():
@@ -391,7 +373,6 @@ def aiohttp_session(**options):
     return aiohttp.ClientSession(timeout=timeout, **options)
 
 
-@on_loop
 async def test_aiohttp_one_connection_for_many_requests(loop, server):
     ends = set()
     async with aiohttp_session(base_url=server.url) as session:
@@ -408,7 +389,6 @@ async def test_aiohttp_one_connection_for_many_requests(loop, server):
 
 @pytest.mark.parametrize("path", ["/echo", "/duplex"])
 @pytest.mark.parametrize("size", [1, MIB, 10 * MIB])
-@on_loop
 async def test_aiohttp_bodies(loop, server, path, size):
     async with aiohttp_session(base_url=server.url) as session:
         for body in (io.BytesIO(BODY[:size]), in_pieces(BODY[:size])):
@@ -416,7 +396,6 @@ async def test_aiohttp_bodies(loop, server, path, size):
                 assert await response.read() == BODY[:size]
 
 
-@on_loop
 async def test_aiohttp_continue(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.post("/echo", data=io.BytesIO(BODY), expect100=True) as response:
@@ -425,7 +404,6 @@ async def test_aiohttp_continue(loop, server):
             assert (response.status, await response.read()) == (413, b"no")
 
 
-@on_loop
 async def test_aiohttp_compression(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.post("/unpack", data=b"a" * MIB, compress="gzip") as response:
@@ -435,7 +413,6 @@ async def test_aiohttp_compression(loop, server):
             assert await response.read() == b"compressible " * 10_000
 
 
-@on_loop
 async def test_aiohttp_redirects(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.get("/redirect") as response:
@@ -444,7 +421,6 @@ async def test_aiohttp_redirects(loop, server):
             assert await response.read() == b"moved"
 
 
-@on_loop
 async def test_aiohttp_who_goes_in_mid_download(loop, server):
     name = f"aiohttp-{type(loop).__module__}"
     async with aiohttp_session(base_url=server.url) as session:
@@ -454,7 +430,6 @@ async def test_aiohttp_who_goes_in_mid_download(loop, server):
             assert await response.text() == "http.disconnect"
 
 
-@on_loop
 async def test_aiohttp_who_goes_in_mid_upload(loop, server):
     name = f"aiohttp-upload-{type(loop).__module__}"
 
@@ -466,14 +441,11 @@ async def test_aiohttp_who_goes_in_mid_upload(loop, server):
         upload = asyncio.ensure_future(session.post(f"/swallow?{name}", data=stuck()))
         async with session.get(f"/notes/{name}-begun") as response:
             assert await response.text() == "begun"
-        upload.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await upload
+        await support.cancel(upload)
         async with session.get(f"/notes/{name}") as response:
             assert await response.text() == "cut short: True"
 
 
-@on_loop
 async def test_aiohttp_unix_socket(loop, server):
     connector = aiohttp.UnixConnector(str(server.uds))
     async with aiohttp_session(connector=connector) as session:
@@ -481,7 +453,6 @@ async def test_aiohttp_unix_socket(loop, server):
             assert await response.read() == BODY
 
 
-@on_loop
 async def test_aiohttp_tls(loop, tls_server):
     before = open_fds()
     connector = aiohttp.TCPConnector(ssl=tls_server.context)
@@ -496,7 +467,6 @@ async def test_aiohttp_tls(loop, tls_server):
 
 
 @pytest.mark.parametrize("compress", [0, 15, 9])
-@on_loop
 async def test_aiohttp_websocket(loop, server, compress):
     name = f"aiohttp-ws-{compress}-{type(loop).__module__}"
     async with aiohttp_session(base_url=server.url) as session:
@@ -512,7 +482,6 @@ async def test_aiohttp_websocket(loop, server, compress):
             assert await response.text() == "4000 enough"
 
 
-@on_loop
 async def test_aiohttp_a_websocket_that_the_server_closes(loop, server):
     async with aiohttp_session(base_url=server.url) as session:
         async with session.ws_connect("/close?4001,bye") as ws:
@@ -570,7 +539,6 @@ def test_httpx_unix_socket_and_tls(server, tls_server, httpx):
         assert client.post(f"{tls_server.url}/echo", content=BODY).content == BODY
 
 
-@on_loop
 async def test_httpx_at_once(loop, server, httpx):
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         answers = await asyncio.gather(
@@ -622,7 +590,6 @@ MESSAGES = ["", "a", "Grüße " * 10_000, "Grüße " * 10_000, b"", BODY[:MIB], 
 
 
 @pytest.mark.parametrize("offer", OFFERS)
-@on_loop
 async def test_websockets_compression(loop, server, offer):
     asked, agreed = OFFERS[offer]
     factory = ClientPerMessageDeflateFactory(**asked)
@@ -636,7 +603,6 @@ async def test_websockets_compression(loop, server, offer):
 
 
 @pytest.mark.parametrize("compression", [None, "deflate"])
-@on_loop
 async def test_websockets_fragments_and_pings(loop, server, compression):
     async with session(server, compression=compression) as connection:
         pieces = [BODY[:1000], b"", BODY[1000:MIB]]
@@ -655,7 +621,6 @@ async def test_websockets_fragments_and_pings(loop, server, compression):
     [(1000, ""), (1001, "going"), (3000, "ä" * 61), (4999, "x" * 123)],
     ids=["1000", "1001", "3000", "4999"],
 )
-@on_loop
 async def test_websockets_close_codes(loop, server, code, reason):
     async with session(server, f"close?{code},{'yes' if reason else ''}") as connection:
         with pytest.raises(ConnectionClosed) as closed:
@@ -669,7 +634,6 @@ async def test_websockets_close_codes(loop, server, code, reason):
     assert told == f"{code} {reason}"
 
 
-@on_loop
 async def test_websockets_without_a_closing_handshake(loop, server):
     name = f"websockets-abort-{type(loop).__module__}"
     async with session(server, f"echo?{name}") as connection:
@@ -677,7 +641,6 @@ async def test_websockets_without_a_closing_handshake(loop, server):
     assert await asyncio.to_thread(get, server.url, f"/notes/{name}") == "1006 "
 
 
-@on_loop
 async def test_websockets_sizes(loop, server):
     """The client's limit, then the server's, of 16 MiB; compression does not hide the real size."""
     async with session(server, max_size=1000) as connection:
@@ -692,7 +655,6 @@ async def test_websockets_sizes(loop, server):
         assert closed.value.rcvd.code == 1009
 
 
-@on_loop
 async def test_websockets_handshake(loop, server):
     async with session(server, "second", subprotocols=["one", "two"]) as connection:
         assert (connection.subprotocol, await connection.recv()) == ("two", "two")
@@ -705,7 +667,6 @@ async def test_websockets_handshake(loop, server):
     assert (answer.status_code, bytes(answer.body)) == (401, b"not so")
 
 
-@on_loop
 async def test_websockets_many_at_once(loop, server):
     async def one(number):
         async with session(server) as connection:

@@ -228,8 +228,7 @@ def test_mistakes_on_the_command_line_are_named():
 def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
     file = tmp_path / ".env"
     file.write_text(
-        textwrap.dedent(
-            """
+        textwrap.dedent("""
             # a comment
             PLAIN=some words # and a comment
             export QUOTED="a # b"
@@ -242,8 +241,7 @@ def test_an_env_file_adds_to_the_environment_and_replaces_nothing(tmp_path):
             END" # and a comment
             KEPT=new
             MGLOOP_SERVE_PORT=99
-            """
-        ),
+        """),
         encoding="utf-8-sig",  # some editors write this encoding
     )
     added = {}

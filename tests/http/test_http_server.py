@@ -70,71 +70,54 @@ class Gate:
         await hello(scope, receive, send)
 
 
-def test_it_serves_while_the_context_lasts(run):
-    async def main():
-        async with Server(Config(app=hello, port=0)) as server:
-            assert server.started
-            assert server.url == f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            assert await fetch(server) == b"hello"
-            assert server.site.requests == 1
-            address = server.sockets[0].getsockname()
-        assert not server.started
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*address)
-
-    run(main())
+async def test_it_serves_while_the_context_lasts(loop):
+    async with Server(Config(app=hello, port=0)) as server:
+        assert server.started
+        assert server.url == f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await fetch(server) == b"hello"
+        assert server.site.requests == 1
+        address = server.sockets[0].getsockname()
+    assert not server.started
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
 
 
-def test_two_servers_on_one_loop(run):
-    async def main():
-        async with Server(Config(app=hello, port=0)) as one:
-            async with Server(Config(app=hello, port=0)) as two:
-                assert one.url != two.url
-                assert await fetch(one) == await fetch(two) == b"hello"
-
-    run(main())
+async def test_two_servers_on_one_loop(loop):
+    async with Server(Config(app=hello, port=0)) as one:
+        async with Server(Config(app=hello, port=0)) as two:
+            assert one.url != two.url
+            assert await fetch(one) == await fetch(two) == b"hello"
 
 
-def test_a_start_that_fails_leaves_nothing(run):
-    async def main():
-        async with Server(Config(app=hello, port=0)) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(StartError, match="address already in use"):
-                await Server(Config(app=hello, port=port)).start()
-            with pytest.raises(LifespanError):
-                await Server(Config(app=hello, port=0, lifespan="on")).start()
-            with pytest.raises(StartError, match="could not import module"):
-                await Server(Config(app="not_there:app", port=0)).start()
-
-    run(main())
+async def test_a_start_that_fails_leaves_nothing(loop):
+    async with Server(Config(app=hello, port=0)) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StartError, match="address already in use"):
+            await Server(Config(app=hello, port=port)).start()
+        with pytest.raises(LifespanError):
+            await Server(Config(app=hello, port=0, lifespan="on")).start()
+        with pytest.raises(StartError, match="could not import module"):
+            await Server(Config(app="not_there:app", port=0)).start()
 
 
-def test_a_start_that_fails_closes_every_socket(run):
+async def test_a_start_that_fails_closes_every_socket(loop):
     """The given sockets are closed, as are those bound when the metrics' port was in use."""
-
-    async def main():
-        with support.listening_socket() as taken, support.listening_socket() as given:
-            config = Config(app=hello, port=0, ssl_certfile="nowhere")
-            with pytest.raises(StartError, match="cannot load the certificate"):
-                await Server(config, listeners=[given]).start()
-            assert given.fileno() == -1
-            server = Server(Config(app=hello, port=0, metrics_port=taken.getsockname()[1]))
-            with pytest.raises(StartError):  # also raised if prometheus_client is not installed
-                await server.start()
-            assert [sock.fileno() for sock in server.sockets] == [-1]
-
-    run(main())
+    with support.listening_socket() as taken, support.listening_socket() as given:
+        config = Config(app=hello, port=0, ssl_certfile="nowhere")
+        with pytest.raises(StartError, match="cannot load the certificate"):
+            await Server(config, listeners=[given]).start()
+        assert given.fileno() == -1
+        server = Server(Config(app=hello, port=0, metrics_port=taken.getsockname()[1]))
+        with pytest.raises(StartError):  # also raised if prometheus_client is not installed
+            await server.start()
+        assert [sock.fileno() for sock in server.sockets] == [-1]
 
 
-def test_a_certificate_without_its_key_names_the_option(run, tmp_path, authority):
+async def test_a_certificate_without_its_key_names_the_option(loop, tmp_path, authority):
     options = over_tls(tmp_path, authority)
-
-    async def main():
-        config = Config(app=hello, port=0, ssl_certfile=options["ssl_certfile"])
-        with pytest.raises(StartError, match=r"no private key found in .*cert\.pem.*--ssl-keyfile"):
-            await Server(config).start()
-
-    run(main())
+    config = Config(app=hello, port=0, ssl_certfile=options["ssl_certfile"])
+    with pytest.raises(StartError, match=r"no private key found in .*cert\.pem.*--ssl-keyfile"):
+        await Server(config).start()
 
 
 def test_the_end_says_what_it_waits_for(run, caplog):
@@ -169,49 +152,39 @@ def test_the_end_says_what_it_waits_for(run, caplog):
     run(main())
 
 
-def test_an_end_without_requests_waits_for_nothing(run, caplog):
+async def test_an_end_without_requests_waits_for_nothing(loop, caplog):
     caplog.set_level(logging.INFO, "mgloop.http")
-
-    async def main():
-        config = Config(app=hello, port=0, lifespan="off", access_log=False)
-        async with Server(config) as server:
-            await fetch(server)
-
-    run(main())
+    config = Config(app=hello, port=0, lifespan="off", access_log=False)
+    async with Server(config) as server:
+        await fetch(server)
     assert caplog.messages == ["Shutting down"]
 
 
-def test_a_request_in_hand_is_answered_before_the_end(run):
-    async def main():
-        app = Gate()
-        server = Server(Config(app=app, port=0))
-        await server.start()
-        request = asyncio.ensure_future(fetch(server))
-        await app.entered.wait()
-        closing = asyncio.ensure_future(server.close())
-        await support.wait_until(lambda: server.site.draining)
-        assert not closing.done()
-        app.open.set()
-        assert await request == b"hello"
-        await closing
-        assert app.log == ["answered", "shutdown"]
-
-    run(main())
+async def test_a_request_in_hand_is_answered_before_the_end(loop):
+    app = Gate()
+    server = Server(Config(app=app, port=0))
+    await server.start()
+    request = asyncio.ensure_future(fetch(server))
+    await app.entered.wait()
+    closing = asyncio.ensure_future(server.close())
+    await support.wait_until(lambda: server.site.draining)
+    assert not closing.done()
+    app.open.set()
+    assert await request == b"hello"
+    await closing
+    assert app.log == ["answered", "shutdown"]
 
 
-def test_a_request_that_outlasts_the_deadline_is_cancelled(run, caplog):
-    async def main():
-        app = Gate()
-        server = Server(Config(app=app, port=0, timeout_graceful_shutdown=0.05))
-        await server.start()
-        request = asyncio.ensure_future(fetch(server))
-        await app.entered.wait()
-        await server.close()
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, IndexError)):
-            await request
-        assert app.log == ["cancelled", "shutdown"]
-
-    run(main())
+async def test_a_request_that_outlasts_the_deadline_is_cancelled(loop, caplog):
+    app = Gate()
+    server = Server(Config(app=app, port=0, timeout_graceful_shutdown=0.05))
+    await server.start()
+    request = asyncio.ensure_future(fetch(server))
+    await app.entered.wait()
+    await server.close()
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError, IndexError)):
+        await request
+    assert app.log == ["cancelled", "shutdown"]
     told = (
         "Cancelling 1 request(s) and closing 1 connection(s), timeout graceful shutdown exceeded."
     )
@@ -219,93 +192,81 @@ def test_a_request_that_outlasts_the_deadline_is_cancelled(run, caplog):
 
 
 @pytest.mark.parametrize("how", ["serve", "close"])
-def test_who_cancels_it_leaves_nothing_behind(run, how):
-    async def main():
-        gate = Gate()
-        server = Server(Config(app=gate, port=0))
-        if how == "serve":
-            task = asyncio.ensure_future(server.serve(handle_signals=False))
-            while not server.started:
-                await asyncio.sleep(0.01)
-        else:
-            await server.start()
-        request = asyncio.ensure_future(fetch(server))
-        await gate.entered.wait()
-        if how == "close":
-            task = asyncio.ensure_future(server.close())
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert gate.log == ["cancelled", "shutdown"]
-        assert [sock.fileno() for sock in server.sockets] == [-1]
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await request
-
-    run(main())
-
-
-def test_a_serve_that_is_cancelled_while_it_starts_leaves_nothing_behind(run):
-    async def main():
-        waiting = asyncio.Event()
-
-        async def app(scope, receive, send):
-            waiting.set()
-            await asyncio.Event().wait()
-
-        server = Server(Config(app=app, port=0))
+async def test_who_cancels_it_leaves_nothing_behind(loop, how):
+    gate = Gate()
+    server = Server(Config(app=gate, port=0))
+    if how == "serve":
         task = asyncio.ensure_future(server.serve(handle_signals=False))
-        await waiting.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [sock.fileno() for sock in server.sockets] == [-1]
-
-    run(main())
-
-
-def test_an_idle_connection_is_no_obstacle(run):
-    async def main():
-        async with Server(Config(app=hello, port=0, timeout_keep_alive=600)) as server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            await reader.readuntil(b"hello")
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-
-    run(main())
+        await support.wait_until(lambda: server.started)
+    else:
+        await server.start()
+    request = asyncio.ensure_future(fetch(server))
+    await gate.entered.wait()
+    if how == "close":
+        task = asyncio.ensure_future(server.close())
+        await asyncio.sleep(0)
+    await support.cancel(task)
+    assert gate.log == ["cancelled", "shutdown"]
+    assert [sock.fileno() for sock in server.sockets] == [-1]
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await request
 
 
-def test_serve_ends_when_it_is_told_to(run):
-    async def main():
-        server = Server(Config(app=hello, port=0))
-        started = asyncio.Event()
-        serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
-        await started.wait()
-        assert await fetch(server) == b"hello"
+@pytest.mark.parametrize("how", ["is cancelled", "stops now"])
+async def test_a_serve_that_ends_while_it_starts_leaves_nothing_behind(loop, how):
+    waiting = asyncio.Event()
+
+    async def app(scope, receive, send):
+        waiting.set()
+        await asyncio.Event().wait()
+
+    server = Server(Config(app=app, port=0))
+    task = asyncio.ensure_future(server.serve(handle_signals=False))
+    await waiting.wait()
+    if how == "is cancelled":
+        await support.cancel(task)
+    else:
+        server.stop(now=True)
+        await task
+    assert [sock.fileno() for sock in server.sockets] == [-1]
+
+
+async def test_an_idle_connection_is_no_obstacle(loop):
+    async with Server(Config(app=hello, port=0, timeout_keep_alive=600)) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"hello")
+    assert await reader.read() == b""
+    await support.close(writer)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+async def test_serve_ends_when_it_is_stopped_or_at_the_limit_of_requests(loop, limit):
+    server = Server(Config(app=hello, port=0, limit_max_requests=limit))
+    started = asyncio.Event()
+    serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
+    await started.wait()
+    assert await fetch(server) == b"hello"
+    assert not serving.done()
+    if limit is None:
         server.stop()
-        await serving
+    else:
+        assert await fetch(server) == b"hello"
+    await serving
 
-    run(main())
 
-
-def test_a_signal_ends_all_servers_of_a_loop(run):
+async def test_a_signal_ends_all_servers_of_a_loop(loop):
     before = signal.getsignal(signal.SIGTERM)
-
-    async def main():
-        servers = [Server(Config(app=hello, port=0)) for _ in range(2)]
-        started = [asyncio.Event() for _ in servers]
-        serving = [
-            asyncio.ensure_future(server.serve(on_start=event.set))
-            for server, event in zip(servers, started, strict=True)
-        ]
-        for event in started:
-            await event.wait()
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(asyncio.gather(*serving), support.PATIENCE)
-
-    run(main())
+    servers = [Server(Config(app=hello, port=0)) for _ in range(2)]
+    started = [asyncio.Event() for _ in servers]
+    serving = [
+        asyncio.ensure_future(server.serve(on_start=event.set))
+        for server, event in zip(servers, started, strict=True)
+    ]
+    for event in started:
+        await event.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(asyncio.gather(*serving), support.PATIENCE)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -329,42 +290,8 @@ def test_a_server_in_another_thread_leaves_signals_to_the_program(loop, run):
     assert answers == [b"hello", before]
 
 
-def test_stopping_at_once_does_not_wait_for_a_start_up(run):
-    entered = asyncio.Event()
-
-    async def app(scope, receive, send):
-        entered.set()
-        await asyncio.Event().wait()
-
-    async def main():
-        server = Server(Config(app=app, port=0))
-        serving = asyncio.ensure_future(server.serve(handle_signals=False))
-        await entered.wait()
-        server.stop(now=True)
-        await serving
-
-    run(main())
-
-
-def test_at_the_limit_of_requests_serve_ends(run):
-    async def main():
-        server = Server(Config(app=hello, port=0, limit_max_requests=2))
-        started = asyncio.Event()
-        serving = asyncio.ensure_future(server.serve(handle_signals=False, on_start=started.set))
-        await started.wait()
-        assert await fetch(server) == b"hello"
-        assert not serving.done()
-        assert await fetch(server) == b"hello"
-        await serving
-
-    run(main())
-
-
-def test_at_the_limit_of_memory_serve_ends(run, caplog):
-    async def main():
-        await Server(Config(app=hello, port=0, limit_max_memory="1M")).serve(handle_signals=False)
-
-    run(main())
+async def test_at_the_limit_of_memory_serve_ends(loop, caplog):
+    await Server(Config(app=hello, port=0, limit_max_memory="1M")).serve(handle_signals=False)
     assert "Reached limit_max_memory" in caplog.text
 
 
@@ -379,18 +306,15 @@ def test_jitter_moves_the_limit():
     assert len(limits) > 1
 
 
-def test_the_access_log_goes_to_logging_where_somebody_listens(run, caplog):
-    async def main():
-        async with Server(Config(app=hello, port=0)) as server:
-            assert await fetch(server, "/silent") == b"hello"
-            assert server.site.access_log is None
-        caplog.set_level(logging.INFO, "mgloop.http.access")
-        async with Server(Config(app=hello, port=0)) as server:
-            assert await fetch(server, "/a?b") == b"hello"
-        async with Server(Config(app=hello, port=0, access_log=False)) as server:
-            assert server.site.access_log is None
-
-    run(main())
+async def test_the_access_log_goes_to_logging_where_somebody_listens(loop, caplog):
+    async with Server(Config(app=hello, port=0)) as server:
+        assert await fetch(server, "/silent") == b"hello"
+        assert server.site.access_log is None
+    caplog.set_level(logging.INFO, "mgloop.http.access")
+    async with Server(Config(app=hello, port=0)) as server:
+        assert await fetch(server, "/a?b") == b"hello"
+    async with Server(Config(app=hello, port=0, access_log=False)) as server:
+        assert server.site.access_log is None
     assert "silent" not in caplog.text
     assert '"GET /a?b HTTP/1.1" 200' in caplog.text
 
@@ -576,8 +500,8 @@ async def get_from(reader, writer):
     return await reader.readexactly(5)
 
 
-def test_a_certificate_that_changes_while_it_is_loaded(
-    run, tmp_path, authority, caplog, monkeypatch
+async def test_a_certificate_that_changes_while_it_is_loaded(
+    loop, tmp_path, authority, caplog, monkeypatch
 ):
     """The server uses the old or the new certificate, and never one with the wrong key."""
 
@@ -585,36 +509,30 @@ def test_a_certificate_that_changes_while_it_is_loaded(
         original(context, *arguments)
         (tmp_path / "key.pem").write_text("the key of another certificate")
 
-    async def main():
-        options = over_tls(tmp_path, authority)
-        async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
-            async with connected(server, authority) as before:
-                first = serial_of(before[1])
-                over_tls(tmp_path, authority)
-                monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
-                server.reload_certificates()
-                await support.wait_until(lambda: "ertificates" in caplog.text)
-                assert "Reloaded certificates." in caplog.text
-                async with connected(server, authority) as after:
-                    second = serial_of(after[1])
-                    assert second != first
-                    assert await get_from(*after) == b"hello"
-                assert await get_from(*before) == b"hello"
-            caplog.clear()
-            server.reload_certificates()
-            assert (
-                "Failed to reload certificates, keeping the current ones: cannot load"
-                in caplog.text
-            )
-            async with connected(server, authority) as after:
-                assert serial_of(after[1]) == second
-
     original = ssl.SSLContext.load_cert_chain
     caplog.set_level(logging.INFO)
-    run(main())
+    options = over_tls(tmp_path, authority)
+    async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+        async with connected(server, authority) as before:
+            first = serial_of(before[1])
+            over_tls(tmp_path, authority)
+            monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+            server.reload_certificates()
+            await support.wait_until(lambda: "ertificates" in caplog.text)
+            assert "Reloaded certificates." in caplog.text
+            async with connected(server, authority) as after:
+                second = serial_of(after[1])
+                assert second != first
+                assert await get_from(*after) == b"hello"
+            assert await get_from(*before) == b"hello"
+        caplog.clear()
+        server.reload_certificates()
+        assert "Failed to reload certificates, keeping the current ones: cannot load" in caplog.text
+        async with connected(server, authority) as after:
+            assert serial_of(after[1]) == second
 
 
-def test_a_certificate_with_another_type_of_key(run, tmp_path, caplog):
+async def test_a_certificate_with_another_type_of_key(loop, tmp_path, caplog):
     """OpenSSL keeps one certificate per type: the old one must no longer be used."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
@@ -623,28 +541,27 @@ def test_a_certificate_with_another_type_of_key(run, tmp_path, caplog):
         leaf = authority.issue_cert("localhost", key_type=kind)
         leaf.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
 
-    async def main():
-        write(trustme.KeyType.RSA)
-        config = Config(app=hello, port=0, lifespan="off", ssl_certfile=tmp_path / "both.pem")
-        async with Server(config) as server:
-            write(trustme.KeyType.ECDSA)
-            server.reload_certificates()
-            await support.wait_until(lambda: "Reloaded certificates." in caplog.text)
-            client = certificates.trusting(authority)
-            client.maximum_version = ssl.TLSVersion.TLSv1_2
-            client.set_ciphers("ECDHE+aRSA")
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asyncio.open_connection(
-                    *server.sockets[0].getsockname()[:2], ssl=client, server_hostname="localhost"
-                )
-            async with connected(server, authority) as connection:
-                assert await get_from(*connection) == b"hello"
-
     caplog.set_level(logging.INFO)
-    run(main())
+    write(trustme.KeyType.RSA)
+    config = Config(app=hello, port=0, lifespan="off", ssl_certfile=tmp_path / "both.pem")
+    async with Server(config) as server:
+        write(trustme.KeyType.ECDSA)
+        server.reload_certificates()
+        await support.wait_until(lambda: "Reloaded certificates." in caplog.text)
+        client = certificates.trusting(authority)
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+        client.set_ciphers("ECDHE+aRSA")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(
+                *server.sockets[0].getsockname()[:2], ssl=client, server_hostname="localhost"
+            )
+        async with connected(server, authority) as connection:
+            assert await get_from(*connection) == b"hello"
 
 
-def test_no_connection_is_lost_while_certificates_are_loaded(run, tmp_path, authority, caplog):
+async def test_no_connection_is_lost_while_certificates_are_loaded(
+    loop, tmp_path, authority, caplog
+):
     """This includes a connection that was accepted in the same iteration of the loop."""
 
     async def connect_until(done, server):
@@ -652,68 +569,58 @@ def test_no_connection_is_lost_while_certificates_are_loaded(run, tmp_path, auth
             async with connected(server, authority) as connection:
                 assert await get_from(*connection) == b"hello"
 
-    async def main():
-        options = over_tls(tmp_path, authority)
-        done = asyncio.Event()
-        async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
-            clients = [asyncio.ensure_future(connect_until(done, server)) for _ in range(8)]
-            for i in range(1, 16):
-                server.reload_certificates()
-                await support.wait_until(lambda i=i: caplog.text.count("Reloaded cert") == i)
-            done.set()
-            await asyncio.gather(*clients)
-
     caplog.set_level(logging.INFO, logger="mgloop.http")
-    run(main())
+    options = over_tls(tmp_path, authority)
+    done = asyncio.Event()
+    async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+        clients = [asyncio.ensure_future(connect_until(done, server)) for _ in range(8)]
+        for i in range(1, 16):
+            server.reload_certificates()
+            await support.wait_until(lambda i=i: caplog.text.count("Reloaded cert") == i)
+        done.set()
+        await asyncio.gather(*clients)
 
 
-def test_certificates_are_loaded_while_the_server_ends(run, tmp_path, authority):
-    async def main():
-        options = over_tls(tmp_path, authority)
-        server = Server(Config(app=hello, port=0, lifespan="off", **options))
-        await server.start()
-        server.reload_certificates()
-        server.reload_certificates()
-        await asyncio.sleep(0)
-        address = server.sockets[0].getsockname()[:2]
-        await server.close()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*address)
-
-    run(main())
+async def test_certificates_are_loaded_while_the_server_ends(loop, tmp_path, authority):
+    options = over_tls(tmp_path, authority)
+    server = Server(Config(app=hello, port=0, lifespan="off", **options))
+    await server.start()
+    server.reload_certificates()
+    server.reload_certificates()
+    await asyncio.sleep(0)
+    address = server.sockets[0].getsockname()[:2]
+    await server.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
-def test_handshakes_count_as_connections(run, tmp_path, authority):
+async def test_handshakes_count_as_connections(loop, tmp_path, authority):
     """The server accepts as many silent clients as over TCP, and one more, which can get a 503."""
-
-    async def main():
-        config = Config(
-            app=hello,
-            port=0,
-            lifespan="off",
-            limit_connections=2,
-            timeout_head=20,
-            **over_tls(tmp_path, authority),
-        )
-        async with Server(config) as server:
-            address = server.sockets[0].getsockname()[:2]
-            clients = [await asyncio.open_connection(*address) for _ in range(10)]
-            reading = [asyncio.ensure_future(reader.read()) for reader, _ in clients]
-            await support.wait_until(lambda: sum(map(asyncio.Future.done, reading)) == 7)
-            for _, writer in clients:
-                writer.close()
-            await asyncio.gather(*reading, return_exceptions=True)
-            reading.clear()
-            gc.collect()  # collect asyncio's failed handshakes
-            await support.wait_until(lambda: not server.site.shaking_hands)
-            async with connected(server, authority) as one, connected(server, authority) as two:
-                assert await get_from(*one) == b"hello"
-                assert await get_from(*two) == b"hello"
-                async with connected(server, authority) as (reader, _):
-                    assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-
-    run(main())
+    config = Config(
+        app=hello,
+        port=0,
+        lifespan="off",
+        limit_connections=2,
+        timeout_head=20,
+        **over_tls(tmp_path, authority),
+    )
+    async with Server(config) as server:
+        address = server.sockets[0].getsockname()[:2]
+        clients = [await asyncio.open_connection(*address) for _ in range(10)]
+        reading = [asyncio.ensure_future(reader.read()) for reader, _ in clients]
+        await support.wait_until(lambda: sum(map(asyncio.Future.done, reading)) == 7)
+        for _, writer in clients:
+            writer.close()
+        await asyncio.gather(*reading, return_exceptions=True)
+        reading.clear()
+        gc.collect()  # collect asyncio's failed handshakes
+        await support.wait_until(lambda: not server.site.shaking_hands)
+        async with connected(server, authority) as one, connected(server, authority) as two:
+            assert await get_from(*one) == b"hello"
+            assert await get_from(*two) == b"hello"
+            async with connected(server, authority) as (reader, _):
+                assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
@@ -743,7 +650,7 @@ def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, aut
         gc.enable()
 
 
-def test_no_scope_shares_the_tls_extension(run, tmp_path, authority):
+async def test_no_scope_shares_the_tls_extension(loop, tmp_path, authority):
     async def app(scope, receive, send):
         extension = scope["extensions"]["tls"]
         seen.append(repr(extension))
@@ -751,17 +658,15 @@ def test_no_scope_shares_the_tls_extension(run, tmp_path, authority):
         extension["mine"] = True
         await hello(scope, receive, send)
 
-    async def main():
-        options = over_tls(tmp_path, authority)
-        async with (
-            Server(Config(app=app, port=0, lifespan="off", **options)) as server,
-            connected(server, authority) as connection,
-        ):
-            for _ in range(2):
-                assert await get_from(*connection) == b"hello"
-
     seen = []
-    run(main())
+    options = over_tls(tmp_path, authority)
+    async with (
+        Server(Config(app=app, port=0, lifespan="off", **options)) as server,
+        connected(server, authority) as connection,
+    ):
+        for _ in range(2):
+            assert await get_from(*connection) == b"hello"
+
     assert seen[0] == seen[1]
     assert "mine" not in seen[1]
 
@@ -837,26 +742,22 @@ class ByHand:
                 await self.receive()
 
 
-def test_a_handshake_that_has_begun_is_served_before_the_end(run, tmp_path, authority):
+async def test_a_handshake_that_has_begun_is_served_before_the_end(loop, tmp_path, authority):
     """A client may have been accepted just before a worker is replaced."""
     options = over_tls(tmp_path, authority)
-
-    async def main():
-        server = Server(Config(app=hello, port=0, **options))
-        await server.start()
-        async with ByHand(server, authority) as client:
-            closing = asyncio.create_task(server.close())
-            await asyncio.sleep(0.5)  # longer than the server waits for an idle connection
-            assert not closing.done()
-            await client.through(client.tls.do_handshake)
-            client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            client.send()
-            answer = await client.through(client.tls.read, 1 << 16)
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            assert b"connection: close" in answer
-        await closing
-
-    run(main())
+    server = Server(Config(app=hello, port=0, **options))
+    await server.start()
+    async with ByHand(server, authority) as client:
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0.5)  # longer than the server waits for an idle connection
+        assert not closing.done()
+        await client.through(client.tls.do_handshake)
+        client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        client.send()
+        answer = await client.through(client.tls.read, 1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer
+    await closing
 
 
 def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, authority, caplog):
@@ -927,23 +828,19 @@ def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authori
     assert bodies == [b"a", b"b"]
 
 
-def test_a_handshake_that_fails_does_not_hold_up_the_end(run, tmp_path, authority):
+async def test_a_handshake_that_fails_does_not_hold_up_the_end(loop, tmp_path, authority):
     options = over_tls(tmp_path, authority)
-
-    async def main():
-        server = Server(Config(app=hello, port=0, timeout_head=0.3, **options))
-        await server.start()
-        address = server.sockets[0].getsockname()[:2]
-        for data in (b"GET / HTTP/1.1\r\n\r\n", b""):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(data)
-            with contextlib.suppress(ConnectionError):
-                await reader.read()  # until the request is refused, or its time is over
-            writer.close()
-        await server.close()
-        assert not server.site.shaking_hands
-
-    run(main())
+    server = Server(Config(app=hello, port=0, timeout_head=0.3, **options))
+    await server.start()
+    address = server.sockets[0].getsockname()[:2]
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b""):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(data)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # until the request is refused, or its time is over
+        writer.close()
+    await server.close()
+    assert not server.site.shaking_hands
 
 
 @pytest.mark.parametrize(

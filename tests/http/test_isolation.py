@@ -59,11 +59,9 @@ async def exchange(loop, answer, **config):
     """Return the bytes that A has received, and those of B after its first chunk."""
     app = TwoClients(answer)
     async with Serving(loop, app, **config) as serving:
-        b = await serving.connect()
-        await b.send(get("/B", "Connection: close"))
+        b = await serving.connect(get("/B", "Connection: close"))
         await b.reader.readuntil(b"b1\r\n")
-        a = await serving.connect()
-        await a.send(get("/A", "Connection: close"))
+        a = await serving.connect(get("/A", "Connection: close"))
         from_a = await a.reader.read()
         app.ended.set()
         return from_a, await b.reader.read()
@@ -173,7 +171,7 @@ def test_code_that_runs_while_a_large_piece_is_written(loop):
 
 
 @pytest.mark.parametrize("kind", ["start", "body"])
-def test_no_message_gets_into_one_that_is_being_written(loop, kind):
+async def test_no_message_gets_into_one_that_is_being_written(loop, kind):
     """A message of the same response is refused, and the response is not damaged."""
     refused = []
 
@@ -189,13 +187,10 @@ def test_no_message_gets_into_one_that_is_being_written(loop, kind):
         transport.before = lambda: None
         await send({"type": "http.response.body", "body": b"end"})
 
-    async def main():
-        transport.protocol.data_received(get())
-        await asyncio.sleep(0.1)
-        transport.close()
-
     transport = Memory(site_of(loop, app).connection())
-    loop.run_until_complete(main())
+    transport.protocol.data_received(get())
+    await asyncio.sleep(0.1)
+    transport.close()
     assert refused == [kind] * 2
     assert transport.data.endswith(b"A\r\n3\r\nend\r\n0\r\n\r\n")
     assert b"within" not in transport.data
@@ -251,11 +246,9 @@ def hook(tmp_path_factory):
 def test_hostile_code_everywhere(source, hook, loop_kind):
     options = ["--hook", hook] if source == "hook" else []
     search = os.pathsep.join(map(str, PROGRAMS.parents[:2]))
-    done = subprocess.run(
+    done = support.finished(
         [sys.executable, PROGRAMS / "program.py", source, *options],
         env=os.environ | {"PYTHONPATH": search},
-        capture_output=True,
-        text=True,
         timeout=200,
     )
     if done.returncode == 77:

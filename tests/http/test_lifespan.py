@@ -5,6 +5,7 @@ import asyncio
 import logging
 
 import pytest
+import support
 
 from mgloop.http import LifespanError
 from mgloop.http.lifespan import Lifespan
@@ -36,17 +37,14 @@ STOPPED = {"type": "lifespan.shutdown.complete"}
 
 
 @pytest.mark.parametrize("mode", ["auto", "on"])
-def test_the_application_is_told_of_start_and_end(run, mode, caplog):
-    async def main():
-        log = []
-        lifespan = Lifespan(answering(STARTED, STOPPED, log=log), mode)
-        await lifespan.startup()
-        assert lifespan.state == {"key": "value"}
-        assert log == ["lifespan.startup"]
-        await lifespan.shutdown()
-        assert log == ["lifespan.startup", "lifespan.shutdown"]
-
-    run(main())
+async def test_the_application_is_told_of_start_and_end(loop, mode, caplog):
+    log = []
+    lifespan = Lifespan(answering(STARTED, STOPPED, log=log), mode)
+    await lifespan.startup()
+    assert lifespan.state == {"key": "value"}
+    assert log == ["lifespan.startup"]
+    await lifespan.shutdown()
+    assert log == ["lifespan.startup", "lifespan.shutdown"]
     assert caplog.messages == [
         "Waiting for application startup.",
         "Application startup complete.",
@@ -55,14 +53,11 @@ def test_the_application_is_told_of_start_and_end(run, mode, caplog):
     ]
 
 
-def test_off_means_that_it_is_not_called(run):
-    async def main():
-        lifespan = Lifespan(None, "off")
-        await lifespan.startup()
-        assert lifespan.state is None
-        await lifespan.shutdown()
-
-    run(main())
+async def test_off_means_that_it_is_not_called(loop):
+    lifespan = Lifespan(None, "off")
+    await lifespan.startup()
+    assert lifespan.state is None
+    await lifespan.shutdown()
 
 
 class Unusual(BaseException):
@@ -89,24 +84,18 @@ NAMES = [*(kind.__name__ for kind in KINDS), "returns"]
 
 
 @pytest.mark.parametrize("app", UNSUPPORTED, ids=NAMES)
-def test_auto_does_without(run, app, caplog):
-    async def main():
-        lifespan = Lifespan(app, "auto")
-        await lifespan.startup()
-        assert lifespan.state is None
-        await lifespan.shutdown()
-
-    run(main())
+async def test_auto_does_without(loop, app, caplog):
+    lifespan = Lifespan(app, "auto")
+    await lifespan.startup()
+    assert lifespan.state is None
+    await lifespan.shutdown()
     assert caplog.messages[-1] == "ASGI 'lifespan' protocol appears unsupported."
 
 
 @pytest.mark.parametrize("app", UNSUPPORTED, ids=NAMES)
-def test_on_does_not_do_without(run, app, caplog):
-    async def main():
-        with pytest.raises(LifespanError, match="Application startup failed"):
-            await Lifespan(app, "on").startup()
-
-    run(main())
+async def test_on_does_not_do_without(loop, app, caplog):
+    with pytest.raises(LifespanError, match="Application startup failed"):
+        await Lifespan(app, "on").startup()
     assert caplog.messages[-1] in (
         "Application returned before its startup was complete.",
         "Exception in 'lifespan' protocol",
@@ -114,81 +103,62 @@ def test_on_does_not_do_without(run, app, caplog):
 
 
 @pytest.mark.parametrize("mode", ["auto", "on"])
-def test_a_start_up_that_fails_is_logged_and_raised(run, mode, caplog):
+async def test_a_start_up_that_fails_is_logged_and_raised(loop, mode, caplog):
     failed = {"type": "lifespan.startup.failed", "message": "no database"}
-
-    async def main():
-        with pytest.raises(LifespanError) as caught:
-            await Lifespan(answering(failed), mode).startup()
-        assert caught.value.status == 3
-
-    run(main())
+    with pytest.raises(LifespanError) as caught:
+        await Lifespan(answering(failed), mode).startup()
+    assert caught.value.status == 3
     assert "no database" in caplog.messages
 
 
-def test_a_shutdown_that_fails_is_logged(run, caplog):
+async def test_a_shutdown_that_fails_is_logged(loop, caplog):
     failed = {"type": "lifespan.shutdown.failed", "message": "still busy"}
-
-    async def main():
-        lifespan = Lifespan(answering(STARTED, failed), "auto")
-        await lifespan.startup()
-        await lifespan.shutdown()
-
-    run(main())
+    lifespan = Lifespan(answering(STARTED, failed), "auto")
+    await lifespan.startup()
+    await lifespan.shutdown()
     assert caplog.messages[-2:] == ["still busy", "Application shutdown failed."]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_at_the_end_is_logged_with_its_traceback(run, kind, caplog):
+async def test_an_exception_at_the_end_is_logged_with_its_traceback(loop, kind, caplog):
     async def app(scope, receive, send):
         await receive()
         await send(STARTED)
         await receive()
         raise kind("at the end")
 
-    async def main():
-        lifespan = Lifespan(app, "auto")
-        await lifespan.startup()
-        await lifespan.shutdown()
-
-    run(main())
+    lifespan = Lifespan(app, "auto")
+    await lifespan.startup()
+    await lifespan.shutdown()
     assert f"{kind.__name__}: at the end" in caplog.text
     assert caplog.messages[-1] == "Application shutdown failed."
 
 
-def test_a_shutdown_that_is_cancelled_is_no_exception_of_the_application(run, caplog):
+async def test_a_shutdown_that_is_cancelled_is_no_exception_of_the_application(loop, caplog):
     async def app(scope, receive, send):
         await receive()
         await send(STARTED)
         await asyncio.Event().wait()
 
-    async def main():
-        lifespan = Lifespan(app, "on")
-        await lifespan.startup()
-        task = asyncio.ensure_future(lifespan.shutdown())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
+    lifespan = Lifespan(app, "on")
+    await lifespan.startup()
+    task = asyncio.ensure_future(lifespan.shutdown())
+    await asyncio.sleep(0)
+    await support.cancel(task)
     assert caplog.messages[-1] == "Waiting for application shutdown."
 
 
-def test_an_application_that_ended_early_has_no_shutdown(run, caplog):
-    async def main():
-        lifespan = Lifespan(answering(STARTED), "auto")
-        await lifespan.startup()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await lifespan.shutdown()
-
-    run(main())
+async def test_an_application_that_ended_early_has_no_shutdown(loop, caplog):
+    lifespan = Lifespan(answering(STARTED), "auto")
+    await lifespan.startup()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await lifespan.shutdown()
     assert caplog.messages[-1] == "Application startup complete."
 
 
 @pytest.mark.parametrize("kind", ["lifespan.shutdown.complete", "http.response.start"])
-def test_a_message_out_of_order_raises_in_the_application(run, kind, caplog):
+async def test_a_message_out_of_order_raises_in_the_application(loop, kind, caplog):
     async def app(scope, receive, send):
         await receive()
         with pytest.raises(RuntimeError, match="Unexpected ASGI message"):
@@ -199,16 +169,13 @@ def test_a_message_out_of_order_raises_in_the_application(run, kind, caplog):
         await receive()
         await send(STOPPED)
 
-    async def main():
-        lifespan = Lifespan(app, "on")
-        await lifespan.startup()
-        await lifespan.shutdown()
-
-    run(main())
+    lifespan = Lifespan(app, "on")
+    await lifespan.startup()
+    await lifespan.shutdown()
     assert caplog.messages[-1] == "Application shutdown complete."
 
 
-def test_what_follows_the_last_message_is_not_cut_short(run):
+async def test_what_follows_the_last_message_is_not_cut_short(loop):
     done = []
 
     async def app(scope, receive, send):
@@ -219,29 +186,21 @@ def test_what_follows_the_last_message_is_not_cut_short(run):
         await asyncio.sleep(0.01)
         done.append(True)
 
-    async def main():
-        lifespan = Lifespan(app, "on")
-        await lifespan.startup()
-        await lifespan.shutdown()
-
-    run(main())
+    lifespan = Lifespan(app, "on")
+    await lifespan.startup()
+    await lifespan.shutdown()
     assert done == [True]
 
 
-def test_a_cancelled_start_up_leaves_nothing(run):
+async def test_a_cancelled_start_up_leaves_nothing(loop):
     async def app(scope, receive, send):
         await receive()
         await asyncio.Event().wait()
 
-    async def main():
-        task = asyncio.ensure_future(Lifespan(app, "on").startup())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
+    task = asyncio.ensure_future(Lifespan(app, "on").startup())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await support.cancel(task)
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "returns", "raises"])
@@ -264,9 +223,7 @@ def test_a_cancelled_start_up_says_nothing_of_support(run, ends, caplog):
         waiting = asyncio.Event()
         starting = asyncio.ensure_future(Lifespan(app, "auto").startup())
         await waiting.wait()
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
+        await support.cancel(starting)
 
     waiting = None
     run(main())

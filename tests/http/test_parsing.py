@@ -6,8 +6,7 @@ import time
 
 import pytest
 import support
-from peers import on_loop
-from sites import Recording, Serving, answer, get
+from sites import Recording, Serving, answer, connected, get
 
 HEAD = "Host: a\r\n"
 
@@ -73,13 +72,11 @@ VALID = {
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "apart"])
-@on_loop
 async def test_requests_behind_an_upgrade_that_is_not_spoken(loop, apart):
     app = Recording()
     first = get("/1", "Connection: Upgrade", "Upgrade: h2c", "Content-Length: 2") + b"ab"
     requests = [first, get("/2", "Connection: Upgrade", "Upgrade: h2c"), get("/3")]
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         if not apart:
             await client.send(b"".join(requests))
         for request in requests:
@@ -92,12 +89,10 @@ async def test_requests_behind_an_upgrade_that_is_not_spoken(loop, apart):
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("case", VALID)
-@on_loop
 async def test_valid(loop, case, bytewise):
     data, method, path, query, body = VALID[case]
     app = Recording()
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         assert await client.request(data, bytewise=bytewise) == (
             200,
             {"content-length": str(len(body))}
@@ -109,7 +104,6 @@ async def test_valid(loop, case, bytewise):
     assert app.bodies == [body]
 
 
-@on_loop
 async def test_what_is_not_whole_is_waited_for(loop):
     head = get("/hello", host="localhost")
     async with Serving(loop, Recording()) as serving:
@@ -250,13 +244,11 @@ INVALID = {
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("case", INVALID)
-@on_loop
 async def test_invalid(loop, case, bytewise, caplog):
     data = INVALID[case]
     data, expected = data if isinstance(data, tuple) else (data, 400)
     app = Recording()
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         await client.send(data, bytewise=bytewise)
         status, headers, body = await client.response()
         assert (status, headers["connection"]) == (expected, "close")
@@ -269,7 +261,6 @@ async def test_invalid(loop, case, bytewise, caplog):
 
 
 @pytest.mark.parametrize("line", ["5" + " " * 4000, "5 ;a=" + '"\\' * 2000], ids=[0, 1])
-@on_loop
 async def test_a_long_chunk_line_takes_no_long_time(loop, line):
     data = post(CHUNKED, body=f"{line}\r\n")
     async with Serving(loop, Recording()) as serving:
@@ -279,7 +270,6 @@ async def test_a_long_chunk_line_takes_no_long_time(loop, line):
         assert time.process_time() - began < 1.5  # 0.1; 2.7 and more with quadratic time
 
 
-@on_loop
 async def test_headers_as_they_came(loop):
     app = Recording()
     async with Serving(loop, app) as serving:
@@ -293,7 +283,6 @@ async def test_headers_as_they_came(loop):
     ]
 
 
-@on_loop
 async def test_the_host_of_the_target_counts(loop):
     app = Recording()
     async with Serving(loop, app) as serving:
@@ -307,7 +296,6 @@ async def test_the_host_of_the_target_counts(loop):
     ]
 
 
-@on_loop
 async def test_the_scope(loop):
     app = Recording()
     async with Serving(loop, app, state={"pool": 1}, root_path="/api", sendfile=True) as serving:
@@ -339,7 +327,6 @@ async def test_the_scope(loop):
         assert scope[key] is not other[key]
 
 
-@on_loop
 async def test_extensions_of_small_chunks_are_allowed_as_far_as_the_body_is_large(loop):
     """Uploads to S3 have a signature of 85 bytes in each chunk."""
     app = Recording()
@@ -349,7 +336,6 @@ async def test_extensions_of_small_chunks_are_allowed_as_far_as_the_body_is_larg
     assert app.bodies == [b"x" * 50_000]
 
 
-@on_loop
 async def test_no_scope_shares_the_dicts_of_its_extensions(loop):
     """Earlier requests may still run, have ended, or have stored data in their dicts."""
     seen, go_on = [], asyncio.Event()
@@ -375,7 +361,6 @@ async def test_no_scope_shares_the_dicts_of_its_extensions(loop):
     assert seen == [[{}] * 2] * 4
 
 
-@on_loop
 async def test_pathsend_is_not_offered_by_default(loop):
     app = Recording()
     async with Serving(loop, app) as serving:
@@ -387,22 +372,19 @@ async def test_pathsend_is_not_offered_by_default(loop):
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40, 1000])
-@on_loop
 async def test_pipelined(loop, cut):
     """Requests are answered in order, however they are split."""
     data = b"".join(
         get(f"/{i}") if i % 3 else post("Content-Length: 3", body=f"{i:03}") for i in range(20)
     )
     app = Recording()
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         for i in range(0, len(data), cut):
             await client.send(data[i : i + cut])
         bodies = [(await client.response())[2] for _ in range(20)]
     assert bodies == [b"" if i % 3 else f"{i:03}".encode() for i in range(20)]
 
 
-@on_loop
 async def test_who_pipelines_and_does_not_read(loop):
     """The server makes as many responses as fit the buffers; the others when the client reads."""
     began = 0
@@ -412,9 +394,7 @@ async def test_who_pipelines_and_does_not_read(loop):
         began += 1
         await answer(send, bytes(300_000))
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect(limit=4096)
-        await client.send(get() * 400)
+    async with connected(loop, app, get() * 400, limit=4096) as client:
         await asyncio.sleep(0.3)
         assert 0 < began < 100
         for _ in range(400):
@@ -422,7 +402,6 @@ async def test_who_pipelines_and_does_not_read(loop):
         assert began == 400
 
 
-@on_loop
 async def test_what_is_pipelined_is_bounded(loop):
     """A client that keeps sending during a response fills the kernel's buffers, not ours."""
     go_on = asyncio.Event()
@@ -432,8 +411,7 @@ async def test_what_is_pipelined_is_bounded(loop):
         await Recording()(scope, receive, send)
 
     one = get("/" + "x" * 1000)
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
+    async with connected(loop, app) as client:
         sent = 0
 
         async def send_on():
@@ -453,7 +431,6 @@ async def test_what_is_pipelined_is_bounded(loop):
         client.writer.transport.abort()
 
 
-@on_loop
 async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
     """The test calls data_received() itself, because a paused transport stops reading."""
     go_on = asyncio.Event()
@@ -462,11 +439,9 @@ async def test_requests_sent_ahead_in_many_pieces_take_no_long_time(loop):
         await go_on.wait()
         await answer(send)
 
-    async with Serving(loop, app) as serving:
-        client = await serving.connect()
-        await client.send(get())
-        await support.wait_until(lambda: serving.site.in_flight)
-        (connection,) = serving.site.members
+    async with connected(loop, app, get()) as client:
+        await support.wait_until(lambda: client.site.in_flight)
+        (connection,) = client.site.members
         piece = b"GET /"
         connection.data_received(piece)
         began = time.process_time()

@@ -4,7 +4,6 @@
 import time
 
 import pytest
-from peers import on_loop
 from sites import Recording, Serving, get
 
 from mgloop.http.errors import ConfigError
@@ -172,7 +171,6 @@ def test_no_address():
         TrustedProxies("localhost")
 
 
-@on_loop
 async def test_in_the_scope(loop):
     app = Recording()
     async with Serving(loop, app, proxy=TrustedProxies("127.0.0.1")) as serving:

@@ -14,7 +14,6 @@ import pytest
 import support
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import on_loop
 
 from mgloop.http import Config, Server
 from mgloop.http.wire.proxy_protocol import MalformedError, parse
@@ -139,7 +138,6 @@ async def exchange(server, data, *, tls=None, bytewise=False):
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("case", ["TCP4", "binary", "binary UNIX"])
-@on_loop
 async def test_the_application_is_told(loop, case, bytewise):
     header, (client, at) = UNDERSTOOD[case]
     async with serving() as server:
@@ -149,7 +147,6 @@ async def test_the_application_is_told(loop, case, bytewise):
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == [*ends, "http"]
 
 
-@on_loop
 async def test_a_request_on_its_way_is_served_before_the_end(loop):
     header, request = UNDERSTOOD["TCP4"][0], REQUEST.replace(b"Connection: close\r\n", b"")
     go_on = asyncio.Event()
@@ -177,7 +174,6 @@ async def test_a_request_on_its_way_is_served_before_the_end(loop):
     assert b"connection: close" in answer
 
 
-@on_loop
 async def test_the_balancer_itself(loop):
     async with serving() as server:
         port = server.sockets[0].getsockname()[1]
@@ -187,7 +183,6 @@ async def test_the_balancer_itself(loop):
     assert at == ["127.0.0.1", port]
 
 
-@on_loop
 async def test_a_client_is_no_trusted_proxy(loop):
     """Its X-Forwarded-For passed through the balancer unchecked, so it is not trusted."""
     request = REQUEST.replace(b"Host: a", b"Host: a\r\nX-Forwarded-For: 6.6.6.6")
@@ -198,7 +193,6 @@ async def test_a_client_is_no_trusted_proxy(loop):
 
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "*"])
 @pytest.mark.parametrize("case", ["LOCAL", "UNKNOWN", "of no family"])
-@on_loop
 async def test_a_client_without_a_name_is_no_trusted_proxy(loop, case, trusted):
     """The connection comes from a trusted proxy, whose address the scope has as the client's."""
     more = b"Host: a\r\nX-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https"
@@ -211,7 +205,6 @@ async def test_a_client_without_a_name_is_no_trusted_proxy(loop, case, trusted):
 
 
 @pytest.mark.parametrize("silent", [b"", b"PROXY ", binary()[:-1]])
-@on_loop
 async def test_silent_clients_count_as_connections(loop, silent):
     async with serving(limit_connections=2) as server:
         clients = []
@@ -236,7 +229,6 @@ async def is_cut_off(server, data):
 
 
 @pytest.mark.parametrize("case", ["a request", "small letters", "datagrams"])
-@on_loop
 async def test_no_header(loop, case, caplog):
     async with serving() as server:
         await is_cut_off(server, MALFORMED[case] + REQUEST)
@@ -245,20 +237,17 @@ async def test_no_header(loop, case, caplog):
     assert caplog.text.count("Invalid PROXY protocol header") == 1
 
 
-@on_loop
 async def test_a_stranger(loop, caplog):
     async with serving(forwarded_allow_ips="10.0.0.1") as server:
         await is_cut_off(server, UNDERSTOOD["TCP4"][0] + REQUEST)
     assert "not a trusted proxy" in caplog.text
 
 
-@on_loop
 async def test_no_header_in_time(loop):
     async with serving(timeout_head=0.05) as server:
         await is_cut_off(server, b"PROXY TCP4 1.2")
 
 
-@on_loop
 async def test_the_server_ends_before_the_header(loop):
     async with serving() as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
@@ -284,7 +273,6 @@ def serving_tls(folder):
 
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
-@on_loop
 async def test_tls_behind_the_header(loop, tmp_path, issuer, bytewise):
     async with serving_tls(tmp_path) as server:
         answer = await exchange(
@@ -293,7 +281,6 @@ async def test_tls_behind_the_header(loop, tmp_path, issuer, bytewise):
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == [*map(list, ENDS), "https"]
 
 
-@on_loop
 async def test_header_and_client_hello_in_one_piece(loop, tmp_path, issuer):
     """TLS receives the data that came with the header."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -315,7 +302,6 @@ async def test_header_and_client_hello_in_one_piece(loop, tmp_path, issuer):
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-@on_loop
 async def test_no_tls_behind_the_header(loop, tmp_path, issuer, caplog):
     caplog.set_level(logging.DEBUG, "mgloop.http")
     async with serving_tls(tmp_path) as server:

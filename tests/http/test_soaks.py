@@ -3,10 +3,10 @@
 
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
+import support
 
 SOAKS = pathlib.Path(__file__).with_name("soaks")
 
@@ -18,12 +18,6 @@ SOAKS = pathlib.Path(__file__).with_name("soaks")
 def test_soak(part):
     if part == "slow" and shutil.which("slowhttptest") is None:
         pytest.skip("there is no slowhttptest here")
-    done = subprocess.run(
-        [sys.executable, SOAKS, part, "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = support.finished([sys.executable, SOAKS, part, "--quick"], timeout=280)
     print(done.stdout)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

@@ -6,7 +6,6 @@ import base64
 
 import pytest
 import websockets
-from peers import on_loop
 from sites import Client
 
 from mgloop.http import Config, Server
@@ -31,7 +30,6 @@ def config(**options):
     return Config(app=echo, port=0, lifespan="off", log_level="critical", **options)
 
 
-@on_loop
 async def test_echo(loop):
     async with Server(config()) as server:
         url = server.url.replace("http", "ws") + "/a%20b?c"
@@ -48,7 +46,6 @@ async def test_echo(loop):
     assert scope["extensions"] == {"websocket.http.response": {}}
 
 
-@on_loop
 async def test_encrypted(loop, server_ssl_context, client_ssl_context, monkeypatch):
     from mgloop.http import tls
 
@@ -97,7 +94,6 @@ def handshake(*but, **changes):
         (handshake(), 101),
     ],
 )
-@on_loop
 async def test_handshakes(loop, request_head, expected):
     async with Server(config()) as server:
         port = server.sockets[0].getsockname()[1]
@@ -112,7 +108,6 @@ async def test_handshakes(loop, request_head, expected):
         await client.writer.wait_closed()
 
 
-@on_loop
 async def test_a_frame_right_behind_the_handshake(loop):
     async with Server(config()) as server:
         port = server.sockets[0].getsockname()[1]
@@ -125,7 +120,6 @@ async def test_a_frame_right_behind_the_handshake(loop):
         await client.writer.wait_closed()
 
 
-@on_loop
 async def test_a_websocket_behind_a_request(loop):
     async with Server(config()) as server:
         port = server.sockets[0].getsockname()[1]
@@ -137,7 +131,6 @@ async def test_a_websocket_behind_a_request(loop):
         await client.writer.wait_closed()
 
 
-@on_loop
 async def test_a_server_that_ends_begins_none(loop):
     """The new session would not receive the close frame of the shutdown."""
     async with Server(config(timeout_keep_alive=600)) as server:
@@ -150,7 +143,6 @@ async def test_a_server_that_ends_begins_none(loop):
         await asyncio.wait_for(server.site.wait_drained(), 5)
 
 
-@on_loop
 async def test_one_that_outlasts_the_deadline_is_counted_as_cut(loop, caplog):
     async def app(scope, receive, send):
         await receive()

@@ -16,7 +16,6 @@ import weakref
 import pytest
 import support
 import upgrading
-from peers import on_loop
 from sites import send_often
 from upgrading import BINARY, CLOSE, CONTINUATION, KEY, PING, PONG, TEXT, bare, closing, frame
 from websockets.asyncio.client import connect
@@ -110,7 +109,6 @@ def text(value):
 # ------------------------------------------------------------------------- handshake ----
 
 
-@on_loop
 async def test_the_answer_to_the_handshake(loop):
     async def app(scope, receive, send):
         await receive()
@@ -148,7 +146,6 @@ async def test_the_answer_to_the_handshake(loop):
     assert KEY == b"dGhlIHNhbXBsZSBub25jZQ=="  # the example of the RFC
 
 
-@on_loop
 async def test_what_comes_right_behind_the_request_is_received(loop):
     app = Recording()
     async with upgrading.serving(loop, app) as site:
@@ -159,7 +156,6 @@ async def test_what_comes_right_behind_the_request_is_received(loop):
     assert app.messages == [text("early"), disconnect(1000, "bye")]
 
 
-@on_loop
 async def test_closing_before_accepting_is_403(loop):
     async def app(scope, receive, send):
         await receive()
@@ -192,7 +188,6 @@ async def starts_and_returns(scope, receive, send):
 
 
 @pytest.mark.parametrize("app", [raises, returns, raises_at_once, starts_and_returns])
-@on_loop
 async def test_an_application_that_does_not_answer_is_500(loop, caplog, app):
     async with upgrading.serving(loop, app) as site:
         with logged(caplog):
@@ -202,7 +197,6 @@ async def test_an_application_that_does_not_answer_is_500(loop, caplog, app):
         assert caught.value.response.body == b"Internal Server Error"
 
 
-@on_loop
 async def test_an_application_may_be_any_awaitable(loop):
     class Awaitable:
         def __init__(self, *args):
@@ -216,7 +210,6 @@ async def test_an_application_may_be_any_awaitable(loop):
         assert await client.recv() == "a"
 
 
-@on_loop
 async def test_a_denial_in_one_piece(loop):
     async def app(scope, receive, send):
         assert scope["extensions"] == {"websocket.http.response": {}}
@@ -247,7 +240,6 @@ async def test_a_denial_in_one_piece(loop):
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-@on_loop
 async def test_headers_of_the_application_take_the_place_of_the_servers_own(loop, accepts):
     headers = [(b"Server", b"a"), (b"date", b"today")]
 
@@ -264,7 +256,6 @@ async def test_headers_of_the_application_take_the_place_of_the_servers_own(loop
 
 
 @pytest.mark.parametrize("status", [204, 304])
-@on_loop
 async def test_a_denial_without_a_body(loop, status):
     async def app(scope, receive, send):
         await send({"type": "websocket.http.response.start", "status": status})
@@ -276,7 +267,6 @@ async def test_a_denial_without_a_body(loop, status):
         assert await peer.reader.read() == b""
 
 
-@on_loop
 async def test_a_denial_is_as_long_as_it_says(loop):
     async def app(scope, receive, send):
         def start(*lengths):
@@ -304,7 +294,6 @@ async def test_a_denial_is_as_long_as_it_says(loop):
         assert await peer.reader.read() == b"12345"
 
 
-@on_loop
 async def test_a_denial_in_pieces_ends_with_the_connection(loop):
     async def app(scope, receive, send):
         await send({"type": "websocket.http.response.start", "status": 503})
@@ -313,14 +302,12 @@ async def test_a_denial_in_pieces_ends_with_the_connection(loop):
             await send(body)
         await send({"type": "websocket.http.response.body"})
 
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=False) as peer:
-            _, headers = await peer.read_head()
-            assert b"content-length" not in dict(headers)
-            assert await peer.reader.read() == b"a" * 200_000 + b"b" * 200_000
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, headers = await peer.read_head()
+        assert b"content-length" not in dict(headers)
+        assert await peer.reader.read() == b"a" * 200_000 + b"b" * 200_000
 
 
-@on_loop
 async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
     async def app(scope, receive, send):
         headers = [(b"content-length", b"100")]
@@ -338,7 +325,6 @@ async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
 
 
 @pytest.mark.parametrize("status", [99, 101, 199, 600, support.UntruthfulInt(-5)])
-@on_loop
 async def test_a_denial_needs_a_status_that_ends_a_request(loop, status):
     async def app(scope, receive, send):
         with pytest.raises(RuntimeError, match=f"Invalid HTTP status code '{status}'"):
@@ -353,7 +339,6 @@ async def test_a_denial_needs_a_status_that_ends_a_request(loop, status):
 @pytest.mark.parametrize(
     "header", [(b"a", b"b\r\nc: d"), (b"a\r\nb", b"c"), (b"a", b"\0"), (b"", b"a"), (b"a b", b"")]
 )
-@on_loop
 async def test_headers_cannot_be_smuggled_into_the_answer(loop, header):
     async def app(scope, receive, send):
         with pytest.raises(RuntimeError, match="Invalid HTTP header"):
@@ -372,7 +357,6 @@ async def test_headers_cannot_be_smuggled_into_the_answer(loop, header):
 
 
 @pytest.mark.parametrize("compression", [None, "deflate"])
-@on_loop
 async def test_messages_return_as_they_were_sent(loop, compression):
     messages = ["", "a", "€" * 1000, b"", b"a", support.pattern(200_000), "x" * 100_000]
     async with upgrading.serving(loop, echo) as site:
@@ -388,7 +372,6 @@ async def test_messages_return_as_they_were_sent(loop, compression):
             assert await client.recv() == "".join(fragments)
 
 
-@on_loop
 async def test_messages_over_tls(loop, server_ssl_context, client_ssl_context):
     async with upgrading.serving(loop, echo, ssl=server_ssl_context) as site:
         async with connect(site.url, ssl=client_ssl_context) as client:
@@ -401,7 +384,6 @@ async def test_messages_over_tls(loop, server_ssl_context, client_ssl_context):
             assert caught.value.rcvd.code == 1002
 
 
-@on_loop
 async def test_a_ping_is_answered_between_fragments(loop):
     async with upgrading.serving(loop, echo) as site, bare(site) as peer:
         peer.send(frame(TEXT, b"a", fin=False) + frame(PING, b"p") + frame(CONTINUATION, b"b"))
@@ -412,7 +394,6 @@ async def test_a_ping_is_answered_between_fragments(loop):
         assert await peer.reader.read() == b""
 
 
-@on_loop
 async def test_a_message_without_a_payload_sends_nothing_and_a_wrong_one_raises(loop):
     async def app(scope, receive, send):
         await receive()
@@ -432,7 +413,6 @@ async def test_a_message_without_a_payload_sends_nothing_and_a_wrong_one_raises(
         assert await client.recv() == b"fine"
 
 
-@on_loop
 async def test_messages_in_the_wrong_order(loop):
     async def app(scope, receive, send):
         await receive()
@@ -469,7 +449,6 @@ async def test_messages_in_the_wrong_order(loop):
         ({"code": 1005}, 1005, ""),
     ],
 )
-@on_loop
 async def test_the_application_closes(loop, message, code, reason):
     async def step(receive, send):
         await send({"type": "websocket.close", **message})
@@ -485,7 +464,6 @@ async def test_the_application_closes(loop, message, code, reason):
         app.leave.set()
 
 
-@on_loop
 async def test_what_cannot_be_said_at_closing_raises(loop):
     async def app(scope, receive, send):
         await receive()
@@ -505,7 +483,6 @@ async def test_what_cannot_be_said_at_closing_raises(loop):
         assert client.close_reason == "€" * 41
 
 
-@on_loop
 async def test_what_comes_after_the_application_has_closed_is_dropped(loop):
     async def step(receive, send):
         await send({"type": "websocket.close"})
@@ -521,7 +498,6 @@ async def test_what_comes_after_the_application_has_closed_is_dropped(loop):
         app.leave.set()
 
 
-@on_loop
 async def test_a_peer_that_does_not_answer_the_close_is_cut_off(loop, monkeypatch):
     async def app(scope, receive, send):
         await receive()
@@ -548,7 +524,6 @@ async def test_a_peer_that_does_not_answer_the_close_is_cut_off(loop, monkeypatc
         (frame(TEXT, b"half", fin=False), 1006, ""),
     ],
 )
-@on_loop
 async def test_the_client_goes(loop, data, code, reason):
     async def then(receive, send):
         with pytest.raises(OSError) as caught:
@@ -560,16 +535,14 @@ async def test_the_client_goes(loop, data, code, reason):
             await send({"type": "websocket.send", "text": "late"})
 
     app = Recording(then)
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site) as peer:
-            peer.send(frame(TEXT, b"first") + data)
-            if code != 1006:
-                assert await peer.read_close() == (code, reason)
-                assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site) as peer:
+        peer.send(frame(TEXT, b"first") + data)
+        if code != 1006:
+            assert await peer.read_close() == (code, reason)
+            assert await peer.reader.read() == b""
     assert app.messages == [text("first"), disconnect(code, reason)]
 
 
-@on_loop
 async def test_the_client_goes_before_it_is_accepted(loop):
     async def app(scope, receive, send):
         assert await receive() == {"type": "websocket.connect"}
@@ -578,13 +551,11 @@ async def test_the_client_goes_before_it_is_accepted(loop):
             await send({"type": "websocket.accept"})
 
     seen = []
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=False):
-            await support.wait_until(lambda: site.members)
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False):
+        await support.wait_until(lambda: site.members)
     assert seen == [disconnect(1006)]
 
 
-@on_loop
 async def test_an_application_need_not_catch_what_send_raises_after_the_end(loop):
     async def app(scope, receive, send):
         await receive()
@@ -596,7 +567,6 @@ async def test_an_application_need_not_catch_what_send_raises_after_the_end(loop
         pass
 
 
-@on_loop
 async def test_an_application_that_exits_ends_no_server(loop, caplog):
     async def app(scope, receive, send):
         await receive()
@@ -613,7 +583,6 @@ async def test_an_application_that_exits_ends_no_server(loop, caplog):
 
 
 @pytest.mark.parametrize(("fails", "code"), [(False, 1000), (True, 1011)])
-@on_loop
 async def test_an_application_that_leaves_without_closing(loop, caplog, fails, code):
     async def app(scope, receive, send):
         await receive()
@@ -642,7 +611,6 @@ async def test_an_application_that_leaves_without_closing(loop, caplog, fails, c
         (closing(1005), 1002),
     ],
 )
-@on_loop
 async def test_a_peer_that_breaks_the_rules(loop, data, code):
     app = Recording()
     async with upgrading.serving(loop, app, ws_max_size=1000) as site:
@@ -657,7 +625,6 @@ async def test_a_peer_that_breaks_the_rules(loop, data, code):
         assert last == disconnect(code, reason)
 
 
-@on_loop
 async def test_a_peer_that_breaks_the_rules_and_goes(loop):
     """The close frame provokes a reset, and the server cannot end its side of the connection."""
     app = Recording()
@@ -671,23 +638,20 @@ async def test_a_peer_that_breaks_the_rules_and_goes(loop):
     assert app.messages[-1]["code"] == 1002
 
 
-@on_loop
 async def test_an_error_of_our_own_ends_the_connection_and_is_logged(loop, caplog, monkeypatch):
     app = Recording()
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site) as peer:
-            await support.wait_until(lambda: site.answers)
-            with logged(caplog):
-                site.members[0].data_received("not bytes")
-            with contextlib.suppress(ConnectionError):
-                assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site) as peer:
+        await support.wait_until(lambda: site.answers)
+        with logged(caplog):
+            site.members[0].data_received("not bytes")
+        with contextlib.suppress(ConnectionError):
+            assert await peer.reader.read() == b""
     assert app.messages == [disconnect(1011)]
 
 
 # -------------------------------------------------------------------- keep-alive ----
 
 
-@on_loop
 async def test_pings_are_sent_and_who_answers_stays(loop):
     async with upgrading.serving(
         loop, echo, ws_ping_interval=0.01, ws_ping_timeout=support.PATIENCE
@@ -702,15 +666,12 @@ async def test_pings_are_sent_and_who_answers_stays(loop):
             assert len(seen) == 3
 
 
-@on_loop
 async def test_without_a_timeout_pings_are_sent_all_the_same(loop):
-    async with upgrading.serving(loop, echo, ws_ping_interval=0.01) as site:
-        async with bare(site) as peer:
-            for _ in range(3):
-                assert (await peer.read_frame())[0] == 0x80 | PING
+    async with upgrading.serving(loop, echo, ws_ping_interval=0.01) as site, bare(site) as peer:
+        for _ in range(3):
+            assert (await peer.read_frame())[0] == 0x80 | PING
 
 
-@on_loop
 async def test_who_does_not_answer_a_ping_is_closed(loop):
     app = Recording()
     async with upgrading.serving(loop, app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as site:
@@ -721,7 +682,6 @@ async def test_who_does_not_answer_a_ping_is_closed(loop):
     assert app.messages == [disconnect(1011, "keepalive ping timeout")]
 
 
-@on_loop
 async def test_a_peer_is_not_given_up_while_the_application_does_not_read_it(loop):
     async def step(receive, send):
         await full.wait()
@@ -731,21 +691,19 @@ async def test_a_peer_is_not_given_up_while_the_application_does_not_read_it(loo
     full = asyncio.Event()
     app = Held(step)
     options = {"ws_ping_interval": 0.01, "ws_ping_timeout": 0.03, "ws_max_queue": 2}
-    async with upgrading.serving(loop, app, **options) as site:
-        async with connect(site.url) as client:
-            for number in range(5):
-                await client.send(str(number))
-            full.set()
-            await app.done.wait()
-            assert app.result == ["0", "1", "2", "3", "4"]
-            app.leave.set()
+    async with upgrading.serving(loop, app, **options) as site, connect(site.url) as client:
+        for number in range(5):
+            await client.send(str(number))
+        full.set()
+        await app.done.wait()
+        assert app.result == ["0", "1", "2", "3", "4"]
+        app.leave.set()
 
 
 # ------------------------------------------------------------------- back-pressure ----
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-@on_loop
 async def test_a_peer_has_to_wait_for_the_application(loop, size):
     async def step(receive, send):
         await go.wait()
@@ -754,25 +712,23 @@ async def test_a_peer_has_to_wait_for_the_application(loop, size):
     go = asyncio.Event()
     app = Held(step)
     count = 50_000_000 // (size * 100 if size == 10 else size)
-    async with upgrading.serving(loop, app, ws_max_queue=8) as site:
-        async with bare(site) as peer:
-            peer.send(frame(BINARY, bytes(size)) * count)
-            await support.wait_until(lambda: site.answers)
-            if size > 10:
-                # The socket is full, and nothing is sent any more.
-                left = None
-                while left != (left := peer.writer.transport.get_write_buffer_size()):
-                    await asyncio.sleep(0.05)
-                assert left > 30_000_000
-            go.set()
-            await app.done.wait()
-            assert app.result == [size] * count
-            peer.send(closing(1000))
-            assert await peer.read_close() == (1000, "")
-            app.leave.set()
+    async with upgrading.serving(loop, app, ws_max_queue=8) as site, bare(site) as peer:
+        peer.send(frame(BINARY, bytes(size)) * count)
+        await support.wait_until(lambda: site.answers)
+        if size > 10:
+            # The socket is full, and nothing is sent any more.
+            left = None
+            while left != (left := peer.writer.transport.get_write_buffer_size()):
+                await asyncio.sleep(0.05)
+            assert left > 30_000_000
+        go.set()
+        await app.done.wait()
+        assert app.result == [size] * count
+        peer.send(closing(1000))
+        assert await peer.read_close() == (1000, "")
+        app.leave.set()
 
 
-@on_loop
 async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
     async def step(receive, send):
         await broken.wait()
@@ -795,7 +751,6 @@ async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
             app.leave.set()
 
 
-@on_loop
 async def test_the_application_has_to_wait_for_a_slow_peer(loop):
     async def app(scope, receive, send):
         await receive()
@@ -806,28 +761,26 @@ async def test_the_application_has_to_wait_for_a_slow_peer(loop):
         await send({"type": "websocket.close", "code": 4000})
 
     sent = []
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, small=True) as peer:
-            before = -1
-            while before != (before := len(sent)):
-                await asyncio.sleep(0.05)
-            assert 0 < before < 150
-            # Pings are answered when the socket is writable, and only the last of them.
-            for number in range(1000):
-                peer.send(frame(PING, b"%d" % number))
-            frames = [await peer.read_frame() for _ in range(200)]
-            data = [payload for first, payload in frames if first == 0x80 | BINARY]
-            pongs = [payload for first, payload in frames if first == 0x80 | PONG]
-            while (found := await peer.read_frame())[0] != 0x80 | CLOSE:
-                (data if found[0] == 0x80 | BINARY else pongs).append(found[1])
-            assert data == [bytes(100_000)] * 200
-            assert found[1] == (4000).to_bytes(2, "big")
-            assert len(pongs) < 1000
-            peer.send(closing(4000))
-            assert await peer.reader.read() == b""
+    async with upgrading.serving(loop, app) as site, bare(site, small=True) as peer:
+        before = -1
+        while before != (before := len(sent)):
+            await asyncio.sleep(0.05)
+        assert 0 < before < 150
+        # Pings are answered when the socket is writable, and only the last of them.
+        for number in range(1000):
+            peer.send(frame(PING, b"%d" % number))
+        frames = [await peer.read_frame() for _ in range(200)]
+        data = [payload for first, payload in frames if first == 0x80 | BINARY]
+        pongs = [payload for first, payload in frames if first == 0x80 | PONG]
+        while (found := await peer.read_frame())[0] != 0x80 | CLOSE:
+            (data if found[0] == 0x80 | BINARY else pongs).append(found[1])
+        assert data == [bytes(100_000)] * 200
+        assert found[1] == (4000).to_bytes(2, "big")
+        assert len(pongs) < 1000
+        peer.send(closing(4000))
+        assert await peer.reader.read() == b""
 
 
-@on_loop
 async def test_a_peer_that_takes_nothing_is_cut_off(loop):
     async def app(scope, receive, send):
         await receive()
@@ -838,13 +791,11 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
         ended.set()
 
     ended = asyncio.Event()
-    async with upgrading.serving(loop, app, timeout_write=0.05) as site:
-        async with bare(site, small=True):
-            await ended.wait()
+    async with upgrading.serving(loop, app, timeout_write=0.05) as site, bare(site, small=True):
+        await ended.wait()
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-@on_loop
 async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, who):
     """The call ends immediately, and not only when a client that reads nothing has been cut off."""
 
@@ -872,7 +823,6 @@ async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, 
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-@on_loop
 async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, accepts):
     """The reset arrives while the application does not yield to the loop."""
     kind = "websocket.send" if accepts else "websocket.http.response.body"
@@ -904,7 +854,6 @@ async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, 
 # ------------------------------------------------------------- tasks and awaitables ----
 
 
-@on_loop
 async def test_what_receive_and_send_return_are_coroutines(loop):
     async def app(scope, receive, send):
         call = receive()
@@ -934,7 +883,6 @@ async def test_what_receive_and_send_return_are_coroutines(loop):
             await client.recv()
 
 
-@on_loop
 async def test_a_receive_that_is_cancelled_loses_nothing(loop):
     async def app(scope, receive, send):
         await receive()
@@ -962,7 +910,6 @@ async def test_a_receive_that_is_cancelled_loses_nothing(loop):
         assert await peer.read_close() == (1000, "")
 
 
-@on_loop
 async def test_a_send_that_is_not_awaited_is_warned_about(loop):
     async def app(scope, receive, send):
         await receive()
@@ -977,7 +924,6 @@ async def test_a_send_that_is_not_awaited_is_warned_about(loop):
         assert b" 403 " in (await peer.read_head())[0]
 
 
-@on_loop
 async def test_a_session_is_one_task_with_a_context_of_its_own(loop):
     async def app(scope, receive, send):
         assert variable.get() == "server"
@@ -999,7 +945,6 @@ async def test_a_session_is_one_task_with_a_context_of_its_own(loop):
     assert variable.get() == "server"
 
 
-@on_loop
 async def test_nothing_of_a_session_is_left(loop):
     refs = []
 
@@ -1022,7 +967,6 @@ async def test_nothing_of_a_session_is_left(loop):
 # ------------------------------------------------------------------------- shutdown ----
 
 
-@on_loop
 async def test_shutting_down_is_1012(loop):
     async def step(receive, send):
         last = await receive()
@@ -1042,7 +986,6 @@ async def test_shutting_down_is_1012(loop):
         app.leave.set()
 
 
-@on_loop
 async def test_shutting_down_refuses_who_is_not_accepted_yet(loop):
     async def step(receive, send):
         return await receive()
@@ -1064,27 +1007,24 @@ async def test_shutting_down_refuses_who_is_not_accepted_yet(loop):
 
 
 @pytest.mark.parametrize("accept", [False, True])
-@on_loop
 async def test_cancelling_ends_the_task_and_the_connection(loop, accept):
     async def step(receive, send):
         await asyncio.Event().wait()
 
     app = Held(step, accept=accept)
-    async with upgrading.serving(loop, app) as site:
-        async with bare(site, shake=accept) as peer:
-            await support.wait_until(lambda: site.members)
-            await support.turns(5)
-            site.members[0].cancel()
-            if accept:
-                assert await peer.read_close() == (1012, "")
-            else:
-                assert b" 503 " in (await peer.read_head())[0]
-            await peer.reader.read()
-            await support.wait_until(lambda: not site.members)
+    async with upgrading.serving(loop, app) as site, bare(site, shake=accept) as peer:
+        await support.wait_until(lambda: site.members)
+        await support.turns(5)
+        site.members[0].cancel()
+        if accept:
+            assert await peer.read_close() == (1012, "")
+        else:
+            assert b" 503 " in (await peer.read_head())[0]
+        await peer.reader.read()
+        await support.wait_until(lambda: not site.members)
     assert app.cancelled
 
 
-@on_loop
 async def test_cancelling_waits_for_no_peer_that_does_not_read(loop):
     async def step(receive, send):
         await send_for_ever(send)

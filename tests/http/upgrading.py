@@ -186,7 +186,7 @@ def request(*headers):
 async def bare(site, *headers, behind=b"", shake=True, small=False):
     """Yield a Peer whose handshake was accepted, or only sent if `shake` is false.
 
-    `behind` is sent directly after the request.
+    `behind` follows the request directly.
     """
     sock = socket.socket()
     sock.setblocking(False)

@@ -25,11 +25,12 @@ def buffered(monkeypatch):
 
 def run(*arguments, returncode=0, python_flags=(), env=None, cwd=None, stdin=""):
     """Run `mgloop run`; return (stdout, stderr)."""
-    done = subprocess.run(
+    done = support.finished(
         [sys.executable, *python_flags, "-m", "mgloop", "run", *map(str, arguments)],
-        input=stdin, capture_output=True, text=True, timeout=support.PATIENCE, cwd=cwd,
+        input=stdin,
+        cwd=cwd,
         env={**os.environ, **(env or {})},
-    )  # fmt: skip
+    )
     assert done.returncode == returncode, done.stderr
     return done.stdout, done.stderr
 
@@ -139,10 +140,9 @@ if __name__ == "__main__":
 
 
 def plain(*arguments, python_flags=(), cwd=None, stdin=""):
-    done = subprocess.run(
-        [sys.executable, *python_flags, *map(str, arguments)],
-        input=stdin, capture_output=True, text=True, timeout=support.PATIENCE, cwd=cwd, check=True,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, *python_flags, *map(str, arguments)], input=stdin, cwd=cwd, check=True
+    )
     return done.stdout
 
 
@@ -299,9 +299,7 @@ def test_what_is_not_there():
 def test_help_and_about():
     out, _ = run("--help")
     assert out.startswith("usage: mgloop run")
-    done = subprocess.run(
-        [sys.executable, "-m", "mgloop"], capture_output=True, text=True, check=True
-    )
+    done = support.finished([sys.executable, "-m", "mgloop"], check=True)
     assert done.stdout.startswith("mgloop ")
     assert "Mongoose 7" in done.stdout
     assert "CPython 3." in done.stdout

@@ -26,24 +26,24 @@ class TestSwitch:
         assert loop.get_debug() is False
 
     @pytest.mark.parametrize("options", [("-X", "dev"), ("-X", "dev", "-W", "error")])
-    def test_development_mode(self, loop_kind, options):
+    def test_development_mode(self, in_child, options):
         code = "loop = new_loop(); assert loop.get_debug(); loop.close()"
-        support.run_python(loop_kind, code, *options)
+        in_child(code, *options)
 
-    def test_environment(self, loop_kind):
+    def test_environment(self, in_child):
         code = "loop = new_loop(); assert loop.get_debug() is (sys.argv == ['-c']); loop.close()"
-        support.run_python(loop_kind, code, env={"PYTHONASYNCIODEBUG": "1"})
+        in_child(code, env={"PYTHONASYNCIODEBUG": "1"})
         code = "loop = new_loop(); assert not loop.get_debug(); loop.close()"
-        support.run_python(loop_kind, code, "-E", env={"PYTHONASYNCIODEBUG": "1"})
+        in_child(code, "-E", env={"PYTHONASYNCIODEBUG": "1"})
 
-    def test_runner_debug(self, loop_kind):
+    def test_runner_debug(self, in_child):
         code = """
         async def main():
             return asyncio.get_running_loop().get_debug()
         assert run(main(), debug=True) is True
         assert run(main(), debug=False) is False
         """
-        support.run_python(loop_kind, code)
+        in_child(code)
 
     def test_origin_tracking_follows_the_switch_while_the_loop_runs(self, loop):
         depths = []
@@ -62,19 +62,16 @@ class TestSwitch:
         assert sys.get_coroutine_origin_tracking_depth() == 0
 
     @pytest.mark.without_debug
-    def test_switched_inside_a_callback(self, loop, run):
-        async def main():
-            assert sys.get_coroutine_origin_tracking_depth() == 0
-            loop.set_debug(True)
-            await support.turns(3)
-            assert sys.get_coroutine_origin_tracking_depth() > 0
-            with pytest.raises(TypeError):
-                loop.call_soon("not callable")
-            loop.set_debug(False)
-            await support.turns(3)
-            assert sys.get_coroutine_origin_tracking_depth() == 0
-
-        run(main())
+    async def test_switched_inside_a_callback(self, loop):
+        assert sys.get_coroutine_origin_tracking_depth() == 0
+        loop.set_debug(True)
+        await support.turns(3)
+        assert sys.get_coroutine_origin_tracking_depth() > 0
+        with pytest.raises(TypeError):
+            loop.call_soon("not callable")
+        loop.set_debug(False)
+        await support.turns(3)
+        assert sys.get_coroutine_origin_tracking_depth() == 0
 
 
 class TestSlowCallbacks:
@@ -107,8 +104,7 @@ class TestSlowCallbacks:
         assert "Executing <Task" in record.getMessage()
         assert "the slow one" in record.getMessage()
 
-    def test_a_slow_timer_and_a_slow_reader_are_logged(self, debug_loop, log, socketpair):
-        left, right = socketpair
+    def test_a_slow_timer_and_a_slow_reader_are_logged(self, debug_loop, log, left, right):
         debug_loop.slow_callback_duration = 0.01
 
         def slow_reader():
@@ -154,20 +150,14 @@ class TestThreadCheck:
         ],
         ids=["call_soon", "call_later(0)", "call_later(1)", "call_at"],
     )
-    def test_calls_from_another_thread_are_refused(self, debug_loop, run, schedule):
-        async def main():
-            with pytest.raises(RuntimeError, match="Non-thread-safe operation"):
-                await asyncio.to_thread(schedule, debug_loop)
+    async def test_calls_from_another_thread_are_refused(self, debug_loop, loop, schedule):
+        with pytest.raises(RuntimeError, match="Non-thread-safe operation"):
+            await asyncio.to_thread(schedule, debug_loop)
 
-        run(main())
-
-    def test_call_soon_threadsafe_is_allowed(self, debug_loop, run):
-        async def main():
-            event = asyncio.Event()
-            await asyncio.to_thread(debug_loop.call_soon_threadsafe, event.set)
-            await event.wait()
-
-        run(main())
+    async def test_call_soon_threadsafe_is_allowed(self, debug_loop, loop):
+        event = asyncio.Event()
+        await asyncio.to_thread(debug_loop.call_soon_threadsafe, event.set)
+        await event.wait()
 
     def test_a_loop_that_is_not_running_belongs_to_nobody(self, debug_loop):
         order = []
@@ -177,12 +167,9 @@ class TestThreadCheck:
         assert order == ["called"]
 
     @pytest.mark.without_debug
-    def test_not_checked_without_debug_mode(self, loop, run):
-        async def main():
-            handle = await asyncio.to_thread(loop.call_soon, print)
-            handle.cancel()
-
-        run(main())
+    async def test_not_checked_without_debug_mode(self, loop):
+        handle = await asyncio.to_thread(loop.call_soon, print)
+        handle.cancel()
 
 
 class TestCallbackCheck:
@@ -348,8 +335,7 @@ class TestSocketChecks:
             run(debug_loop.sock_sendfile(blocking, file))
 
     @pytest.mark.without_debug
-    def test_a_blocking_socket_is_not_noticed_without_debug_mode(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_blocking_socket_is_not_noticed_without_debug_mode(self, loop, run, left, right):
         left.setblocking(True)
         right.send(b"data")
         assert run(loop.sock_recv(left, 10)) == b"data"
@@ -372,9 +358,8 @@ class TestSocketChecks:
                     run(operation)
 
 
-def test_a_whole_session_in_debug_mode(debug_loop, run, socketpair):
+def test_a_whole_session_in_debug_mode(debug_loop, run, left, right):
     """Combine all features, so that the debug variants of all hot paths run."""
-    left, right = socketpair
 
     async def talk():
         for number in range(50):

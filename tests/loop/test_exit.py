@@ -6,7 +6,6 @@ modules and while other threads are suspended at arbitrary points.
 """
 
 import pytest
-import support
 
 EVERYTHING = """
 warnings.simplefilter("ignore")
@@ -54,44 +53,39 @@ class TestUnclosed:
         ],
         ids=["in the main module", "in a cycle", "in a module that goes late"],
     )
-    def test_everything_open(self, loop_kind, make):
-        support.run_python(loop_kind, f"{EVERYTHING}\n{make}\neverything(loop)")
+    def test_everything_open(self, in_child, make):
+        in_child(f"{EVERYTHING}\n{make}\neverything(loop)")
 
-    def test_everything_open_in_debug_mode(self, loop_kind):
+    def test_everything_open_in_debug_mode(self, in_child):
         code = "loop = new_loop()\nloop.set_debug(True)\neverything(loop)\nprint('end')"
-        support.run_python(loop_kind, EVERYTHING + code)
+        in_child(EVERYTHING + code)
 
-    def test_the_exit_status_is_kept(self, loop_kind):
+    def test_the_exit_status_is_kept(self, in_child):
         code = "loop = new_loop()\neverything(loop)\nsys.exit(42)"
-        support.run_python(loop_kind, EVERYTHING + code, returncode=42)
+        in_child(EVERYTHING + code, returncode=42)
 
-    def test_closed_with_everything_open(self, loop_kind):
+    def test_closed_with_everything_open(self, in_child):
         code = "loop = new_loop()\neverything(loop)\nloop.close()"
-        support.run_python(loop_kind, EVERYTHING + code)
+        in_child(EVERYTHING + code)
 
-    def test_closed_by_an_exit_handler(self, loop_kind):
+    def test_closed_by_an_exit_handler(self, in_child):
         code = "import atexit\nloop = new_loop()\natexit.register(loop.close)\neverything(loop)"
-        support.run_python(loop_kind, EVERYTHING + code)
+        in_child(EVERYTHING + code)
 
 
 class TestThreads:
-    def test_a_loop_that_waits_in_a_daemon_thread(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_loop_that_waits_in_a_daemon_thread(self, in_child):
+        in_child("""
             loop = new_loop()
             running = threading.Event()
             loop.call_soon(running.set)
             threading.Thread(target=loop.run_forever, daemon=True).start()
             running.wait()
             time.sleep(0.02)
-            """,
-        )
+        """)
 
-    def test_a_loop_that_is_busy_in_a_daemon_thread(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_loop_that_is_busy_in_a_daemon_thread(self, in_child):
+        in_child("""
             loop = new_loop()
             running = threading.Event()
             def spin():
@@ -100,13 +94,10 @@ class TestThreads:
             loop.call_soon(spin)
             threading.Thread(target=loop.run_forever, daemon=True).start()
             running.wait()
-            """,
-        )
+        """)
 
-    def test_a_daemon_thread_that_calls_the_loop(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_daemon_thread_that_calls_the_loop(self, in_child):
+        in_child("""
             warnings.simplefilter("ignore")
             loop = new_loop()
             def hammer():
@@ -114,12 +105,10 @@ class TestThreads:
                     loop.call_soon_threadsafe(int)
             threading.Thread(target=hammer, daemon=True).start()
             loop.run_until_complete(asyncio.sleep(0.02))
-            """,
-        )
+        """)
 
-    def test_an_exit_from_inside_a_callback(self, loop_kind):
-        support.run_python(
-            loop_kind,
+    def test_an_exit_from_inside_a_callback(self, in_child):
+        in_child(
             """
             warnings.simplefilter("ignore")
             loop = new_loop()
@@ -130,17 +119,14 @@ class TestThreads:
             returncode=42,
         )
 
-    def test_a_loop_that_the_policy_still_holds(self, loop_kind):
+    def test_a_loop_that_the_policy_still_holds(self, loop_kind, in_child):
         """The loop is destroyed after the names of modules have been cleared."""
         install = "import mgloop; mgloop.install()" if loop_kind == "mgloop" else ""
-        _, errors = support.run_python(
-            loop_kind,
-            f"""
+        _, errors = in_child(f"""
             warnings.simplefilter("ignore")
             {install}
             async def current():
                 return asyncio.get_running_loop()
             loop = asyncio.Runner().run(current())
-            """,
-        )
+        """)
         assert errors == ""

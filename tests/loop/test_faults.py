@@ -44,7 +44,7 @@ def quiet(loop):
     return loop
 
 class Threads:
-    '''Threads that are there already, so that starting one wakes nobody.'''
+    '''Threads that have started already, so that no start wakes a loop.'''
     def __init__(self):
         self.go = threading.Semaphore(0)
         self.job = None
@@ -148,7 +148,7 @@ class TestConstructor:
                 except OSError:
                     pass
                 else:
-                    raise AssertionError(f"call {skip} of {needed} was not looked at")
+                    raise AssertionError(f"call {skip} of {needed} was ignored")
         """)
 
     @pytest.mark.mgloop_only
@@ -234,7 +234,7 @@ class TestWakeUp:
             loop = quiet(new_loop())
             threads = Threads()
             future = loop.create_future()
-            # The last that happens before the wait; what the loop allocates then, fails.
+            # This runs last before the wait, in which the allocations of the loop fail.
             loop.call_later(0.05, lambda: (
                 threads.soon(lambda: loop.call_soon_threadsafe(future.set_result, None)),
                 fail("{call}", errno.ENOMEM)))

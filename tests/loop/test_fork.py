@@ -6,16 +6,13 @@ parent's epoll set and wake-up descriptors, but its use of the loop must not aff
 """
 
 import pytest
-import support
 
 
 class TestFork:
     """os.fork() with a loop: in subprocesses, because pytest's own process may have threads."""
 
-    def test_a_new_loop_in_the_child(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_new_loop_in_the_child(self, in_child):
+        in_child("""
             inherited = new_loop()
             left, right = socket.socketpair()
             left.setblocking(False)
@@ -43,13 +40,10 @@ class TestFork:
             assert got[-1] == "still woken"
             inherited.remove_reader(left)
             inherited.close()
-            """,
-        )
+        """)
 
-    def test_a_fork_inside_a_coroutine(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_fork_inside_a_coroutine(self, in_child):
+        in_child("""
             async def child_main():
                 await asyncio.sleep(0.001)
                 return 42
@@ -69,17 +63,12 @@ class TestFork:
                 assert await later == "parent's timer"
 
             run(main())
-            """,
-        )
+        """)
 
-    # asyncio's child and parent share an epoll set: the first to be connected removes the socket.
-    @pytest.mark.mgloop_only
     # asyncio's child removes the wake-up socket from the epoll set that it shares with its parent.
     @pytest.mark.mgloop_only
-    def test_closing_the_inherited_loop_leaves_the_parents_alone(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_closing_the_inherited_loop_leaves_the_parents_alone(self, in_child):
+        in_child("""
             loop = new_loop()
             left, right = socket.socketpair()
             left.setblocking(False)
@@ -102,17 +91,13 @@ class TestFork:
             threading.Timer(0.05, loop.call_soon_threadsafe, (loop.stop,)).start()
             loop.run_forever()
             loop.close()
-            """,
-        )
+        """)
 
-    @pytest.mark.mgloop_only
     # A garbage-collected asyncio loop closes itself, with the same effect.
     @pytest.mark.mgloop_only
-    def test_dropping_the_inherited_loop(self, loop_kind):
+    def test_dropping_the_inherited_loop(self, in_child):
         """A child ends normally, so that the interpreter destroys its copy of the loop."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             loop = new_loop()
             loop.run_until_complete(asyncio.sleep(0.001))
             pid = os.fork()
@@ -123,18 +108,15 @@ class TestFork:
             threading.Timer(0.05, loop.call_soon_threadsafe, (loop.stop,)).start()
             loop.run_forever()
             loop.close()
-            """,
-        )
+        """)
 
 
 @pytest.mark.mgloop_only  # asyncio's child keeps the handlers, and then ignores the signals
 class TestSignalsOfTheChild:
     """The child of a running loop has the handlers and wake-up descriptor set before the run."""
 
-    def test_what_was_there_before(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_what_was_there_before(self, in_child):
+        in_child("""
             def before(number, frame):
                 pass
 
@@ -166,14 +148,11 @@ class TestSignalsOfTheChild:
             signal.set_wakeup_fd(wakeup.fileno())
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(main())
-            """,
-        )
+        """)
 
-    def test_without_a_handler_of_the_loop(self, loop_kind):
+    def test_without_a_handler_of_the_loop(self, in_child):
         """A running loop has a wake-up descriptor even without handlers."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             async def main():
                 pid = os.fork()
                 if pid == 0:
@@ -181,14 +160,11 @@ class TestSignalsOfTheChild:
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
 
             run(main())
-            """,
-        )
+        """)
 
-    def test_a_signal_that_comes_before_the_child_runs(self, loop_kind):
+    def test_a_signal_that_comes_before_the_child_runs(self, in_child):
         """The signal ends the child, and the parent's handler is not called for it."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             async def main():
                 caught = []
                 loop = asyncio.get_running_loop()
@@ -208,13 +184,10 @@ class TestSignalsOfTheChild:
                     await asyncio.sleep(0.001)
 
             run(main())
-            """,
-        )
+        """)
 
-    def test_closing_the_inherited_loop_keeps_the_childs_handlers(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_closing_the_inherited_loop_keeps_the_childs_handlers(self, in_child):
+        in_child("""
             def own(number, frame):
                 pass
 
@@ -233,13 +206,10 @@ class TestSignalsOfTheChild:
             assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
             loop.close()
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-            """,
-        )
+        """)
 
-    def test_a_child_of_subprocess_with_preexec_fn(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_child_of_subprocess_with_preexec_fn(self, in_child):
+        in_child("""
             import subprocess
 
             def preexec():
@@ -251,5 +221,4 @@ class TestSignalsOfTheChild:
                 subprocess.run(["true"], preexec_fn=preexec, check=True)
 
             run(main())
-            """,
-        )
+        """)

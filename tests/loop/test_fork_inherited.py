@@ -11,7 +11,6 @@ because two concurrent processes would receive each other's events.
 import asyncio
 
 import pytest
-import support
 from peers import skip_on_asyncio
 
 #: Precedes each program: in_child(function) runs it in a forked child and waits for it.
@@ -69,27 +68,8 @@ _TOOLS = """
         writer.close()
         await writer.wait_closed()
         return answer
-"""
 
-#: The loop's use before the fork.
-BEFORE = {
-    "never run": "",
-    "run and stopped": "loop.run_until_complete(asyncio.sleep(0.001))",
-    "run with a wait and stopped": """
-    loop.call_later(0.002, loop.stop)
-    loop.run_forever()""",
-}
-
-
-def run_program(kind, before, program):
-    code = _TOOLS + "\n    loop = new_loop()\n    " + BEFORE[before].strip() + "\n" + program
-    support.run_python(kind, code + "\n    loop.close()\n")
-
-
-each_before = pytest.mark.parametrize("before", BEFORE)
-
-#: All features of a loop, as a function that parent and child can run.
-EVERYTHING = """
+    # All features of a loop, as a function that parent and child can run.
     def everything(loop):
         calls = []
         loop.call_soon(calls.append, "soon")
@@ -156,29 +136,45 @@ EVERYTHING = """
         loop.run_until_complete(children())
 """
 
+#: The loop's use before the fork.
+BEFORE = {
+    "never run": "",
+    "run and stopped": "loop.run_until_complete(asyncio.sleep(0.001))",
+    "run with a wait and stopped": """
+    loop.call_later(0.002, loop.stop)
+    loop.run_forever()""",
+}
+
+
+@pytest.fixture
+def before():
+    """Return the key of BEFORE for a test that does not parametrize it."""
+    return "never run"
+
+
+@pytest.fixture
+def run_program(in_child, before):
+    """Return a function that runs a program, which has a loop and the functions above."""
+    start = _TOOLS + "\n    loop = new_loop()\n    " + BEFORE[before].strip() + "\n"
+    return lambda program: in_child(start + program + "\n    loop.close()\n")
+
+
+each_before = pytest.mark.parametrize("before", BEFORE)
+
 
 class TestOneAfterTheOther:
     @each_before
-    def test_everything(self, loop_kind, before):
+    def test_everything(self, run_program, before):
         """It runs in the child, in another child, and in the parent after both."""
-        run_program(
-            loop_kind,
-            before,
-            EVERYTHING
-            + """
+        run_program("""
     in_child(everything, loop)
     in_child(everything, loop)
     everything(loop)
-    """,
-        )
+""")
 
     @each_before
-    def test_a_childs_child(self, loop_kind, before):
-        run_program(
-            loop_kind,
-            before,
-            EVERYTHING
-            + """
+    def test_a_childs_child(self, run_program, before):
+        run_program("""
     def child():
         everything(loop)
         in_child(everything, loop)
@@ -186,16 +182,12 @@ class TestOneAfterTheOther:
 
     in_child(child)
     everything(loop)
-    """,
-        )
+""")
 
     @each_before
-    def test_many_requests(self, loop_kind, before):
+    def test_many_requests(self, run_program, before):
         """A synchronous worker runs the loop once per request."""
-        run_program(
-            loop_kind,
-            before,
-            """
+        run_program("""
     async def handle(number):
         await asyncio.sleep(0)
         return number * 2
@@ -207,16 +199,12 @@ class TestOneAfterTheOther:
     for _ in range(3):
         in_child(worker)
     worker()
-    """,
-        )
+""")
 
     @each_before
-    def test_what_was_scheduled_before(self, loop_kind, before):
+    def test_what_was_scheduled_before(self, run_program, before):
         """Callbacks, timers and tasks exist in the child, and still in the parent."""
-        run_program(
-            loop_kind,
-            before,
-            """
+        run_program("""
     calls = []
 
     async def work():
@@ -234,15 +222,11 @@ class TestOneAfterTheOther:
     in_child(finish)
     assert calls == []
     finish()
-    """,
-        )
+""")
 
     @each_before
-    def test_descriptors_that_were_watched_before(self, loop_kind, before):
-        run_program(
-            loop_kind,
-            before,
-            """
+    def test_descriptors_that_were_watched_before(self, run_program, before):
+        run_program("""
     pairs = [pair() for _ in range(5)]
     got = []
     for left, _ in pairs:
@@ -264,16 +248,12 @@ class TestOneAfterTheOther:
     loop.remove_writer(writer)
     for left, _ in pairs:
         loop.remove_reader(left)
-    """,
-        )
+""")
 
     @each_before
-    def test_a_descriptor_that_was_closed_before(self, loop_kind, before):
+    def test_a_descriptor_that_was_closed_before(self, run_program, before):
         """Registering the descriptors again in the child must tolerate one that was closed."""
-        run_program(
-            loop_kind,
-            before,
-            """
+        run_program("""
     left, right = pair()
     gone, _ = pair()
     got = []
@@ -291,15 +271,11 @@ class TestOneAfterTheOther:
     use(b"parent")
     loop.remove_reader(left)
     loop.remove_reader(number)
-    """,
-        )
+""")
 
-    def test_a_listening_server(self, loop_kind):
+    def test_a_listening_server(self, run_program):
         """A server made before the fork: parent and children accept from the same socket."""
-        run_program(
-            loop_kind,
-            "never run",
-            """
+        run_program("""
     server = loop.run_until_complete(loop.create_server(Echo, "127.0.0.1", 0))
     address = server.sockets[0].getsockname()
 
@@ -312,15 +288,11 @@ class TestOneAfterTheOther:
     serve(b"parent")
     server.close()
     loop.run_until_complete(server.wait_closed())
-    """,
-        )
+""")
 
-    def test_a_listening_socket_of_the_servers_own(self, loop_kind):
+    def test_a_listening_socket_of_the_servers_own(self, run_program):
         """The worker makes its server in the child, from the socket that it has inherited."""
-        run_program(
-            loop_kind,
-            "never run",
-            """
+        run_program("""
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
 
@@ -335,15 +307,11 @@ class TestOneAfterTheOther:
     in_child(serve)
     in_child(serve)
     serve()
-    """,
-        )
+""")
 
-    def test_a_connection(self, loop_kind):
+    def test_a_connection(self, run_program):
         """A transport from before the fork works in the child, and then in the parent."""
-        run_program(
-            loop_kind,
-            "never run",
-            """
+        run_program("""
     left, right = pair()
     transport, protocol = loop.run_until_complete(
         loop.create_connection(Echo, sock=left))
@@ -367,14 +335,10 @@ class TestOneAfterTheOther:
     transport.close()
     turn(loop, 3)
     right.close()
-    """,
-        )
+""")
 
-    def test_a_datagram_endpoint_and_a_pipe(self, loop_kind):
-        run_program(
-            loop_kind,
-            "never run",
-            """
+    def test_a_datagram_endpoint_and_a_pipe(self, run_program):
+        run_program("""
     class Got(asyncio.DatagramProtocol):
         def __init__(self):
             self.data = []
@@ -410,16 +374,12 @@ class TestOneAfterTheOther:
     pipe.close()
     turn(loop, 3)
     os.close(write_end)
-    """,
-        )
+""")
 
     # asyncio's child removes the descriptor from the set that it shares with its parent.
     @pytest.mark.mgloop_only
-    def test_a_sock_recv_that_waits(self, loop_kind):
-        run_program(
-            loop_kind,
-            "never run",
-            """
+    def test_a_sock_recv_that_waits(self, run_program):
+        run_program("""
     left, right = pair()
     task = loop.create_task(loop.sock_recv(left, 10))
     turn(loop, 3)
@@ -432,16 +392,12 @@ class TestOneAfterTheOther:
     receive(b"parent")
     left.close()
     right.close()
-    """,
-        )
+""")
 
-    def test_signal_handlers_from_before(self, loop_kind):
+    def test_signal_handlers_from_before(self, loop_kind, run_program):
         if hasattr(asyncio.events, "on_fork"):
             skip_on_asyncio(loop_kind, "a fork takes the wake-up descriptor of signals away")
-        run_program(
-            loop_kind,
-            "never run",
-            """
+        run_program("""
     caught = []
     loop.add_signal_handler(signal.SIGUSR1, caught.append, 1)
 
@@ -453,19 +409,14 @@ class TestOneAfterTheOther:
     assert not caught
     catch()
     loop.remove_signal_handler(signal.SIGUSR1)
-    """,
-        )
+""")
 
     # asyncio's child removes the wake-up socket from the shared set.
     @pytest.mark.mgloop_only
     @each_before
-    def test_closed_in_the_child(self, loop_kind, before):
+    def test_closed_in_the_child(self, run_program, before):
         """The child uses and closes the loop; the parent's descriptors stay registered."""
-        run_program(
-            loop_kind,
-            before,
-            EVERYTHING
-            + """
+        run_program("""
     left, right = pair()
     got = []
     loop.add_reader(left, lambda: got.append(left.recv(10)))
@@ -483,17 +434,12 @@ class TestOneAfterTheOther:
     assert got == [b"parent"]
     loop.remove_reader(left)
     everything(loop)
-    """,
-        )
+""")
 
-    def test_while_another_loop_runs_in_the_parent(self, loop_kind):
+    def test_while_another_loop_runs_in_the_parent(self, run_program):
         """As in multiprocessing: a process is forked inside a running loop, and the child runs
         another, idle loop of the parent's."""
-        run_program(
-            loop_kind,
-            "never run",
-            EVERYTHING
-            + """
+        run_program("""
     other = new_loop()
 
     async def main():
@@ -512,35 +458,26 @@ class TestOneAfterTheOther:
     other.run_until_complete(main())
     everything(loop)
     other.close()
-    """,
-        )
+""")
 
 
 # With asyncio the epoll set is shared, so either process may receive an event.
 @pytest.mark.mgloop_only
 class TestAtTheSameTime:
     @each_before
-    def test_workers(self, loop_kind, before):
+    def test_workers(self, run_program, before):
         """Several children and the parent run their copies concurrently."""
-        run_program(
-            loop_kind,
-            before,
-            EVERYTHING
-            + """
+        run_program("""
     pids = [fork(everything, loop) for _ in range(3)]
     everything(loop)
     for pid in pids:
         wait_for(pid)
-    """,
-        )
+""")
 
     @each_before
-    def test_descriptors_of_the_same_number(self, loop_kind, before):
+    def test_descriptors_of_the_same_number(self, run_program, before):
         """After the fork both open files, which get the same descriptor numbers."""
-        run_program(
-            loop_kind,
-            before,
-            """
+        run_program("""
     def talk(name):
         pairs = [pair() for _ in range(10)]
         got = []
@@ -559,23 +496,19 @@ class TestAtTheSameTime:
     talk(b"parent")
     for pid in pids:
         wait_for(pid)
-    """,
-        )
+""")
 
     @each_before
-    def test_nobody_is_woken_for_the_other(self, loop_kind, before):
+    def test_nobody_is_woken_for_the_other(self, run_program, before):
         """The child's wake-ups, signals and timers do not end the parent's wait, and no event is
         lost: each process gets its own."""
-        run_program(
-            loop_kind,
-            before,
-            """
+        run_program("""
     left, right = pair()
     got = []
     loop.add_reader(left, lambda: got.append(left.recv(10)))
 
     def child():
-        # The pair is shared; what comes in it now is the parent's.
+        # Both processes have the pair; only the parent reads from it now.
         loop.remove_reader(left)
         for _ in range(50):
             woken = loop.create_future()
@@ -593,15 +526,11 @@ class TestAtTheSameTime:
     assert got == [b"%d" % number for number in range(50)]
     wait_for(pid)
     loop.remove_reader(left)
-    """,
-        )
+""")
 
-    def test_a_listening_server(self, loop_kind):
+    def test_a_listening_server(self, run_program):
         """Each connection is accepted and answered by one of the processes."""
-        run_program(
-            loop_kind,
-            "never run",
-            """
+        run_program("""
     server = loop.run_until_complete(loop.create_server(Echo, "127.0.0.1", 0))
     address = server.sockets[0].getsockname()
 
@@ -621,15 +550,12 @@ class TestAtTheSameTime:
     assert loop.run_until_complete(ask(address, b"parent")) == b"parent"
     server.close()
     loop.run_until_complete(server.wait_closed())
-    """,
-        )
+""")
 
-    def test_no_descriptor_is_left(self, loop_kind):
+    @pytest.mark.parametrize("before", ["run and stopped"])
+    def test_no_descriptor_is_left(self, run_program):
         """A child that uses the loop has its own epoll set, and closes the shared descriptors."""
-        run_program(
-            loop_kind,
-            "run and stopped",
-            """
+        run_program("""
     def child():
         before = len(os.listdir("/proc/self/fd"))
         loop.run_until_complete(asyncio.sleep(0.001))
@@ -640,5 +566,4 @@ class TestAtTheSameTime:
         assert len(os.listdir("/proc/self/fd")) < inherited
 
     in_child(child)
-    """,
-        )
+""")

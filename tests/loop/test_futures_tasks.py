@@ -47,20 +47,17 @@ class TestFutures:
         assert not future.done()
         future.cancel()
 
-    def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, run, monkeypatch):
+    async def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, monkeypatch):
         class MyFuture(asyncio.Future):
             pass
 
-        async def main():
-            kinds = []
-            for _ in range(3):
+        kinds = []
+        for _ in range(3):
+            kinds.append(type(loop.create_future()))
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio.futures, "Future", MyFuture)
                 kinds.append(type(loop.create_future()))
-                with monkeypatch.context() as patch:
-                    patch.setattr(asyncio.futures, "Future", MyFuture)
-                    kinds.append(type(loop.create_future()))
-            return kinds
-
-        assert run(main()) == [asyncio.Future, MyFuture] * 3
+        assert kinds == [asyncio.Future, MyFuture] * 3
 
     def test_done_callbacks_run_in_the_next_iteration_in_order(self, loop):
         order = []
@@ -100,16 +97,13 @@ class TestFutures:
         support.turn(loop)
         reported.pop(LookupError)
 
-    def test_wrap_future(self, loop, run):
-        async def main():
-            import concurrent.futures
+    async def test_wrap_future(self, loop):
+        import concurrent.futures
 
-            source = concurrent.futures.Future()
-            wrapped = asyncio.wrap_future(source)
-            loop.call_later(0.001, source.set_result, "result")
-            return await wrapped
-
-        assert run(main()) == "result"
+        source = concurrent.futures.Future()
+        wrapped = asyncio.wrap_future(source)
+        loop.call_later(0.001, source.set_result, "result")
+        assert await wrapped == "result"
 
 
 class TestTasks:
@@ -134,7 +128,7 @@ class TestTasks:
         support.turn(loop, 2)
         assert order == ["created", "task"]
 
-    def test_tasks_start_in_the_order_of_their_creation(self, loop, run):
+    async def test_tasks_start_in_the_order_of_their_creation(self, loop):
         order = []
 
         async def step(number):
@@ -142,10 +136,7 @@ class TestTasks:
                 order.append(number)
                 await asyncio.sleep(0)
 
-        async def main():
-            await asyncio.gather(*(step(number) for number in range(100)))
-
-        run(main())
+        await asyncio.gather(*(step(number) for number in range(100)))
         assert order == list(range(100)) * 3
 
     def test_name(self, loop, run):
@@ -219,34 +210,28 @@ class TestTasks:
             ),
         ],
     )
-    def test_no_python_function_of_the_loop_is_called(self, loop, run, keywords):
+    async def test_no_python_function_of_the_loop_is_called(self, loop, keywords):
         async def nothing():
             pass
 
-        async def main():
-            coro = nothing()
-            with python_functions_of_the_loop() as called:
-                task = loop.create_task(coro, **keywords)
-            await task
-            return called
+        coro = nothing()
+        with python_functions_of_the_loop() as called:
+            task = loop.create_task(coro, **keywords)
+        await task
+        assert called == []
 
-        assert run(main()) == []
-
-    def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, run, monkeypatch):
+    async def test_a_replaced_class_is_used_from_the_next_call_on(self, loop, monkeypatch):
         class MyTask(asyncio.Task):
             pass
 
-        async def main():
-            tasks = []
-            for _ in range(3):
+        tasks = []
+        for _ in range(3):
+            tasks.append(loop.create_task(asyncio.sleep(0)))
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio.tasks, "Task", MyTask)
                 tasks.append(loop.create_task(asyncio.sleep(0)))
-                with monkeypatch.context() as patch:
-                    patch.setattr(asyncio.tasks, "Task", MyTask)
-                    tasks.append(loop.create_task(asyncio.sleep(0)))
-            await asyncio.gather(*tasks)
-            return [type(task) for task in tasks]
-
-        assert run(main()) == [asyncio.Task, MyTask] * 3
+        await asyncio.gather(*tasks)
+        assert [type(task) for task in tasks] == [asyncio.Task, MyTask] * 3
 
     @support.needs_eager_start
     def test_further_keywords_reach_the_task(self, loop, run, monkeypatch):
@@ -264,7 +249,7 @@ class TestTasks:
         run(task)
 
     @support.needs_eager_start
-    def test_eager_start(self, loop, run):
+    async def test_eager_start(self, loop):
         order = []
 
         async def step():
@@ -272,16 +257,13 @@ class TestTasks:
             await asyncio.sleep(0)
             order.append("resumed")
 
-        async def main():
-            task = loop.create_task(step(), eager_start=True, name="eager")
-            order.append("created")
-            assert task.get_name() == "eager"
-            await task
-            lazy = loop.create_task(step(), eager_start=False)
-            order.append("created")
-            await lazy
-
-        run(main())
+        task = loop.create_task(step(), eager_start=True, name="eager")
+        order.append("created")
+        assert task.get_name() == "eager"
+        await task
+        lazy = loop.create_task(step(), eager_start=False)
+        order.append("created")
+        await lazy
         assert order == ["step", "created", "resumed", "created", "step", "resumed"]
 
     def test_all_tasks_and_current_task(self, loop, run):
@@ -290,9 +272,7 @@ class TestTasks:
             other = asyncio.ensure_future(asyncio.sleep(1000))
             assert asyncio.all_tasks() == {me, other}
             assert asyncio.all_tasks(loop) == {me, other}
-            other.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await other
+            await support.cancel(other)
 
         run(main())
         assert asyncio.all_tasks(loop) == set()
@@ -321,7 +301,7 @@ class TestTasks:
         # The report has revived it; 3.14 lists it among the loop's tasks until it is collected.
         gc.collect()
 
-    def test_cancellation(self, loop, run):
+    async def test_cancellation(self, loop):
         order = []
 
         async def child():
@@ -331,18 +311,15 @@ class TestTasks:
                 order.append("cancelled")
                 raise
 
-        async def main():
-            task = loop.create_task(child())
-            await asyncio.sleep(0)
-            task.cancel("a reason")
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert task.cancelled()
-
-        run(main())
+        task = loop.create_task(child())
+        await asyncio.sleep(0)
+        task.cancel("a reason")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
         assert order == ["cancelled"]
 
-    def test_task_group(self, run):
+    async def test_task_group(self, loop):
         done = []
 
         async def step(number):
@@ -358,61 +335,52 @@ class TestTasks:
                 group.create_task(asyncio.sleep(1000))
                 group.create_task(fail())
 
-        async def main():
-            async with asyncio.TaskGroup() as group:
-                for number in (3, 1, 2):
-                    group.create_task(step(number))
-            with pytest.raises(ExceptionGroup) as info:
-                await failing_group()
-            assert isinstance(info.value.exceptions[0], LookupError)
-
-        run(main())
+        async with asyncio.TaskGroup() as group:
+            for number in (3, 1, 2):
+                group.create_task(step(number))
+        with pytest.raises(ExceptionGroup) as info:
+            await failing_group()
+        assert isinstance(info.value.exceptions[0], LookupError)
         assert done == [1, 2, 3]
 
-    def test_queue_lock_event_and_condition(self, loop, run):
-        async def main():
-            queue = asyncio.Queue(2)
-            lock = asyncio.Lock()
-            finished = asyncio.Event()
-            got = []
+    async def test_queue_lock_event_and_condition(self, loop):
+        queue = asyncio.Queue(2)
+        lock = asyncio.Lock()
+        finished = asyncio.Event()
+        got = []
 
-            async def produce():
-                for number in range(100):
-                    await queue.put(number)
-                finished.set()
+        async def produce():
+            for number in range(100):
+                await queue.put(number)
+            finished.set()
 
-            async def consume():
-                while len(got) < 100:
-                    number = await queue.get()
-                    async with lock:
-                        got.append(number)
-                        await asyncio.sleep(0)
+        async def consume():
+            while len(got) < 100:
+                number = await queue.get()
+                async with lock:
+                    got.append(number)
+                    await asyncio.sleep(0)
 
-            await asyncio.gather(produce(), consume())
-            await finished.wait()
-            return got
+        await asyncio.gather(produce(), consume())
+        await finished.wait()
+        assert got == list(range(100))
 
-        assert run(main()) == list(range(100))
-
-    def test_as_completed_shield_and_wait(self, run):
-        async def main():
-            order = [
-                await first
-                for first in asyncio.as_completed(
-                    [asyncio.sleep(delay, delay) for delay in (0.02, 0.001)]
-                )
-            ]
-            assert order == [0.001, 0.02]
-            inner = asyncio.ensure_future(asyncio.sleep(0.005, "inner"))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(inner), 0.001)
-            assert await inner == "inner"
-            tasks = {asyncio.ensure_future(asyncio.sleep(delay)) for delay in (0, 1000)}
-            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            assert (len(done), len(pending)) == (1, 1)
-            pending.pop().cancel()
-
-        run(main())
+    async def test_as_completed_shield_and_wait(self, loop):
+        order = [
+            await first
+            for first in asyncio.as_completed(
+                [asyncio.sleep(delay, delay) for delay in (0.02, 0.001)]
+            )
+        ]
+        assert order == [0.001, 0.02]
+        inner = asyncio.ensure_future(asyncio.sleep(0.005, "inner"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(inner), 0.001)
+        assert await inner == "inner"
+        tasks = {asyncio.ensure_future(asyncio.sleep(delay)) for delay in (0, 1000)}
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(pending)) == (1, 1)
+        pending.pop().cancel()
 
 
 class TestTaskFactories:
@@ -507,7 +475,7 @@ class TestTaskFactories:
         assert len(created) == 5
 
     @support.needs_eager_tasks
-    def test_eager(self, loop, run):
+    async def test_eager(self, loop):
         order = []
 
         async def immediate():
@@ -519,34 +487,30 @@ class TestTaskFactories:
             await asyncio.sleep(0)
             order.append("resumed")
 
-        async def main():
-            task = asyncio.create_task(immediate(), name="a name")
-            assert order == ["immediate"]
-            assert task.done()
-            assert task.get_name() == "a name"
-            assert await task == "result"
-            task = asyncio.create_task(blocking())
-            assert order == ["immediate", "blocking"]
-            assert not task.done()
-            await task
-            assert order == ["immediate", "blocking", "resumed"]
-
         loop.set_task_factory(asyncio.eager_task_factory)
-        run(main())
+        task = asyncio.create_task(immediate(), name="a name")
+        assert order == ["immediate"]
+        assert task.done()
+        assert task.get_name() == "a name"
+        assert await task == "result"
+        task = asyncio.create_task(blocking())
+        assert order == ["immediate", "blocking"]
+        assert not task.done()
+        await task
+        assert order == ["immediate", "blocking", "resumed"]
+
         loop.set_task_factory(None)
 
     @support.needs_eager_tasks
-    def test_eager_with_an_own_task_class(self, loop, run):
+    async def test_eager_with_an_own_task_class(self, loop):
         class MyTask(asyncio.Task):
             pass
 
-        async def main():
-            task = asyncio.create_task(asyncio.sleep(0))
-            assert type(task) is MyTask
-            await task
-
         loop.set_task_factory(asyncio.create_eager_task_factory(MyTask))
-        run(main())
+        task = asyncio.create_task(asyncio.sleep(0))
+        assert type(task) is MyTask
+        await task
+
         loop.set_task_factory(None)
 
 
@@ -585,7 +549,7 @@ class TestAsyncGenerators:
         assert order == ["closed"]
         del generator
 
-    def test_an_abandoned_generator_is_closed_by_the_loop(self, loop, run):
+    async def test_an_abandoned_generator_is_closed_by_the_loop(self, loop):
         order = []
 
         async def generate():
@@ -596,13 +560,10 @@ class TestAsyncGenerators:
                 await asyncio.sleep(0)
                 order.append("closed")
 
-        async def main():
-            async for _ in generate():
-                break
-            gc.collect()
-            await support.wait_until(lambda: order)
-
-        run(main())
+        async for _ in generate():
+            break
+        gc.collect()
+        await support.wait_until(lambda: order)
         assert order == ["closed"]
 
     def test_an_error_while_closing_is_reported(self, loop, run, reported):

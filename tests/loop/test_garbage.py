@@ -67,36 +67,19 @@ class TestHandles:
         yield
         gc.enable()
 
-    def test_of_a_callback_that_has_run(self, any_loop, schedule):
+    @pytest.mark.parametrize(
+        ("method", "cancelled"),
+        [("work", False), ("fail", False), ("work", True), ("cancel", False)],
+        ids=["has run", "failed", "was cancelled", "cancelled itself"],
+    )
+    def test_of_a_callback_that_is_over(self, any_loop, schedule, reported, method, cancelled):
         request = Request()
-        request.handle = schedule(any_loop, request.work, request)
+        request.handle = schedule(any_loop, getattr(request, method), request)
+        if cancelled:
+            request.handle.cancel()
         support.turn(any_loop, 2)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_failed(self, any_loop, schedule, reported):
-        request = Request()
-        request.handle = schedule(any_loop, request.fail, request)
-        support.turn(any_loop, 2)
-        reported.pop(LookupError)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_was_cancelled(self, any_loop, schedule):
-        request = Request()
-        request.handle = schedule(any_loop, request.work, request)
-        request.handle.cancel()
-        support.turn(any_loop, 2)
-        reference = weakref.ref(request)
-        del request
-        assert_collected(reference)
-
-    def test_of_a_callback_that_cancelled_itself(self, any_loop, schedule):
-        request = Request()
-        request.handle = schedule(any_loop, request.cancel, request)
-        support.turn(any_loop, 2)
+        if method == "fail":
+            reported.pop(LookupError)
         reference = weakref.ref(request)
         del request
         assert_collected(reference)
@@ -193,8 +176,7 @@ class TestHandles:
 
 class TestOthers:
     @pytest.mark.parametrize("side", ["reader", "writer"])
-    def test_readers_and_writers(self, loop, socketpair, side):
-        left, _ = socketpair
+    def test_readers_and_writers(self, loop, left, side):
         for end in ("removed", "replaced"):
             request = Request()
             request.loop = loop
@@ -209,7 +191,7 @@ class TestOthers:
             del request
             assert_collected(reference)
 
-    def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, loop_kind):
+    def test_a_task_that_waits_for_a_socket_of_a_forgotten_loop(self, in_child):
         """The loop is abandoned without being closed, and collected, with asyncio's warnings."""
         code = """
         import gc, weakref
@@ -229,10 +211,9 @@ class TestOthers:
         gc.collect()
         assert reference() is None
         """
-        support.run_python(loop_kind, code)
+        in_child(code)
 
-    def test_results_of_awaited_socket_operations(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_results_of_awaited_socket_operations(self, loop, run, left, right):
         request = Request()
 
         async def work(request):
@@ -248,8 +229,7 @@ class TestOthers:
         del request, task
         assert_collected(reference)
 
-    def test_a_cancelled_socket_operation(self, loop, socketpair):
-        left, _ = socketpair
+    def test_a_cancelled_socket_operation(self, loop, left):
         request = Request()
         reference = weakref.ref(request)
 

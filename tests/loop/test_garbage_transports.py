@@ -81,8 +81,7 @@ async def over_streams(loop, knot, listening):
             peer.send(b"data")
             peer.shutdown(socket.SHUT_WR)
             await turns(5)
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
 
 
 async def over_sockets(loop, knot, pair):
@@ -144,17 +143,13 @@ WAYS = {"TCP": over_tcp, "UNIX": over_unix, "UDP": over_udp, "pipes": over_pipes
 
 @pytest.mark.parametrize("where", ["connection_made", "data_received", "connection_lost"])
 @pytest.mark.parametrize("over", WAYS.values(), ids=WAYS)
-def test_a_variable_that_reaches_the_transport(loop, run, tmp_path, over, where):
+async def test_a_variable_that_reaches_the_transport(loop, tmp_path, over, where):
     """A variable is set in a callback: all 200 protocols are collected after connection_lost()."""
     ends = []
     knot = functools.partial(Knot, where, ends)
-
-    async def main():
-        await over(loop, knot, tmp_path)
-        await support.wait_until(lambda: len(ends) == CONNECTIONS)
-        await turns(3)
-
-    run(main())
+    await over(loop, knot, tmp_path)
+    await support.wait_until(lambda: len(ends) == CONNECTIONS)
+    await turns(3)
     assert count_alive() == 0
 
 
@@ -287,7 +282,7 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize("what", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_forgotten_loop(loop_kind, what):
+def test_a_forgotten_loop(in_child, what):
     """A loop that was not closed and is not referred to from outside is collected."""
     code = f"""
 import contextvars, gc, textwrap, weakref
@@ -311,10 +306,10 @@ for _ in range(3):
     gc.collect()
 assert reference() is None, "kept alive"
 """
-    support.run_python(loop_kind, code)
+    in_child(code)
 
 
-def test_a_forgotten_loop_whose_handles_somebody_keeps(loop_kind):
+def test_a_forgotten_loop_whose_handles_somebody_keeps(in_child):
     """The handles keep the loop; once they are released, it is collected without a crash."""
     code = """
         import gc, weakref
@@ -341,7 +336,7 @@ def test_a_forgotten_loop_whose_handles_somebody_keeps(loop_kind):
             gc.collect()
         assert reference() is None
         """
-    support.run_python(loop_kind, code)
+    in_child(code)
 
 
 UNCLOSED = {
@@ -379,7 +374,7 @@ UNCLOSED = {
 
 @pytest.mark.parametrize("action", ["error", "default", "ignore"])
 @pytest.mark.parametrize("what", UNCLOSED.values(), ids=UNCLOSED)
-def test_an_unclosed_transport_closes_its_descriptor(loop_kind, what, action):
+def test_an_unclosed_transport_closes_its_descriptor(in_child, what, action):
     """It warns; if the warning raises, the descriptor is closed nevertheless."""
     code = f"""
 import gc, textwrap
@@ -421,6 +416,6 @@ if "peer" in vars():
     peer.close()
 gc.collect()
 """
-    out, err = support.run_python(loop_kind, code, f"-W{action}::ResourceWarning")
+    out, err = in_child(code, f"-W{action}::ResourceWarning")
     assert out == "closed\n"
     assert ("unclosed transport" in err) == (action != "ignore")

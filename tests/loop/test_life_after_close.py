@@ -22,7 +22,7 @@ OWN_WRITELINES = "writelines" in vars(asyncio.selector_events._SelectorSocketTra
 _ANSWERS = """\
 import gc, inspect, types
 warnings.simplefilter("ignore")
-# A method that waits for what never comes would be no answer: SIGALRM kills.
+# SIGALRM ends a method that waits forever.
 signal.alarm(40)
 
 BIG = bytes(4 << 20)
@@ -37,7 +37,7 @@ ARGUMENTS = {
 }
 
 def attempt(call, *args):
-    '''What it comes to: the value, if it says something, or the exception.'''
+    '''Return the result as text: the value, if it is a constant, or the exception.'''
     try:
         value = call(*args)
         if inspect.isawaitable(value):
@@ -59,7 +59,7 @@ def drive(awaitable):
     return "waits"
 
 def forgets(call, *args):
-    '''As attempt(), for what a method returns or raises that nobody wants to know.'''
+    '''Call a function, and ignore its result and its exception.'''
     try:
         attempt(call, *args)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -146,7 +146,7 @@ async def make_tcp(loop, kept):
     return loop.create_connection(Anything, sock=sock)
 
 async def make_accepted(loop, kept, family="TCP"):
-    '''The server's end of a connection, which has no Python socket before somebody asks.'''
+    '''The server's end of a connection, which makes its Python socket on request.'''
     made = []
     def factory():
         made.append(Anything())
@@ -269,7 +269,7 @@ def examine(make, state):
     model, = loop.run_until_complete(prepare(loop, make, 1, kept))
     calls = list(calls_of(model))
     transports = loop.run_until_complete(prepare(loop, make, len(calls), kept))
-    # Outside run_until_complete(): what the transports schedule is still to come as the loop ends.
+    # Outside run_until_complete(): the loop ends before the callbacks of the transports run.
     for transport in [model, *transports]:
         STATES[state](transport)
     if state == "lost":
@@ -422,7 +422,7 @@ def test_handles(loop_kind):
                         what = f"{how}, {end}, debug={debug}: {name}"
                         for again in "", " again":
                             answer = attempt(getattr(handle, name))
-                            # Documented: a handle that is through has no context.
+                            # Documented: a handle that has run keeps no context.
                             say(what + again, "->", name if name == "get_context" else answer)
                         repr(handle), hash(handle), handle == handles[0]
                         say(what, "cancelled ->", handle.cancelled() if name == "cancel" else "")
@@ -679,7 +679,7 @@ def shake(thing, but=()):
 
 
 @pytest.mark.mgloop_only
-def test_blank_objects(loop_kind):
+def test_blank_objects(in_child):
     """`kind.__new__(kind)` and `kind()` of each native class, all methods: no crash."""
     code = """
         types = native_types()
@@ -706,12 +706,12 @@ def test_blank_objects(loop_kind):
         say("survived")
         """
     program = _ANSWERS + EVERYTHING + textwrap.dedent(code)
-    out, _ = support.run_python(loop_kind, program)
+    out, _ = in_child(program)
     assert out.endswith("survived\n")
 
 
 @pytest.mark.mgloop_only
-def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
+def test_every_object_of_a_closed_loop(in_child, tmp_path):
     """All objects of mgloop's classes known to the collector, including private ones: no crash."""
     code = """
         async def main(loop):
@@ -759,5 +759,5 @@ def test_every_object_of_a_closed_loop(loop_kind, tmp_path):
         f"{_ANSWERS}{TRANSPORTS}{EVERYTHING}PATH = {str(tmp_path)!r}\nMAKERS = [{makers}]\n"
         + textwrap.dedent(code)
     )
-    out, _ = support.run_python(loop_kind, program)
+    out, _ = in_child(program)
     assert out.endswith("survived\n")

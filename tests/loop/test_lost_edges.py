@@ -50,6 +50,18 @@ class Interrupter:
         return sum(moment <= self.calls for moment in self.moments)
 
 
+@pytest.fixture
+def moments():
+    """Return the moments of ``interrupt``; `each_moment` parametrizes them."""
+    return {1}
+
+
+@pytest.fixture(params=INTERRUPTIONS)
+def interrupt(request, moments):
+    """Return an Interrupter with each kind of interruption."""
+    return Interrupter(request.param, moments)
+
+
 def run_through(loop, interrupter, future):
     """Run the loop repeatedly until `future` is done; return the number of interruptions."""
 
@@ -130,6 +142,12 @@ either_family = pytest.mark.parametrize(
 )
 
 
+def connected(loop, sock, protocol):
+    """Connect `protocol` over a socket; return it."""
+    loop.run_until_complete(loop.create_connection(lambda: protocol, sock=sock))
+    return protocol
+
+
 def pour(sock, data):
     """Send all of `data` to a non-blocking socket, however long it takes, and close it."""
     sock.setblocking(True)
@@ -141,19 +159,16 @@ def pour(sock, data):
 
 
 class TestStreams:
-    @each_interruption
     @each_moment
     @either_protocol
     @either_family
-    def test_the_rest_of_the_data_and_its_end(self, loop, interruption, moments, kind, sockets):
+    def test_the_rest_of_the_data_and_its_end(self, loop, interrupt, kind, sockets):
         """All of it is in the kernel before the loop runs: no new data arrives to wake it."""
         data = support.pattern(100_000)
-        interrupt = Interrupter(interruption, moments)
         with sockets() as (ours, peer):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
-            protocol = kind(loop, interrupt, "data")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, kind(loop, interrupt, "data"))
             assert peer.send(data) == len(data)
             peer.close()
             interruptions = run_through(loop, interrupt, protocol.over)
@@ -161,18 +176,15 @@ class TestStreams:
         assert protocol.events[-2:] == ["eof_received", "connection_lost"]
         assert interruptions == interrupt.raised
 
-    @each_interruption
     @each_moment
     @either_protocol
     @either_family
-    def test_data_without_an_end(self, loop, interruption, moments, kind, sockets):
+    def test_data_without_an_end(self, loop, interrupt, kind, sockets):
         data = support.pattern(100_000)
-        interrupt = Interrupter(interruption, moments)
         with sockets() as (ours, peer):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
-            protocol = kind(loop, interrupt, "data")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, kind(loop, interrupt, "data"))
             assert peer.send(data) == len(data)
             arrived = loop.create_task(
                 support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
@@ -182,51 +194,42 @@ class TestStreams:
             run_through(loop, interrupt, protocol.over)
         assert protocol.data == data
 
-    @each_interruption
     @either_protocol
-    def test_at_every_call_while_data_keeps_coming(self, loop, interruption, kind):
+    def test_at_every_call_while_data_keeps_coming(self, loop, interrupt, kind):
         data = support.pattern(3_000_000)
-        interrupt = Interrupter(interruption, range(1, 10_000))
+        interrupt.moments = range(1, 10_000)
         with tcp_sockets() as (ours, peer):
-            protocol = kind(loop, interrupt, "data")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, kind(loop, interrupt, "data"))
             with support.in_thread(pour, peer, data):
                 run_through(loop, interrupt, protocol.over)
         assert protocol.data == data
 
-    @each_interruption
     @either_family
-    def test_asked_for_a_buffer(self, loop, interruption, sockets):
-        interrupt = Interrupter(interruption, {1, 2})
+    def test_asked_for_a_buffer(self, loop, interrupt, sockets):
+        interrupt.moments = {1, 2}
         with sockets() as (ours, peer):
-            protocol = Buffered(loop, interrupt, "get_buffer")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, Buffered(loop, interrupt, "get_buffer"))
             peer.send(b"data")
             peer.close()
             assert run_through(loop, interrupt, protocol.over) == 2
         assert protocol.data == b"data"
 
-    @each_interruption
     @either_protocol
     @either_family
-    def test_the_end_of_the_stream(self, loop, interruption, kind, sockets):
+    def test_the_end_of_the_stream(self, loop, interrupt, kind, sockets):
         """The end of the stream has not been processed, and is reported again."""
-        interrupt = Interrupter(interruption, {1})
         with sockets() as (ours, peer):
-            protocol = kind(loop, interrupt, "eof_received")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, kind(loop, interrupt, "eof_received"))
             peer.close()
             assert run_through(loop, interrupt, protocol.over) == 1
         assert protocol.events == [
             "connection_made", "eof_received", "eof_received", "connection_lost"
         ]  # fmt: skip
 
-    @each_interruption
     @either_protocol
     @either_family
     @pytest.mark.parametrize("accepted", [False, True], ids=["sock=", "accepted"])
-    def test_connection_made(self, loop, interruption, kind, sockets, accepted):
-        interrupt = Interrupter(interruption, {1})
+    def test_connection_made(self, loop, interrupt, kind, sockets, accepted):
         with sockets() as (ours, peer):
             protocol = kind(loop, interrupt, "connection_made")
             peer.send(b"data")
@@ -241,14 +244,11 @@ class TestStreams:
         assert protocol.data == b"data"
         assert protocol.events == ["connection_made", "data", "eof_received", "connection_lost"]
 
-    @each_interruption
     @either_family
-    def test_connection_lost(self, loop, interruption, sockets):
+    def test_connection_lost(self, loop, interrupt, sockets):
         """The descriptor is closed nevertheless: the peer sees the end."""
-        interrupt = Interrupter(interruption, {1})
         with sockets() as (ours, peer):
-            protocol = Plain(loop, interrupt, "connection_lost")
-            loop.run_until_complete(loop.create_connection(lambda: protocol, sock=ours))
+            protocol = connected(loop, ours, Plain(loop, interrupt, "connection_lost"))
             protocol.transport.close()
             assert run_through(loop, interrupt, protocol.over) <= 1
             support.turn(loop, 2)
@@ -257,11 +257,10 @@ class TestStreams:
             peer.settimeout(support.PATIENCE)
             assert peer.recv(10) == b""
 
-    @each_interruption
     @pytest.mark.parametrize("family", ["TCP", "UNIX"])
-    def test_a_factory(self, loop, interruption, family, tmp_path, reported):
+    def test_a_factory(self, loop, interrupt, family, tmp_path, reported):
         """It loses its own connection at most; later ones in the backlog are accepted."""
-        interrupt = Interrupter(interruption, {1, 3})
+        interrupt.moments = {1, 3}
         made = []
         enough = loop.create_future()
 
@@ -300,13 +299,12 @@ class TestStreams:
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         for context in reported.pop_all():
-            assert type(context["exception"]) is interruption
+            assert type(context["exception"]) is interrupt.interruption
 
-    @each_interruption
     @either_family
-    def test_resume_writing(self, loop, interruption, sockets):
+    def test_resume_writing(self, loop, interrupt, sockets):
         """The queued data is still sent."""
-        interrupt = Interrupter(interruption, {1, 2})
+        interrupt.moments = {1, 2}
         data = support.pattern(support.BIG)
 
         class Writer(Plain):
@@ -336,10 +334,9 @@ class TestStreams:
                 assert run_through(loop, interrupt, protocol.over) == 1
         assert received == data
 
-    @each_interruption
-    def test_other_transports_have_their_turn(self, loop, interruption):
+    def test_other_transports_have_their_turn(self, loop, interrupt):
         """Transports whose events came in the same poll are served as well."""
-        interrupt = Interrupter(interruption, {1, 2, 3, 4, 5})
+        interrupt.moments = {1, 2, 3, 4, 5}
         with contextlib.ExitStack() as stack:
             pairs = [stack.enter_context(tcp_sockets()) for _ in range(10)]
             protocols = [Plain(loop, interrupt, "data") for _ in pairs]
@@ -352,11 +349,9 @@ class TestStreams:
             assert run_through(loop, interrupt, over) == 5
         assert all(protocol.data == b"data" for protocol in protocols)
 
-    @each_interruption
     @each_moment
-    def test_over_tls(self, loop, interruption, moments, server_ssl_context, client_ssl_context):
+    def test_over_tls(self, loop, interrupt, moments, server_ssl_context, client_ssl_context):
         data = support.pattern(1_000_000)
-        interrupt = Interrupter(interruption, moments)
         protocol = Plain(loop, interrupt, "data")
         server = loop.run_until_complete(
             loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
@@ -387,14 +382,12 @@ class TestStreams:
         assert protocol.data == data
         assert interruptions == len(moments)
 
-    @each_interruption
     @each_moment
     def test_over_tls_when_nothing_more_comes(
-        self, loop, interruption, moments, server_ssl_context, client_ssl_context
+        self, loop, interrupt, server_ssl_context, client_ssl_context
     ):
         """Several records are in the kernel before the loop continues, and no more arrive."""
         data = support.pattern(60_000)
-        interrupt = Interrupter(interruption, moments)
         protocol = Plain(loop, interrupt, "data")
         server = loop.run_until_complete(
             loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
@@ -459,12 +452,10 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 class TestDatagrams:
-    @each_interruption
     @each_moment
     @pytest.mark.parametrize("count", [3, 16, 17, 40])
     @pytest.mark.parametrize("family", ["UDP", "UNIX"])
-    def test_those_that_are_queued(self, loop, interruption, moments, count, family, tmp_path):
-        interrupt = Interrupter(interruption, moments)
+    def test_those_that_are_queued(self, loop, interrupt, count, family, tmp_path):
         protocol = Datagrams(loop, interrupt)
         if family == "UDP":
             kind, address = socket.AF_INET, ("127.0.0.1", 0)
@@ -493,9 +484,7 @@ class TestDatagrams:
         transport.close()
         loop.run_until_complete(protocol.over)
 
-    @each_interruption
-    def test_those_behind_an_error(self, loop, interruption):
-        interrupt = Interrupter(interruption, {1})
+    def test_those_behind_an_error(self, loop, interrupt):
         protocol = Datagrams(loop, interrupt, "error")
         peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with peer:
@@ -515,14 +504,13 @@ class TestDatagrams:
         transport.close()
         loop.run_until_complete(protocol.over)
 
-    @each_interruption
-    def test_queued_and_paused_by_turns(self, loop, interruption):
+    def test_queued_and_paused_by_turns(self, loop, interrupt):
         """Interrupted, paused, resumed: each leaves part of the datagrams that were read."""
         protocol = Datagrams(loop, None, None)
         transport, _ = loop.run_until_complete(
             loop.create_datagram_endpoint(lambda: protocol, ("127.0.0.1", 0))
         )
-        interrupt = Interrupter(interruption, {5, 21})
+        interrupt.moments = {5, 21}
 
         def received(data, addr):
             protocol.got.append(data)
@@ -555,25 +543,22 @@ class TestDatagrams:
 
 
 class TestDescriptors:
-    @each_interruption
-    def test_a_reader_that_has_not_read(self, loop, interruption, socketpair):
-        ours, peer = socketpair
-        interrupt = Interrupter(interruption, {1, 2, 3})
+    def test_a_reader_that_has_not_read(self, loop, interrupt, left, right):
+        interrupt.moments = {1, 2, 3}
         got = loop.create_future()
 
         def readable():
             interrupt()
-            got.set_result(ours.recv(100))
-            loop.remove_reader(ours)
+            got.set_result(left.recv(100))
+            loop.remove_reader(left)
 
-        loop.add_reader(ours, readable)
-        peer.send(b"data")
+        loop.add_reader(left, readable)
+        right.send(b"data")
         assert run_through(loop, interrupt, got) == 3
         assert got.result() == b"data"
 
-    @each_interruption
-    def test_readers_that_were_reported_together(self, loop, interruption):
-        interrupt = Interrupter(interruption, {1, 2, 3})
+    def test_readers_that_were_reported_together(self, loop, interrupt):
+        interrupt.moments = {1, 2, 3}
         done = loop.create_future()
         called = []
 
@@ -593,25 +578,22 @@ class TestDescriptors:
             assert run_through(loop, interrupt, done) == 3
         assert sorted(called) == list(range(6))
 
-    @each_interruption
-    def test_a_writer(self, loop, interruption, socketpair):
-        ours, _ = socketpair
-        interrupt = Interrupter(interruption, {1, 2})
+    def test_a_writer(self, loop, interrupt, left):
+        interrupt.moments = {1, 2}
         done = loop.create_future()
 
         def writable():
             interrupt()
-            loop.remove_writer(ours)
+            loop.remove_writer(left)
             done.set_result(None)
 
-        loop.add_writer(ours, writable)
+        loop.add_writer(left, writable)
         assert run_through(loop, interrupt, done) == 2
 
-    @each_interruption
     @each_moment
     @pytest.mark.parametrize("where", ["data", "connection_made"])
-    def test_a_pipe(self, loop, interruption, moments, where):
-        interrupt = Interrupter(interruption, moments if where == "data" else {1})
+    def test_a_pipe(self, loop, interrupt, moments, where):
+        interrupt.moments = moments if where == "data" else {1}
         data = support.pattern(60_000)
         protocol = Plain(loop, interrupt, where)
         read_end, write_end = os.pipe()
@@ -631,9 +613,8 @@ class TestDescriptors:
         assert protocol.data == data + (b"more" if 2 in moments else b"")
         assert protocol.events[-2:] == ["eof_received", "connection_lost"]
 
-    @each_interruption
-    def test_the_output_of_a_child(self, loop, interruption):
-        interrupt = Interrupter(interruption, {1, 2})
+    def test_the_output_of_a_child(self, loop, interrupt):
+        interrupt.moments = {1, 2}
 
         class Output(asyncio.SubprocessProtocol):
             def __init__(self):
@@ -657,9 +638,8 @@ class TestDescriptors:
         assert protocol.data == b"one\ntwo\n"
 
     @each_interruption
-    def test_tasks_that_wait_for_sockets(self, loop, interruption, socketpair):
+    def test_tasks_that_wait_for_sockets(self, loop, interruption, left, right):
         """An interruption in one task does not take the data of the other."""
-        ours, peer = socketpair
         other_ours, other_peer = socket.socketpair()
         with other_ours, other_peer:
             other_ours.setblocking(False)
@@ -671,15 +651,15 @@ class TestDescriptors:
                     got.append(chunk)
                     interrupt()
 
-            tasks = [loop.create_task(receive(sock)) for sock in (ours, other_ours)]
+            tasks = [loop.create_task(receive(sock)) for sock in (left, other_ours)]
             support.turn(loop, 3)
-            peer.send(b"abc")
+            right.send(b"abc")
             other_peer.send(b"def")
             arrived = loop.create_task(support.wait_until(lambda: len(got) == 2, timeout=SOON - 1))
             assert run_through(loop, interrupt, arrived) == 2
             assert all(type(task.exception()) is interruption for task in tasks)
             assert sorted(got) == [b"a", b"d"]
-            assert ours.recv(10) == b"bc"
+            assert left.recv(10) == b"bc"
             assert other_ours.recv(10) == b"ef"
 
 
@@ -764,11 +744,10 @@ class TestClocks:
         loop.remove_signal_handler(signal.SIGUSR1)
         assert took < FAR / 2
 
-    def test_during_which_data_comes(self, loop, socketpair):
-        ours, peer = socketpair
-        loop.add_reader(ours, loop.stop)
-        took = run_with_clock(loop, lambda: peer.send(b"x"))
-        loop.remove_reader(ours)
+    def test_during_which_data_comes(self, loop, left, right):
+        loop.add_reader(left, loop.stop)
+        took = run_with_clock(loop, lambda: right.send(b"x"))
+        loop.remove_reader(left)
         assert took < FAR / 2
 
     @pytest.mark.mgloop_only  # asyncio waits for the next timer
@@ -785,16 +764,15 @@ class TestClocks:
             loop.call_later(0.001, int)
         assert run_with_clock(loop, lambda: loop.call_later(0.01, loop.stop), at) < FAR / 2
 
-    def test_that_cancels_the_only_timer(self, loop, socketpair):
-        ours, peer = socketpair
-        loop.add_reader(ours, loop.stop)
+    def test_that_cancels_the_only_timer(self, loop, left, right):
+        loop.add_reader(left, loop.stop)
         timer = loop.call_later(FAR, pytest.fail)
         clock = Clock(loop, timer.cancel)
         loop.time = clock
-        threading.Timer(0.05, peer.send, (b"x",)).start()
+        threading.Timer(0.05, right.send, (b"x",)).start()
         loop.run_forever()
         del loop.time
-        loop.remove_reader(ours)
+        loop.remove_reader(left)
 
     @each_interruption
     def test_that_interrupts(self, loop, interruption):

@@ -9,7 +9,6 @@ import asyncio
 import resource
 import shutil
 import socket
-import subprocess
 import threading
 import time
 
@@ -63,9 +62,7 @@ class TestMongoose:
         nm = shutil.which("nm")
         if nm is None:
             pytest.skip("needs nm of binutils")
-        listing = subprocess.run(
-            [nm, _loop.__file__], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
+        listing = support.finished([nm, _loop.__file__], check=True, timeout=60).stdout
         if "no symbols" in listing or not listing:
             pytest.skip("the extension is stripped")
         symbols = {line.split()[-1] for line in listing.splitlines() if line}
@@ -136,8 +133,7 @@ class TestIdle:
         assert_idle()
         loop.remove_reader(socketpair[0])
 
-    def test_a_removed_reader_whose_data_is_still_there(self, loop, assert_idle, socketpair):
-        left, right = socketpair
+    def test_a_removed_reader_whose_data_is_still_there(self, loop, assert_idle, left, right):
         right.send(b"x")
         loop.add_reader(left, print, "called by mistake")
         loop.remove_reader(left)
@@ -156,16 +152,14 @@ class TestIdle:
         assert_idle()
         loop.remove_reader(socketpair[0])
 
-    def test_a_writer_with_data_to_read(self, loop, assert_idle, socketpair):
-        left, right = socketpair
+    def test_a_writer_with_data_to_read(self, loop, assert_idle, left, right):
         support.fill(left)
         right.send(b"x")
         loop.add_writer(left, print)
         assert_idle()
         loop.remove_writer(left)
 
-    def test_sock_methods_that_wait(self, loop, run, assert_idle, socketpair):
-        left, right = socketpair
+    def test_sock_methods_that_wait(self, loop, run, assert_idle, left, right):
         support.fill(left)
         receiving = loop.create_task(loop.sock_recv(left, 10))
         sending = loop.create_task(loop.sock_sendall(left, b"x"))
@@ -176,8 +170,7 @@ class TestIdle:
         right.send(b"x")
         assert run(receiving) == b"x"
 
-    def test_after_sock_methods_with_more_to_read(self, loop, run, assert_idle, socketpair):
-        left, right = socketpair
+    def test_after_sock_methods_with_more_to_read(self, loop, run, assert_idle, left, right):
         receiving = loop.create_task(loop.sock_recv(left, 1))
         support.turn(loop, 3)
         right.send(b"0123456789")
@@ -284,8 +277,7 @@ class TestParking:
         yield
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    def test_idle_connections_cost_nothing(self, loop, socketpair, room_for_descriptors):
-        left, right = socketpair
+    def test_idle_connections_cost_nothing(self, loop, left, right, room_for_descriptors):
         alone = self.best_time(loop, left, right)
         pairs = [socket.socketpair() for _ in range(self.CONNECTIONS)]
         for idle, _ in pairs:

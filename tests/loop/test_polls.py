@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How soon a descriptor that has become ready is looked at, counted in iterations.
+"""The latency of a ready descriptor, counted in iterations of the loop.
 
 Programs wait "two or three sleep(0)" for the other end of a connection on the same loop, or rely on
 the order in which two descriptors' events come through. asyncio polls once per iteration. Whatever
@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import threading
 import time
 
 import certificates
@@ -23,7 +22,7 @@ import support
 
 pytestmark = pytest.mark.slow  # hundreds of combinations
 
-#: What is ready besides, when something is sent.
+#: The number of other callbacks that are ready when data is sent.
 CROWDS = [0, 1, 3, 4, 10, 100]
 #: Iterations in which nothing happened, before it is sent.
 IDLE = range(7)
@@ -38,6 +37,12 @@ NEVER = 60
 #
 # Each is an asynchronous context manager: way(loop) gives (send, arrived). send() sends something,
 # arrived() is true once everything that was sent has been delivered.
+
+
+def way(function):
+    """Turn function(loop, *args) into function(*args), whose result is a way."""
+    manager = contextlib.asynccontextmanager(function)
+    return lambda *args, **kwargs: lambda loop: manager(loop, *args, **kwargs)
 
 
 class Count(asyncio.Protocol):
@@ -120,78 +125,66 @@ async def transport_over(loop, sock, protocol):
     return transport
 
 
-def transport_to_transport(family, receiver=Count, message=b"x"):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        with sockets_of(family) as (left, right):
-            protocol = receiver()
-            sender = await transport_over(loop, left, Count())
-            transport = await transport_over(loop, right, protocol)
-            yield Sender(sender.write, lambda: protocol.bytes, message)
-            sender.abort()
+@way
+async def transport_to_transport(loop, family, receiver=Count, message=b"x"):
+    with sockets_of(family) as (left, right):
+        protocol = receiver()
+        sender = await transport_over(loop, left, Count())
+        transport = await transport_over(loop, right, protocol)
+        yield Sender(sender.write, lambda: protocol.bytes, message)
+        sender.abort()
+        transport.abort()
+        await support.turns(5)
+
+
+@way
+async def socket_to_transport(loop, family):
+    with sockets_of(family) as (left, right):
+        protocol = Count()
+        transport = await transport_over(loop, right, protocol)
+        yield Sender(left.send, lambda: protocol.bytes)
+        transport.abort()
+        await support.turns(5)
+
+
+@way
+async def to_reader(loop, family, by_transport):
+    with sockets_of(family) as (left, right):
+        got = bytearray()
+        loop.add_reader(right, lambda: got.extend(right.recv(100)))
+        if by_transport:
+            transport = await transport_over(loop, left, Count())
+            yield Sender(transport.write, lambda: len(got))
             transport.abort()
             await support.turns(5)
-
-    return way
-
-
-def socket_to_transport(family):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        with sockets_of(family) as (left, right):
-            protocol = Count()
-            transport = await transport_over(loop, right, protocol)
-            yield Sender(left.send, lambda: protocol.bytes)
-            transport.abort()
-            await support.turns(5)
-
-    return way
+        else:
+            yield Sender(left.send, lambda: len(got))
+        loop.remove_reader(right)
 
 
-def to_reader(family, by_transport):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        with sockets_of(family) as (left, right):
-            got = bytearray()
-            loop.add_reader(right, lambda: got.extend(right.recv(100)))
-            if by_transport:
-                transport = await transport_over(loop, left, Count())
-                yield Sender(transport.write, lambda: len(got))
-                transport.abort()
-                await support.turns(5)
+@way
+async def to_sock_recv(loop, family, into, by_sendall=False):
+    got = []
+
+    async def receive(sock):
+        buffer = bytearray(100)
+        while True:
+            if into:
+                got.append(await loop.sock_recv_into(sock, buffer))
             else:
-                yield Sender(left.send, lambda: len(got))
-            loop.remove_reader(right)
+                got.append(len(await loop.sock_recv(sock, 100)))
 
-    return way
+    tasks = []
 
+    def sendall(data):
+        tasks.append(loop.create_task(loop.sock_sendall(left, data)))
 
-def to_sock_recv(family, into, by_sendall=False):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        got = []
-
-        async def receive(sock):
-            buffer = bytearray(100)
-            while True:
-                if into:
-                    got.append(await loop.sock_recv_into(sock, buffer))
-                else:
-                    got.append(len(await loop.sock_recv(sock, 100)))
-
-        tasks = []
-
-        def sendall(data):
-            tasks.append(loop.create_task(loop.sock_sendall(left, data)))
-
-        with sockets_of(family) as (left, right):
-            task = loop.create_task(receive(right))
-            await support.turns(5)
-            yield Sender(sendall if by_sendall else left.send, lambda: sum(got))
-            task.cancel()
-            await asyncio.gather(task, *tasks, return_exceptions=True)
-
-    return way
+    with sockets_of(family) as (left, right):
+        task = loop.create_task(receive(right))
+        await support.turns(5)
+        yield Sender(sendall if by_sendall else left.send, lambda: sum(got))
+        task.cancel()
+        await asyncio.gather(task, *tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -210,24 +203,21 @@ async def to_sock_recvfrom(loop):
         await asyncio.gather(task, return_exceptions=True)
 
 
-def to_read_pipe(by_transport):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        read_end, write_end = os.pipe()
-        reader, writer = os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)
-        protocol = Count()
-        transport, _ = await loop.connect_read_pipe(lambda: protocol, reader)
-        if by_transport:
-            other, _ = await loop.connect_write_pipe(asyncio.Protocol, writer)
-            yield Sender(other.write, lambda: protocol.bytes)
-            other.abort()
-        else:
-            yield Sender(writer.write, lambda: protocol.bytes)
-            writer.close()
-        transport.close()
-        await support.turns(5)
-
-    return way
+@way
+async def to_read_pipe(loop, by_transport):
+    read_end, write_end = os.pipe()
+    reader, writer = os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)
+    protocol = Count()
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, reader)
+    if by_transport:
+        other, _ = await loop.connect_write_pipe(asyncio.Protocol, writer)
+        yield Sender(other.write, lambda: protocol.bytes)
+        other.abort()
+    else:
+        yield Sender(writer.write, lambda: protocol.bytes)
+        writer.close()
+    transport.close()
+    await support.turns(5)
 
 
 @contextlib.asynccontextmanager
@@ -241,55 +231,49 @@ async def pipe_to_reader(loop):
     os.close(write_end)
 
 
-def datagrams(family, by_transport):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        kind = socket.AF_INET if family == "UDP" else socket.AF_UNIX
-        left, right = (socket.socket(kind, socket.SOCK_DGRAM) for _ in range(2))
-        for sock in (left, right):
-            # An empty name is one that the kernel chooses.
-            sock.bind(("127.0.0.1", 0) if family == "UDP" else "")
-        left.connect(right.getsockname())
-        right.connect(left.getsockname())
-        left.setblocking(False)
-        right.setblocking(False)
-        protocol = Count()
-        transport, _ = await loop.create_datagram_endpoint(lambda: protocol, sock=right)
-        if by_transport:
-            other, _ = await loop.create_datagram_endpoint(Count, sock=left)
-            yield Sender(other.sendto, lambda: protocol.bytes)
-            other.close()
-        else:
-            yield Sender(left.send, lambda: protocol.bytes)
-            left.close()
-        transport.close()
-        await support.turns(5)
-
-    return way
+@way
+async def datagrams(loop, family, by_transport):
+    kind = socket.AF_INET if family == "UDP" else socket.AF_UNIX
+    left, right = (socket.socket(kind, socket.SOCK_DGRAM) for _ in range(2))
+    for sock in (left, right):
+        # An empty name is one that the kernel chooses.
+        sock.bind(("127.0.0.1", 0) if family == "UDP" else "")
+    left.connect(right.getsockname())
+    right.connect(left.getsockname())
+    left.setblocking(False)
+    right.setblocking(False)
+    protocol = Count()
+    transport, _ = await loop.create_datagram_endpoint(lambda: protocol, sock=right)
+    if by_transport:
+        other, _ = await loop.create_datagram_endpoint(Count, sock=left)
+        yield Sender(other.sendto, lambda: protocol.bytes)
+        other.close()
+    else:
+        yield Sender(left.send, lambda: protocol.bytes)
+        left.close()
+    transport.close()
+    await support.turns(5)
 
 
-def streams(family, method):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        got = []
+@way
+async def streams(loop, family, method):
+    got = []
 
-        async def receive(reader):
-            while chunk := await (reader.readline() if method == "readline" else reader.read(100)):
-                got.append(len(chunk))
+    async def receive(reader):
+        while chunk := await (reader.readline() if method == "readline" else reader.read(100)):
+            got.append(len(chunk))
 
-        with sockets_of(family) as (left, right):
-            _, writer = await asyncio.open_connection(sock=left)
-            reader, other = await asyncio.open_connection(sock=right)
-            task = loop.create_task(receive(reader))
-            await support.turns(3)
-            yield Sender(writer.write, lambda: sum(got), b"a line\n")
-            writer.close()
-            await task
-            other.close()
-            await writer.wait_closed()
-            await other.wait_closed()
-
-    return way
+    with sockets_of(family) as (left, right):
+        _, writer = await asyncio.open_connection(sock=left)
+        reader, other = await asyncio.open_connection(sock=right)
+        task = loop.create_task(receive(reader))
+        await support.turns(3)
+        yield Sender(writer.write, lambda: sum(got), b"a line\n")
+        writer.close()
+        await task
+        other.close()
+        await writer.wait_closed()
+        await other.wait_closed()
 
 
 class Certificates:
@@ -306,38 +290,34 @@ class Certificates:
         return cls._contexts
 
 
-def tls(direction):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        server_context, client_context = Certificates.contexts()
-        served = Count()
-        made = loop.create_future()
-        served.connection_made = made.set_result
-        server = await loop.create_server(lambda: served, "127.0.0.1", 0, ssl=server_context)
-        client = Count()
-        transport, _ = await loop.create_connection(
-            lambda: client, *server.sockets[0].getsockname(), ssl=client_context,
-            server_hostname="localhost",
-        )  # fmt: skip
-        other = await made
-        await asyncio.sleep(0.01)  # tickets
-        if direction == "to the server":
-            yield Sender(transport.write, lambda: served.bytes)
-        else:
-            yield Sender(other.write, lambda: client.bytes)
-        transport.abort()
-        other.abort()
-        server.close()
-        await server.wait_closed()
-        await asyncio.sleep(0.01)
-
-    return way
+@way
+async def tls(loop, direction):
+    server_context, client_context = Certificates.contexts()
+    served = Count()
+    made = loop.create_future()
+    served.connection_made = made.set_result
+    server = await loop.create_server(lambda: served, "127.0.0.1", 0, ssl=server_context)
+    client = Count()
+    transport, _ = await loop.create_connection(
+        lambda: client, *server.sockets[0].getsockname(), ssl=client_context,
+        server_hostname="localhost",
+    )  # fmt: skip
+    other = await made
+    await asyncio.sleep(0.01)  # tickets
+    if direction == "to the server":
+        yield Sender(transport.write, lambda: served.bytes)
+    else:
+        yield Sender(other.write, lambda: client.bytes)
+    transport.abort()
+    other.abort()
+    await support.close(server)
+    await asyncio.sleep(0.01)
 
 
 def each_once(make, event):
     """A way of something that happens once per connection: many are made beforehand.
 
-    make(loop, stack) gives (do, done): do() has it happen, done() tells whether it has.
+    make(loop, stack) gives (do, done): do() causes the event, done() returns whether it occurred.
     """
 
     @contextlib.asynccontextmanager
@@ -386,7 +366,7 @@ async def connection(loop, stack, event):
 
 
 async def last_words(loop, stack, event):
-    """Data and, right behind it, the end."""
+    """Data that the end follows directly."""
     family = event
     left, right = stack.enter_context(sockets_of(family))
     protocol = Count()
@@ -419,7 +399,7 @@ async def pipe_end(loop, stack, event):
 
 
 async def reader_gone(loop, stack, event):
-    """A pipe whose reading end is closed: the writing transport is told."""
+    """A pipe whose reading end is closed, which the writing transport detects."""
     read_end, write_end = os.pipe()
     reader, writer = os.fdopen(read_end, "rb", 0), os.fdopen(write_end, "wb", 0)
     protocol = Count()
@@ -430,43 +410,39 @@ async def reader_gone(loop, stack, event):
     return reader.close, lambda: protocol.losses == 1
 
 
-def accepting(family):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        made = []
+@way
+async def accepting(loop, family):
+    made = []
 
-        class Accepted(Count):
-            def connection_made(self, transport):
-                made.append(transport)
+    class Accepted(Count):
+        def connection_made(self, transport):
+            made.append(transport)
 
-        path = f"\0mgloop-polls-{os.getpid()}-{id(made)}"
-        if family == "TCP":
-            server = await loop.create_server(Accepted, "127.0.0.1", 0)
-            kind, address = socket.AF_INET, server.sockets[0].getsockname()
-        else:
-            server = await loop.create_unix_server(Accepted, path)
-            kind, address = socket.AF_UNIX, path
-        clients = []
+    path = f"\0mgloop-polls-{os.getpid()}-{id(made)}"
+    if family == "TCP":
+        server = await loop.create_server(Accepted, "127.0.0.1", 0)
+        kind, address = socket.AF_INET, server.sockets[0].getsockname()
+    else:
+        server = await loop.create_unix_server(Accepted, path)
+        kind, address = socket.AF_UNIX, path
+    clients = []
 
-        def connect():
-            clients.append(socket.socket(kind, socket.SOCK_STREAM))
-            clients[-1].connect(address)
+    def connect():
+        clients.append(socket.socket(kind, socket.SOCK_STREAM))
+        clients[-1].connect(address)
 
-        yield connect, lambda: len(made) == len(clients)
-        for transport in made:
-            transport.abort()
-        for sock in clients:
-            sock.close()
-        server.close()
-        await server.wait_closed()
-        await support.turns(5)
-
-    return way
+    yield connect, lambda: len(made) == len(clients)
+    for transport in made:
+        transport.abort()
+    for sock in clients:
+        sock.close()
+    await support.close(server)
+    await support.turns(5)
 
 
 @contextlib.asynccontextmanager
 async def connecting(loop):
-    """sock_connect() to a listening socket, which TCP on loopback answers at once."""
+    """sock_connect() to a listening socket, to which TCP on loopback connects immediately."""
     tasks = []
     with support.listening_socket() as listener, contextlib.ExitStack() as stack:
 
@@ -522,79 +498,51 @@ async def room_for_a_transport(loop):
         await support.turns(5)
 
 
-def signals(number):
-    @contextlib.asynccontextmanager
-    async def way(loop):
-        calls = []
-        sent = []
-        loop.add_signal_handler(number, calls.append, None)
+@way
+async def signals(loop, number):
+    calls = []
+    sent = []
+    loop.add_signal_handler(number, calls.append, None)
 
-        def send():
-            sent.append(None)
-            os.kill(os.getpid(), number)
+    def send():
+        sent.append(None)
+        os.kill(os.getpid(), number)
 
-        yield send, lambda: len(calls) == len(sent)
-        loop.remove_signal_handler(number)
-
-    return way
+    yield send, lambda: len(calls) == len(sent)
+    loop.remove_signal_handler(number)
 
 
-@contextlib.asynccontextmanager
-async def threadsafe_here(loop):
+@way
+async def callback(loop, schedule, *args):
+    """schedule(loop, callback, *args) lets the loop call the callback once."""
     calls = []
     sent = []
 
     def send():
         sent.append(None)
-        loop.call_soon_threadsafe(calls.append, None)
+        schedule(loop, lambda: calls.append(None), *args)
 
     yield send, lambda: len(calls) == len(sent)
 
 
-@contextlib.asynccontextmanager
-async def threadsafe_from_a_thread(loop):
-    calls = []
-    sent = []
-
-    def send():
-        sent.append(None)
-        thread = threading.Thread(target=loop.call_soon_threadsafe, args=(calls.append, None))
-        thread.start()
-        thread.join()
-
-    yield send, lambda: len(calls) == len(sent)
+def threadsafe_here(loop, callback):
+    loop.call_soon_threadsafe(callback)
 
 
-@contextlib.asynccontextmanager
-async def timer(loop):
-    """One that becomes due while a callback sleeps."""
-    calls = []
-    sent = []
-
-    def send():
-        sent.append(None)
-        loop.call_later(0.0005, calls.append, None)
-        time.sleep(0.002)
-
-    yield send, lambda: len(calls) == len(sent)
+def threadsafe_from_a_thread(loop, callback):
+    with support.in_thread(loop.call_soon_threadsafe, callback):
+        pass
 
 
-@contextlib.asynccontextmanager
-async def timer_of_now(loop):
-    calls = []
-    sent = []
-
-    def send():
-        sent.append(None)
-        loop.call_later(0, calls.append, None)
-        time.sleep(0.0001)
-
-    yield send, lambda: len(calls) == len(sent)
+def timer(loop, callback, delay, sleep):
+    """Set a timer that becomes due while a callback sleeps."""
+    loop.call_later(delay, callback)
+    time.sleep(sleep)
 
 
 @contextlib.asynccontextmanager
 async def child(loop):
-    """The output of a child; it is waited for until the pipe has it."""
+    """The output of a child; send() waits until it is in the pipe."""
 
     class Output(Count, asyncio.SubprocessProtocol):
         def __init__(self):
@@ -665,10 +613,10 @@ WAYS = {
     "room for a writer": room,
     "room for a transport": room_for_a_transport,
     "a signal": signals(signal.SIGUSR1),
-    "call_soon_threadsafe": threadsafe_here,
-    "call_soon_threadsafe from a thread": threadsafe_from_a_thread,
-    "a timer": timer,
-    "a timer of now": timer_of_now,
+    "call_soon_threadsafe": callback(threadsafe_here),
+    "call_soon_threadsafe from a thread": callback(threadsafe_from_a_thread),
+    "a timer": callback(timer, 0.0005, 0.002),
+    "a timer of now": callback(timer, 0, 0.0001),
     "the output of a child": child,
 }
 
@@ -938,7 +886,7 @@ CONNECTIONS = {
 
 
 async def new_with_data_then_old_closed(connect):
-    """As asyncssh redirects a stream: what the new pipe has must be in before the old one ends."""
+    """As asyncssh redirects a stream: the new pipe's data must arrive before the old pipe ends."""
     old, _ = await connect("old")
     yield
     await connect("new", b"data")

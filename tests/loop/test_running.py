@@ -6,7 +6,6 @@ import contextvars
 import gc
 import logging
 import shutil
-import subprocess
 import sys
 import threading
 import weakref
@@ -42,8 +41,7 @@ class TestRunAndStop:
         loop.run_forever()
         assert order == ["first"]
 
-    def test_stop_from_a_timer_and_from_a_descriptor(self, loop, socketpair):
-        left, right = socketpair
+    def test_stop_from_a_timer_and_from_a_descriptor(self, loop, left, right):
         loop.call_later(0.001, loop.stop)
         loop.run_forever()
         loop.add_reader(left, loop.stop)
@@ -142,8 +140,7 @@ class TestRunAndStop:
         assert order == [thread.ident]
         support.turn(loop)
 
-    def test_a_timer_does_not_wait_for_descriptors_and_vice_versa(self, loop, socketpair):
-        left, right = socketpair
+    def test_a_timer_does_not_wait_for_descriptors_and_vice_versa(self, loop, left, right):
         order = []
 
         def on_readable():
@@ -415,13 +412,7 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
         ignore=lambda folder, names: [name for name in names if name.endswith(".so")],
     )
     # -S, because site would find the installed package first, or compile an editable one.
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", "import mgloop"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=support.PATIENCE,
-    )
+    done = support.finished([sys.executable, "-S", "-c", "import mgloop"], cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"ImportError: the compiled modules of mgloop were not found in {package}: if this is a"

@@ -51,8 +51,7 @@ class TestCallSoon:
         support.turn(loop)
         assert order == ["first", "second", "scheduled by first"]
 
-    def test_an_endless_chain_does_not_starve_descriptors_or_timers(self, loop, socketpair):
-        left, right = socketpair
+    def test_an_endless_chain_does_not_starve_descriptors_or_timers(self, loop, left, right):
         seen = []
 
         def again():
@@ -504,8 +503,7 @@ class TestContext:
         contexts = reported.pop_all()
         assert contexts or "cannot enter context" in caplog.text
 
-    def test_add_reader_keeps_the_callers_context(self, loop, socketpair):
-        left, right = socketpair
+    def test_add_reader_keeps_the_callers_context(self, loop, left, right):
         seen = []
         token = variable.set("set by the caller")
         try:

@@ -8,6 +8,7 @@ timers that would wake them.
 
 import asyncio
 import signal
+import textwrap
 import time
 
 import pytest
@@ -15,6 +16,37 @@ import support
 
 #: Seconds within which an idle loop must react, on a busy machine.
 PROMPT = 2.0
+
+
+@pytest.fixture
+def converse(loop_kind):
+    """Return a function that runs a program and follows a script.
+
+    A text of the script is the next line that the program prints, in PROMPT seconds after a signal;
+    a number is a signal that the program gets, when it has had time to become idle. The program
+    must end with status 0 and no more output.
+    """
+
+    def run(code, *script):
+        with support.Program(loop_kind, code) as program:
+            sent = time.monotonic()
+            for step in script:
+                if isinstance(step, str):
+                    program.expect(step)
+                    assert step == script[0] or time.monotonic() - sent < PROMPT
+                else:
+                    time.sleep(0.05)
+                    sent = time.monotonic()
+                    program.signal(step)
+            assert program.wait() == (0, "", "")
+
+    return run
+
+
+@pytest.fixture
+def in_child_loop(in_child):
+    """Return a function that runs code in a child that makes `loop`, and closes it at the end."""
+    return lambda code: in_child(f"loop = new_loop()\n{textwrap.dedent(code)}loop.close()\n")
 
 
 class TestAddAndRemove:
@@ -143,8 +175,7 @@ class TestAddAndRemove:
         assert len(failures) == 1
         assert loop.remove_signal_handler(signal.SIGUSR1) is False
 
-    def test_somebody_elses_wake_up_descriptor_survives_a_run(self, loop, socketpair):
-        left, _ = socketpair
+    def test_somebody_elses_wake_up_descriptor_survives_a_run(self, loop, left):
         signal.set_wakeup_fd(left.fileno())
         try:
             support.turn(loop)
@@ -153,11 +184,8 @@ class TestAddAndRemove:
 
 
 class TestDelivery:
-    def test_a_handler_runs_in_the_loop_with_its_arguments(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_a_handler_runs_in_the_loop_with_its_arguments(self, in_child_loop):
+        in_child_loop("""
             got = []
             def handler(*args):
                 assert asyncio.get_running_loop() is loop
@@ -168,14 +196,12 @@ class TestDelivery:
             loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
             loop.run_forever()
             assert got == [(1, "two")], got
-            loop.close()
-            """,
-        )
+        """)
 
     @pytest.mark.parametrize(
         "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
     )
-    def test_an_idle_loop_reacts(self, loop_kind, number):
+    def test_an_idle_loop_reacts(self, converse, number):
         code = f"""
         loop = new_loop()
         loop.add_signal_handler({int(number)}, loop.stop)
@@ -184,16 +210,9 @@ class TestDelivery:
         loop.close()
         print("stopped")
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.1)
-            sent = time.monotonic()
-            program.signal(number)
-            program.expect("stopped")
-            assert time.monotonic() - sent < PROMPT
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", number, "stopped")
 
-    def test_a_handler_set_with_the_signal_module(self, loop_kind):
+    def test_a_handler_set_with_the_signal_module(self, converse):
         """The handler runs although the loop does not know about it and waits without a timeout."""
         code = """
         loop = new_loop()
@@ -203,18 +222,9 @@ class TestDelivery:
         loop.run_forever()
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            for _ in range(3):
-                time.sleep(0.05)
-                sent = time.monotonic()
-                program.signal(signal.SIGUSR1)
-                program.expect("handled")
-                assert time.monotonic() - sent < PROMPT
-            program.signal(signal.SIGTERM)
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", *[signal.SIGUSR1, "handled"] * 3, signal.SIGTERM)
 
-    def test_also_without_any_handler_of_the_loop(self, loop_kind):
+    def test_also_without_any_handler_of_the_loop(self, converse):
         code = """
         loop = new_loop()
         def handler(*args):
@@ -225,15 +235,10 @@ class TestDelivery:
         loop.run_forever()
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.1)
-            program.signal(signal.SIGUSR1)
-            program.expect("handled")
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", signal.SIGUSR1, "handled")
 
     @pytest.mark.mgloop_only
-    def test_a_loop_without_wake_ups_reacts_too(self, loop_kind):
+    def test_a_loop_without_wake_ups_reacts_too(self, converse):
         code = """
         loop = new_loop(enable_wakeup=False)
         loop.add_signal_handler(signal.SIGUSR1, print, "handled")
@@ -242,19 +247,10 @@ class TestDelivery:
         loop.run_forever()
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.1)
-            program.signal(signal.SIGUSR1)
-            program.expect("handled")
-            program.signal(signal.SIGTERM)
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", signal.SIGUSR1, "handled", signal.SIGTERM)
 
-    def test_different_signals_at_once(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_different_signals_at_once(self, in_child_loop):
+        in_child_loop("""
             got = set()
             numbers = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM}
             def handler(number):
@@ -268,16 +264,11 @@ class TestDelivery:
                     os.kill(os.getpid(), number)
             loop.call_soon(send)
             loop.run_forever()
-            loop.close()
-            """,
-        )
+        """)
 
-    def test_a_storm_of_signals(self, loop_kind):
+    def test_a_storm_of_signals(self, in_child_loop):
         """More signals than the wake-up pipe holds: no kind is lost, and the loop continues."""
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+        in_child_loop("""
             got = []
             loop.add_signal_handler(signal.SIGUSR1, got.append, None)
             loop.add_signal_handler(signal.SIGUSR2, loop.stop)
@@ -288,15 +279,10 @@ class TestDelivery:
             loop.call_later(0.05, os.kill, os.getpid(), signal.SIGUSR2)
             loop.run_forever()
             assert got
-            loop.close()
-            """,
-        )
+        """)
 
-    def test_between_two_runs(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_between_two_runs(self, in_child_loop):
+        in_child_loop("""
             got = []
             loop.add_signal_handler(signal.SIGUSR1, got.append, "handled")
             loop.run_until_complete(asyncio.sleep(0.001))
@@ -304,15 +290,10 @@ class TestDelivery:
             assert not got
             loop.run_until_complete(asyncio.sleep(0.01))
             assert got == ["handled"], got
-            loop.close()
-            """,
-        )
+        """)
 
-    def test_replaced_and_removed_while_the_signal_is_on_its_way(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_replaced_and_removed_while_the_signal_is_on_its_way(self, in_child_loop):
+        in_child_loop("""
             got = []
             loop.add_signal_handler(signal.SIGUSR1, got.append, "first")
             loop.add_signal_handler(signal.SIGUSR1, got.append, "second")
@@ -323,30 +304,21 @@ class TestDelivery:
             loop.remove_signal_handler(signal.SIGUSR1)
             loop.run_until_complete(asyncio.sleep(0.01))
             assert got == ["second"], got
-            loop.close()
-            """,
-        )
+        """)
 
-    def test_an_exception_in_a_handler_is_reported(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_an_exception_in_a_handler_is_reported(self, in_child_loop):
+        in_child_loop("""
             contexts = []
             loop.set_exception_handler(lambda loop, context: contexts.append(context))
             loop.add_signal_handler(signal.SIGUSR1, lambda: 1 / 0)
             loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
             loop.run_until_complete(asyncio.sleep(0.02))
             assert isinstance(contexts[0]["exception"], ZeroDivisionError)
-            loop.close()
-            """,
-        )
+        """)
 
-    def test_sigchld(self, loop_kind):
+    def test_sigchld(self, in_child):
         """A handler for SIGCHLD is allowed, and does not interfere with child processes."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             import subprocess
             loop = new_loop()
             loop.add_signal_handler(signal.SIGCHLD, loop.stop)
@@ -354,14 +326,10 @@ class TestDelivery:
             loop.run_forever()
             assert child.wait(10) == 0
             loop.close()
-            """,
-        )
+        """)
 
-    def test_a_loop_in_another_thread_is_not_disturbed(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
-            loop = new_loop()
+    def test_a_loop_in_another_thread_is_not_disturbed(self, in_child_loop):
+        in_child_loop("""
             got = []
             signal.signal(signal.SIGUSR1, lambda *args: got.append("main thread"))
             thread = threading.Thread(target=loop.run_forever)
@@ -374,13 +342,11 @@ class TestDelivery:
             assert future.result(10) == "alive"
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.close()
-            """,
-        )
+        """)
 
 
 class TestCtrlC:
-    def test_in_an_idle_run_forever(self, loop_kind):
+    def test_in_an_idle_run_forever(self, converse):
         code = """
         loop = new_loop()
         loop.call_soon(print, "ready")
@@ -392,17 +358,9 @@ class TestCtrlC:
         loop.close()
         print("closed")
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.1)
-            sent = time.monotonic()
-            program.signal(signal.SIGINT)
-            program.expect("interrupted")
-            assert time.monotonic() - sent < PROMPT
-            program.expect("closed")
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", signal.SIGINT, "interrupted", "closed")
 
-    def test_again_and_again(self, loop_kind):
+    def test_again_and_again(self, converse):
         code = """
         loop = new_loop()
         for _ in range(5):
@@ -413,14 +371,9 @@ class TestCtrlC:
                 print("interrupted")
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            for _ in range(5):
-                program.expect("ready")
-                program.signal(signal.SIGINT)
-                program.expect("interrupted")
-            assert program.wait() == (0, "", "")
+        converse(code, *["ready", signal.SIGINT, "interrupted"] * 5)
 
-    def test_inside_a_callback(self, loop_kind):
+    def test_inside_a_callback(self, converse):
         code = """
         loop = new_loop()
         def work():
@@ -435,14 +388,9 @@ class TestCtrlC:
         turn(loop)
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            program.signal(signal.SIGINT)
-            program.expect("interrupted")
-            program.expect("kept")
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", signal.SIGINT, "interrupted", "kept")
 
-    def test_in_a_loop_that_never_waits(self, loop_kind):
+    def test_in_a_loop_that_never_waits(self, converse):
         code = """
         loop = new_loop()
         def spin():
@@ -455,14 +403,9 @@ class TestCtrlC:
             print("interrupted")
         loop.close()
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.05)
-            program.signal(signal.SIGINT)
-            program.expect("interrupted")
-            assert program.wait()[0] == 0
+        converse(code, "ready", signal.SIGINT, "interrupted")
 
-    def test_cancels_the_main_task_of_a_runner(self, loop_kind):
+    def test_cancels_the_main_task_of_a_runner(self, converse):
         code = """
         async def main():
             print("ready")
@@ -478,16 +421,7 @@ class TestCtrlC:
         except KeyboardInterrupt:
             print("interrupted")
         """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            time.sleep(0.1)
-            sent = time.monotonic()
-            program.signal(signal.SIGINT)
-            program.expect("cancelled")
-            assert time.monotonic() - sent < PROMPT
-            program.expect("wound down")
-            program.expect("interrupted")
-            assert program.wait() == (0, "", "")
+        converse(code, "ready", signal.SIGINT, "cancelled", "wound down", "interrupted")
 
     def test_twice_in_a_runner(self, loop_kind):
         """The second Ctrl-C does not wait for a task that ignores its cancellation."""
@@ -518,7 +452,10 @@ class TestCtrlC:
             # The task may or may not be waiting again by then.
             assert out.split()[-1] == "interrupted"
 
-    def test_ends_the_process_by_the_signal(self, loop_kind):
+    @pytest.mark.parametrize(
+        ("number", "last"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "")]
+    )
+    def test_the_signal_ends_the_process(self, loop_kind, number, last):
         code = """
         async def main():
             print("ready")
@@ -527,22 +464,10 @@ class TestCtrlC:
         """
         with support.Program(loop_kind, code) as program:
             program.expect("ready")
-            program.signal(signal.SIGINT)
+            program.signal(number)
             status, _, errors = program.wait()
-            assert status == -signal.SIGINT
-            assert errors.rstrip().endswith("KeyboardInterrupt")
-
-    def test_sigterm_without_a_handler_ends_the_process(self, loop_kind):
-        code = """
-        async def main():
-            print("ready")
-            await asyncio.Event().wait()
-        run(main())
-        """
-        with support.Program(loop_kind, code) as program:
-            program.expect("ready")
-            program.signal(signal.SIGTERM)
-            assert program.wait()[0] == -signal.SIGTERM
+            assert status == -number
+            assert errors.rstrip().endswith(last)
 
 
 class TestSigpipe:
@@ -562,25 +487,22 @@ class TestSigpipe:
     """
 
     @pytest.mark.parametrize(("disposition", "expected"), [("SIG_IGN", True), ("SIG_DFL", False)])
-    def test_its_disposition_is_left_as_it_was_found(self, loop_kind, disposition, expected):
+    def test_its_disposition_is_left_as_it_was_found(self, in_child, disposition, expected):
         code = self.CODE.format(disposition=disposition, expected=expected)
-        support.run_python(loop_kind, code)
+        in_child(code)
 
 
-def test_the_exit_of_the_interpreter_with_a_handler_in_place(loop_kind):
+def test_the_exit_of_the_interpreter_with_a_handler_in_place(in_child):
     """A loop that was not closed is collected at exit: no traceback, no crash."""
-    _, errors = support.run_python(
-        loop_kind,
-        """
+    _, errors = in_child("""
         loop = new_loop()
         loop.add_signal_handler(signal.SIGUSR1, print)
         loop.run_until_complete(asyncio.sleep(0))
-        """,
-    )
+    """)
     assert "Traceback" not in errors
 
 
-def test_children_do_not_inherit_the_loops_descriptors(loop_kind):
+def test_children_do_not_inherit_the_loops_descriptors(in_child):
     """The loop's descriptors are close-on-exec, like all descriptors that Python opens."""
     code = """
     before = set(os.listdir("/proc/self/fd"))
@@ -598,4 +520,4 @@ def test_children_do_not_inherit_the_loops_descriptors(loop_kind):
             assert exc.errno == 9
     loop.close()
     """
-    support.run_python(loop_kind, code)
+    in_child(code)

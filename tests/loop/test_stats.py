@@ -22,7 +22,7 @@ import weakref
 import certificates
 import pytest
 import support
-from peers import Recorder, connected_pair, on_loop, read_exactly
+from peers import Recorder, connected_pair, read_exactly
 
 import mgloop
 from mgloop.stats import ConnectionStats, described
@@ -142,7 +142,6 @@ def test_calls_of_other_threads_and_their_wake_ups(loop):
     assert stats.wakeups <= count + 1
 
 
-@on_loop
 async def test_a_wait_is_ended_by_one_wake_up(loop):
     done = loop.create_future()
     before = loop.stats()
@@ -153,7 +152,6 @@ async def test_a_wait_is_ended_by_one_wake_up(loop):
     assert loop.stats().delta(before).wakeups == 1
 
 
-@on_loop
 async def test_executor_jobs(loop):
     before = loop.stats()
     for _ in range(3):
@@ -161,7 +159,6 @@ async def test_executor_jobs(loop):
     assert loop.stats().delta(before).executor_jobs == 3
 
 
-@on_loop
 async def test_children(loop):
     before = loop.stats()
     process = await asyncio.create_subprocess_exec(
@@ -181,8 +178,7 @@ async def exchange(connect, listener_kind, kind, loop):
     writer.write(b"x" * 1000)
     assert await reader.readexactly(1000)
     assert loop.stats().connections[kind].open - before.connections[kind].open == 2
-    writer.close()
-    await writer.wait_closed()
+    await support.close(writer)
     await support.wait_until(
         lambda: loop.stats().connections[kind].open == before.connections[kind].open
     )
@@ -200,55 +196,45 @@ async def echo(reader, writer):
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_stream_connections_and_their_bytes(run, tmp_path, kind):
-    async def main():
-        loop = asyncio.get_running_loop()
-        if kind == "tcp":
-            server = await asyncio.start_server(echo, "127.0.0.1", 0)
-            address = server.sockets[0].getsockname()
-            delta = await exchange(lambda: asyncio.open_connection(*address), kind, kind, loop)
-        else:
-            path = str(tmp_path / "s")
-            server = await asyncio.start_unix_server(echo, path)
-            delta = await exchange(lambda: asyncio.open_unix_connection(path), kind, kind, loop)
-        assert delta.bytes_sent == delta.bytes_received == 2000
-        assert delta.writes == 2
-        assert delta.reads == 3  # one read meets the end; the client has closed before it could
-        assert delta.reads_blocked == delta.writes_blocked == delta.pauses == 0
-        server.close()
-
-    run(main())
+async def test_stream_connections_and_their_bytes(loop, tmp_path, kind):
+    if kind == "tcp":
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        delta = await exchange(lambda: asyncio.open_connection(*address), kind, kind, loop)
+    else:
+        path = str(tmp_path / "s")
+        server = await asyncio.start_unix_server(echo, path)
+        delta = await exchange(lambda: asyncio.open_unix_connection(path), kind, kind, loop)
+    assert delta.bytes_sent == delta.bytes_received == 2000
+    assert delta.writes == 2
+    assert delta.reads == 3  # one read meets the end; the client has closed before it could
+    assert delta.reads_blocked == delta.writes_blocked == delta.pauses == 0
+    server.close()
 
 
-def test_tls_lies_on_tcp(run):
+async def test_tls_lies_on_tcp(loop):
     if not certificates.available:
         pytest.skip(certificates.SKIPPED)
     server_tls, client_tls = certificates.contexts()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=server_tls)
-        port = server.sockets[0].getsockname()[1]
-        delta = await exchange(
-            lambda: asyncio.open_connection("localhost", port, ssl=client_tls), "tcp", "tls", loop
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=server_tls)
+    port = server.sockets[0].getsockname()[1]
+    delta = await exchange(
+        lambda: asyncio.open_connection("localhost", port, ssl=client_tls), "tcp", "tls", loop
+    )
+    assert delta.handshakes == 2
+    assert delta.handshakes_failed == 0
+    assert delta.bytes_sent > 2000
+    await support.wait_until(lambda: loop.stats().connections["tcp"].open == 0)
+    before = loop.stats()
+    with pytest.raises(ssl.SSLError):
+        await asyncio.open_connection(
+            "localhost", port, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
-        assert delta.handshakes == 2
-        assert delta.handshakes_failed == 0
-        assert delta.bytes_sent > 2000
-        await support.wait_until(lambda: loop.stats().connections["tcp"].open == 0)
-        before = loop.stats()
-        with pytest.raises(ssl.SSLError):
-            await asyncio.open_connection(
-                "localhost", port, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            )
-        await support.wait_until(lambda: loop.stats().delta(before).handshakes_failed == 2)
-        assert loop.stats().delta(before).connections["tls"].opened == 0
-        server.close()
-
-    run(main())
+    await support.wait_until(lambda: loop.stats().delta(before).handshakes_failed == 2)
+    assert loop.stats().delta(before).connections["tls"].opened == 0
+    server.close()
 
 
-@on_loop
 async def test_datagrams(loop):
     received = []
 
@@ -274,7 +260,6 @@ async def test_datagrams(loop):
     await support.wait_until(lambda: loop.stats().connections["datagram"].closed == 2)
 
 
-@on_loop
 async def test_the_methods_for_sockets(loop):
     with support.nonblocking_socketpair() as (one, two):
         before = loop.stats()
@@ -287,7 +272,6 @@ async def test_the_methods_for_sockets(loop):
         assert (delta.writes, delta.reads, delta.reads_blocked) == (1, 2, 1)
 
 
-@on_loop
 async def test_a_peer_that_does_not_read(loop):
     with support.nonblocking_socketpair() as (one, _):
         before = loop.stats()
@@ -301,7 +285,6 @@ async def test_a_peer_that_does_not_read(loop):
         await support.turns()
 
 
-@on_loop
 async def test_writes_that_leave_together(loop):
     def write(transport):
         transport.write(b"head")
@@ -321,7 +304,6 @@ async def test_writes_that_leave_together(loop):
         assert delta.deferred_sends == delta.writes == 8
 
 
-@on_loop
 async def test_long_writes_that_gather(loop):
     async with connected_pair(loop, Recorder(loop), Recorder(loop)) as (transport, _):
         before = loop.stats()
@@ -337,7 +319,6 @@ async def test_long_writes_that_gather(loop):
         assert (delta.deferred_writes, delta.deferred_sends, delta.writes) == (7, 2, 3)
 
 
-@on_loop
 async def test_sendfile_is_sent(loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)
@@ -497,9 +478,7 @@ def test_strace_sees_as_many_system_calls(tmp_path):
     traced = ",".join(sorted(POLLS | READS | WRITES | {"stat", "newfstatat"}))
     command = ["strace", "-o", str(log), "-e", f"trace={traced}", sys.executable, "-c", LOAD]
     command.append(str(tmp_path / "socket"))
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=50, env=os.environ | {"PYTHONPATH": ""}
-    )
+    done = support.finished(command, timeout=50, env=os.environ | {"PYTHONPATH": ""})
     if "ptrace" in done.stderr or "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr

@@ -45,12 +45,14 @@ class TestCallSoonThreadsafe:
         with support.in_thread(other):
             loop.run_forever()
 
-    def test_wakes_a_loop_that_waits_for_a_far_timer(self, loop):
+    @pytest.mark.parametrize("nearer_timer", [False, True])
+    def test_wakes_a_loop_that_waits_for_a_far_timer(self, loop, nearer_timer):
         timer = loop.call_later(1000, print)
+        call = (loop.call_later, 0.001, loop.stop) if nearer_timer else (loop.stop,)
 
         def other():
             time.sleep(0.02)
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(*call)
 
         with support.in_thread(other):
             loop.run_forever()
@@ -245,26 +247,14 @@ class TestCallSoonThreadsafe:
         with support.in_thread(other):
             loop.run_forever()
 
-    def test_a_nearer_timer_set_by_a_threadsafe_call(self, loop):
-        far = loop.call_later(1000, print)
-
-        def other():
-            time.sleep(0.02)
-            loop.call_soon_threadsafe(loop.call_later, 0.001, loop.stop)
-
-        with support.in_thread(other):
-            loop.run_forever()
-        far.cancel()
-
     def test_stop_from_another_thread_goes_through_it(self, loop):
         for _ in range(200):
             with support.in_thread(loop.call_soon_threadsafe, loop.stop):
                 loop.run_forever()
 
     @needs_gil
-    def test_runs_before_the_event_that_ended_the_wait(self, loop, socketpair, c_library):
+    def test_runs_before_the_event_that_ended_the_wait(self, loop, left, right, c_library):
         """In asyncio such a callback is in the queue before the wait ends."""
-        left, right = socketpair
         order = []
         loop.add_reader(left, order.append, "event")
 
@@ -456,34 +446,25 @@ class TestExecutors:
         with pytest.raises(TypeError, match="ThreadPoolExecutor"):
             loop.set_default_executor(executor)
 
-    def test_many_jobs(self, loop, run):
-        async def main():
-            jobs = [loop.run_in_executor(None, lambda n=n: n * n) for n in range(500)]
-            return await asyncio.gather(*jobs)
+    async def test_many_jobs(self, loop):
+        jobs = [loop.run_in_executor(None, lambda n=n: n * n) for n in range(500)]
+        assert await asyncio.gather(*jobs) == [n * n for n in range(500)]
 
-        assert run(main()) == [n * n for n in range(500)]
+    async def test_to_thread_carries_the_context(self, loop):
+        variable.set("set in the task")
+        assert await asyncio.to_thread(variable.get) == "set in the task"
 
-    def test_to_thread_carries_the_context(self, run):
-        async def main():
-            variable.set("set in the task")
-            return await asyncio.to_thread(variable.get)
-
-        assert run(main()) == "set in the task"
-
-    def test_shutdown_waits_for_the_jobs(self, loop, run):
+    async def test_shutdown_waits_for_the_jobs(self, loop):
         done = []
 
         def job():
             time.sleep(0.05)
             done.append("job")
 
-        async def main():
-            future = loop.run_in_executor(None, job)
-            await loop.shutdown_default_executor()
-            assert done == ["job"]
-            await future
-
-        run(main())
+        future = loop.run_in_executor(None, job)
+        await loop.shutdown_default_executor()
+        assert done == ["job"]
+        await future
 
     def test_shutdown_without_executor_and_twice(self, loop, run):
         run(loop.shutdown_default_executor())
@@ -521,18 +502,12 @@ class TestExecutors:
         with pytest.raises(TypeError, match="coroutines cannot be used"):
             debug_loop.run_in_executor(None, coroutine_function)
 
-    def test_cancelling_the_future_of_a_job(self, loop, run):
+    async def test_cancelling_the_future_of_a_job(self, loop):
         release = threading.Event()
-
-        async def main():
-            future = loop.run_in_executor(None, release.wait, support.PATIENCE)
-            await asyncio.sleep(0.01)
-            future.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await future
-            release.set()
-
-        run(main())
+        future = loop.run_in_executor(None, release.wait, support.PATIENCE)
+        await asyncio.sleep(0.01)
+        await support.cancel(future)
+        release.set()
 
     def test_cancelling_the_future_of_a_job_that_has_not_begun(self, loop, run):
         release, ran = threading.Event(), []

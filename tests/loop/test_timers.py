@@ -112,23 +112,20 @@ class TestNeverEarly:
         loop.run_forever()
         assert min(late_by) >= -RESOLUTION
 
-    def test_sleep_and_timeouts(self, run):
-        async def main():
-            for delay in (0.0003, 0.001, 0.0125):
-                start = time.monotonic()
-                await asyncio.sleep(delay)
-                assert time.monotonic() - start >= delay - RESOLUTION
-                start = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await asyncio.sleep(1000)
-                assert time.monotonic() - start >= delay - RESOLUTION
-                start = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(asyncio.Event().wait(), delay)
-                assert time.monotonic() - start >= delay - RESOLUTION
-
-        run(main())
+    async def test_sleep_and_timeouts(self, loop):
+        for delay in (0.0003, 0.001, 0.0125):
+            start = time.monotonic()
+            await asyncio.sleep(delay)
+            assert time.monotonic() - start >= delay - RESOLUTION
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await asyncio.sleep(1000)
+            assert time.monotonic() - start >= delay - RESOLUTION
+            start = time.monotonic()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), delay)
+            assert time.monotonic() - start >= delay - RESOLUTION
 
 
 class TestPrecision:
@@ -171,9 +168,8 @@ class TestPrecision:
         # At most one per 50 us, and some for the loop's other work.
         assert loop.stats().polls - before < 500
 
-    def test_a_deadline_that_comes_nearer_while_waiting(self, loop, socketpair):
+    def test_a_deadline_that_comes_nearer_while_waiting(self, loop, left, right):
         """A descriptor's callback adds a timer that is due before the one being waited for."""
-        left, right = socketpair
         fired = []
 
         def on_readable():
@@ -231,9 +227,8 @@ class TestPrecision:
             assert loop.time() - started >= 0.02 - RESOLUTION
             started = loop.time()
 
-    def test_deadlines_armed_and_cancelled_between_events(self, loop, socketpair):
+    def test_deadlines_armed_and_cancelled_between_events(self, loop, left, right):
         """Servers use timeouts this way: each is replaced by a later one and never fires."""
-        left, right = socketpair
         received = []
         deadline = loop.call_later(0.02, pytest.fail, "a later one took its place")
 
@@ -263,8 +258,7 @@ class TestPrecision:
             loop.run_forever()
         assert due == [True]
 
-    def test_a_far_deadline_alone_does_not_keep_the_loop_from_events(self, loop, socketpair):
-        left, right = socketpair
+    def test_a_far_deadline_alone_does_not_keep_the_loop_from_events(self, loop, left, right):
         handle = loop.call_later(1e18, print)
         loop.add_reader(left, loop.stop)
         right.send(b"x")
@@ -541,15 +535,12 @@ class TestMany:
         loop.run_forever()
         loop.close()
 
-    def test_many_sleeping_tasks(self, run):
+    async def test_many_sleeping_tasks(self, loop):
         async def sleep(number):
             await asyncio.sleep(number % 13 / 1000)
             return number
 
-        async def main():
-            return await asyncio.gather(*(sleep(number) for number in range(3000)))
-
-        assert run(main()) == list(range(3000))
+        assert await asyncio.gather(*(sleep(number) for number in range(3000))) == list(range(3000))
 
 
 class TestTimerHandle:

@@ -2,21 +2,17 @@
 """The command line: ``python -m tests.nomem [--quick] [--only PROGRAM ...]``.
 
 Exit status: 0 if no run over mgloop ends worse than the control allows, or if this interpreter
-has no ``_testcapi``; 1 if one does; 2 if a program fails while it has memory.
+lacks ``_testcapi``; 1 if one does; 2 if a program fails while it has memory.
 """
 
 import argparse
-import json
-import os
-import queue
-import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.nomem import programs, worker
+from tests.workers import Worker, WorkerError, share
 
 LOOPS = ("asyncio", "mgloop")
 MODES = ("one", "burst", "limit")
@@ -41,81 +37,29 @@ class Run(NamedTuple):
         return f"{self.program}/{self.mode}/{self.at}"
 
 
-class WorkerError(Exception):
-    """A worker failed, or a program that had memory."""
-
-
-class Worker:
-    """A process that makes one run after another."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.nomem.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
-
-    def run(self, run: Run) -> dict:
-        """Make one run; its outcome."""
-        spec = run._asdict() | {"deadline": worker.DEADLINE}
-        self._process.stdin.write(json.dumps(spec) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise WorkerError(f"the worker ended during {run}")
-        answer = json.loads(line)
-        if "failed" in answer:
-            raise WorkerError(f"{run}\n{answer['failed']}")
-        return answer
-
-    def close(self) -> None:
-        """End it."""
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
 class Campaign:
     """All the runs, by a number of workers."""
 
     def __init__(self, jobs: int, verbose: bool) -> None:
-        self.jobs = jobs
         self.verbose = verbose
         self.outcomes: dict[Run, dict] = {}
+        self._workers = [Worker("tests.nomem.worker") for _ in range(jobs)]
+
+    def close(self) -> None:
+        """End the workers."""
+        for process in self._workers:
+            process.close()
 
     def make(self, runs: list[Run]) -> dict[Run, dict]:
-        """Make these runs; their outcomes."""
-        todo: queue.SimpleQueue[Run] = queue.SimpleQueue()
-        for run in runs:
-            todo.put(run)
-        errors: list[BaseException] = []
-        threads = [
-            threading.Thread(target=self._work, args=(todo, errors)) for _ in range(self.jobs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        """Make these runs; return their outcomes."""
+        share(self._workers, runs, self._make)
         return {run: self.outcomes[run] for run in runs}
 
-    def _work(self, todo: "queue.SimpleQueue[Run]", errors: list) -> None:
-        process = Worker()
-        try:
-            while not errors:
-                run = todo.get_nowait()
-                outcome = self.outcomes[run] = process.run(run)
-                if self.verbose and outcome["how"] in BAD and run.loop == "mgloop":
-                    print(f"{run}: {outcome['how']} {outcome['detail']}", flush=True)
-        except queue.Empty:
-            pass
-        except BaseException as exc:
-            errors.append(exc)
-        finally:
-            process.close()
+    def _make(self, process: Worker, run: Run) -> None:
+        outcome = process.ask(run._asdict() | {"deadline": worker.DEADLINE})
+        self.outcomes[run] = outcome
+        if self.verbose and outcome["how"] in BAD and run.loop == "mgloop":
+            print(f"{run}: {outcome['how']} {outcome['detail']}", flush=True)
 
 
 def counted(campaign: Campaign, names: list[str], loops: list[str]) -> dict[tuple[str, str], int]:
@@ -212,6 +156,8 @@ def main() -> int:
     except WorkerError as exc:
         print(exc)
         return 2
+    finally:
+        campaign.close()
     bad = worse(outcomes)
     for run in bad:
         print(f"worse than asyncio: {run}: {outcomes[run]['how']}")

@@ -3,11 +3,11 @@
 
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
@@ -34,14 +34,7 @@ except ValueError:
 
 
 def run_python(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    return support.finished([sys.executable, *arguments], cwd=ROOT, timeout=50)
 
 
 def judge(met="", status=0, **answer):
@@ -111,7 +104,7 @@ class TestSample:
 RAISING_PROTOCOL = """
 import asyncio, signal, sys
 import _testcapi
-from tests.nomem.worker import new_loop
+from tests.loops import new_loop
 
 def late(*_):
     # The failure may have cost the loop its timer.
@@ -163,7 +156,7 @@ def test_exception_of_a_protocol_without_memory_for_its_traceback(kind):
 BATCH_OF_DATAGRAMS = """
 import asyncio, gc, socket, sys
 import _testcapi
-from tests.nomem.worker import new_loop
+from tests.loops import new_loop
 
 loop = new_loop("mgloop")
 loop.set_exception_handler(lambda loop, context: None)
@@ -206,13 +199,8 @@ loop.close()
 @needs_testcapi
 def test_datagrams_are_freed_if_memory_runs_out_within_their_batch():
     """asyncio receives one datagram at a time."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BATCH_OF_DATAGRAMS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
+    done = support.finished(
+        [sys.executable, "-W", "ignore", "-c", BATCH_OF_DATAGRAMS], cwd=ROOT, timeout=50
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) < 40

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import faulthandler
 import gc
-import importlib
 import itertools
 import json
 import logging
@@ -23,10 +22,10 @@ import tempfile
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests import loops, workers
 from tests.nomem import programs
 
 try:
@@ -233,15 +232,6 @@ class Witness(logging.Handler):
         self.note(unraisable.exc_value if unraisable.exc_value is not None else "unraisable")
 
 
-def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """A loop of the kind under test."""
-    if kind == "asyncio":
-        return asyncio.SelectorEventLoop()
-    import mgloop
-
-    return mgloop.new_event_loop()
-
-
 def _descriptors() -> set[tuple[str, str]]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -252,7 +242,7 @@ def _descriptors() -> set[tuple[str, str]]:
 
 def _play(spec: dict, stage: programs.Stage, witness: Witness) -> str:
     """Run the program on a loop of its own; how it ended."""
-    loop = new_loop(spec["loop"])
+    loop = loops.new_loop(spec["loop"])
     task = None
 
     def reported(loop, context) -> None:
@@ -468,8 +458,8 @@ PYTHONS_OWN = (
     "in _create\n",
     # It makes an exception for an exception that it cannot make.
     "Cannot recover from MemoryErrors while normalizing exceptions",
-    # CPython 3.11 recurses in C: it has no MemoryError left that it made beforehand, needs memory
-    # to make another, and raises MemoryError because there is none.
+    # CPython 3.11 recurses in C: it has used up its prepared MemoryErrors, needs memory to make
+    # another, and raises MemoryError because the memory is exhausted.
     "_Py_CheckRecursiveCall: Cannot recover from stack overflow",
 )
 
@@ -503,20 +493,8 @@ def _judge(answer: dict | None, status: int, met: str, said: str) -> Outcome:
 
 def main() -> int:
     """Serve until the input ends."""
-    warnings.simplefilter("ignore")
-    for module in LATE_IMPORTS:
-        importlib.import_module(module)
     contexts = programs.make_contexts()
-    gc.collect()
-    gc.freeze()
-    for line in sys.stdin:
-        try:
-            answer = run(json.loads(line), contexts)
-        except Exception:
-            answer = {"failed": traceback.format_exc()}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    return 0
+    return workers.serve(lambda spec: run(spec, contexts), LATE_IMPORTS)
 
 
 if __name__ == "__main__":

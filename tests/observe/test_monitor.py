@@ -123,9 +123,7 @@ def test_other_users_are_refused_though_they_can_connect():
             "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX);"
             "s.connect(sys.argv[1]); print(s.recv(100))"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, watcher.path], capture_output=True, text=True, timeout=20
-        )
+        done = support.finished([sys.executable, "-c", code, watcher.path], timeout=20)
         assert (done.stdout, done.stderr) == ("b''\n", "")
         assert monitor.ask(watcher.path).pid == os.getpid()
 

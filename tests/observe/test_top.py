@@ -59,10 +59,7 @@ def program(tmp_path_factory):
 
 
 def run_top(*arguments, returncode=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "mgloop.top", *map(str, arguments)],
-        capture_output=True, text=True, timeout=support.PATIENCE,
-    )  # fmt: skip
+    done = support.finished([sys.executable, "-m", "mgloop.top", *map(str, arguments)])
     assert done.returncode == returncode, done.stderr
     return done.stdout, done.stderr
 

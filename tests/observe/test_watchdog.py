@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 import textwrap
 import threading
@@ -305,11 +304,9 @@ def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls)
     assert loop.stats().stalls == 2
 
 
-def test_a_fork_while_the_watchdog_looks(loop_kind):
+def test_a_fork_while_the_watchdog_looks(in_child):
     """The child lacks the watchdog's thread, and must not inherit the locks that it held."""
-    support.run_python(
-        loop_kind,
-        """
+    in_child("""
         import mgloop
 
         def fork():
@@ -333,8 +330,7 @@ def test_a_fork_while_the_watchdog_looks(loop_kind):
             assert pid == 0
             os._exit(0)
         loop.close()
-        """,
-    )
+    """)
 
 
 def test_one_watchdog_for_a_loop(loop, stalls):
@@ -403,11 +399,10 @@ print("done")
 
 
 def run_program(value, goes_on=0.2):
-    return subprocess.run(
+    return support.finished(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), str(goes_on)],
-        env=os.environ | {"MGLOOP_WATCHDOG": value}, capture_output=True, text=True,
-        timeout=support.PATIENCE,
-    )  # fmt: skip
+        env=os.environ | {"MGLOOP_WATCHDOG": value},
+    )
 
 
 @pytest.mark.parametrize("goes_on", [0.2, 0])
@@ -422,11 +417,11 @@ def test_an_unchanged_program(goes_on):
 def test_the_import_of_an_application_by_the_server(tmp_path):
     """The import runs on the server's loop."""
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.5)\nraise ValueError('enough')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "mgloop", "serve", "slow:app", "--port", "0"], cwd=tmp_path,
-        env=os.environ | {"MGLOOP_WATCHDOG": "0.1"}, capture_output=True, text=True,
-        timeout=support.PATIENCE,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, "-m", "mgloop", "serve", "slow:app", "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"MGLOOP_WATCHDOG": "0.1"},
+    )
     assert done.returncode == 1
     assert "ValueError: enough" in done.stderr
     assert re.search(r"was blocked for 0\.\d+ s", done.stderr)
@@ -464,10 +459,10 @@ def test_an_idle_loop_stays_without_system_calls(tmp_path):
 
         mgloop.run(main())
     """
-    done = subprocess.run(
+    done = support.finished(
         ["strace", "-f", "-ttt", "-o", str(log), sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=50,
-    )  # fmt: skip
+        timeout=50,
+    )
     if "ptrace" in done.stderr or "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert done.returncode == 0, done.stderr

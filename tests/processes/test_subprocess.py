@@ -13,7 +13,6 @@ import warnings
 
 import pytest
 import support
-from peers import on_loop
 
 PIPE = asyncio.subprocess.PIPE
 
@@ -51,12 +50,10 @@ async def exit_code(*args, **kwargs):
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
-@on_loop
 async def test_exit_codes(loop, code):
     assert await exit_code("/bin/sh", "-c", f"exit {code}") == code
 
 
-@on_loop
 async def test_death_by_signal(loop):
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "kill -TERM $$")
     assert await process.wait() == -signal.SIGTERM
@@ -74,7 +71,6 @@ async def test_death_by_signal(loop):
     ],
     ids=["kill", "terminate", "SIGINT", "SIGUSR1"],
 )
-@on_loop
 async def test_signals(loop, end, signum):
     process = await asyncio.create_subprocess_exec("sleep", "1000")
     assert process.pid > 0
@@ -83,7 +79,6 @@ async def test_signals(loop, end, signum):
     assert await asyncio.wait_for(process.wait(), support.PATIENCE) == -signum
 
 
-@on_loop
 async def test_signals_to_a_process_that_has_ended(loop):
     process = await asyncio.create_subprocess_exec("true")
     await process.wait()
@@ -93,7 +88,6 @@ async def test_signals_to_a_process_that_has_ended(loop):
             end()
 
 
-@on_loop
 async def test_no_such_program(loop):
     before = support.open_fds()
     for kwargs in ({}, {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}):
@@ -107,14 +101,12 @@ async def test_no_such_program(loop):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_shell(loop):
     process = await asyncio.create_subprocess_shell("echo $((6 * 7)); exit 3", stdout=PIPE)
     out, err = await process.communicate()
     assert (out, err, process.returncode) == (b"42\n", None, 3)
 
 
-@on_loop
 async def test_arguments_directory_and_environment(loop, tmp_path):
     process = await asyncio.create_subprocess_exec(
         "/bin/sh",
@@ -130,7 +122,6 @@ async def test_arguments_directory_and_environment(loop, tmp_path):
     assert out.decode().splitlines() == [str(tmp_path), "value", "an argument"]
 
 
-@on_loop
 async def test_start_new_session_and_pass_fds(loop):
     read_end, write_end = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -151,13 +142,11 @@ async def test_start_new_session_and_pass_fds(loop):
     [{"universal_newlines": True}, {"shell": True}, {"bufsize": 1}, {"text": True}],
     ids=str,
 )
-@on_loop
 async def test_arguments_that_make_no_sense(loop, kwargs):
     with pytest.raises(ValueError, match="must be"):
         await loop.subprocess_exec(asyncio.SubprocessProtocol, "true", **kwargs)
 
 
-@on_loop
 async def test_the_program_must_be_text(loop):
     with pytest.raises(TypeError):
         await loop.subprocess_exec(asyncio.SubprocessProtocol, 5)
@@ -168,7 +157,6 @@ async def test_the_program_must_be_text(loop):
 # --- pipes ---------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_communicate(loop):
     process = await asyncio.create_subprocess_exec(
         "/bin/sh", "-c", "cat; echo problem >&2", stdin=PIPE, stdout=PIPE, stderr=PIPE
@@ -177,7 +165,6 @@ async def test_communicate(loop):
     assert process.returncode == 0
 
 
-@on_loop
 async def test_communicate_24_megabytes(loop):
     """Input and output run concurrently: neither pipe may block the other."""
     message = support.pattern(24_000_000)
@@ -187,7 +174,6 @@ async def test_communicate_24_megabytes(loop):
     assert process.returncode == 0
 
 
-@on_loop
 async def test_line_by_line(loop):
     process = await asyncio.create_subprocess_exec("cat", stdin=PIPE, stdout=PIPE)
     for number in range(50):
@@ -199,7 +185,6 @@ async def test_line_by_line(loop):
     assert await process.wait() == 0
 
 
-@on_loop
 async def test_input_that_the_child_does_not_want(loop, reported):
     """The child ends, or closes its input: a broken pipe is not a failure of the parent."""
     process = await asyncio.create_subprocess_exec("true", stdin=PIPE)
@@ -215,7 +200,6 @@ async def test_input_that_the_child_does_not_want(loop, reported):
             assert isinstance(context["exception"], BrokenPipeError)
 
 
-@on_loop
 async def test_output_after_the_end_is_not_lost(loop):
     """The child has ended long before its output is read."""
     process = await asyncio.create_subprocess_exec("/bin/echo", "parting words", stdout=PIPE)
@@ -224,7 +208,6 @@ async def test_output_after_the_end_is_not_lost(loop):
     assert await process.stdout.read() == b"parting words\n"
 
 
-@on_loop
 async def test_stdout_shared_with_stderr_and_devnull(loop):
     process = await asyncio.create_subprocess_exec(
         "/bin/sh",
@@ -239,7 +222,6 @@ async def test_stdout_shared_with_stderr_and_devnull(loop):
     assert err is None
 
 
-@on_loop
 async def test_a_grandchild_that_keeps_the_pipe_open(loop):
     """wait() does not wait for the end of the pipes."""
     process = await asyncio.create_subprocess_exec(
@@ -254,7 +236,6 @@ async def test_a_grandchild_that_keeps_the_pipe_open(loop):
     assert await process.stdout.read() == b""
 
 
-@on_loop
 async def test_a_terminal_as_standard_streams(loop):
     """pty: the parent's end is read with connect_read_pipe()."""
     parent, child = os.openpty()
@@ -304,7 +285,6 @@ class Witness(asyncio.SubprocessProtocol):
         self.done.set_result(exc)
 
 
-@on_loop
 async def test_transport(loop):
     transport, protocol = await loop.subprocess_exec(lambda: Witness(loop), "cat")
     assert isinstance(transport, asyncio.SubprocessTransport)
@@ -326,7 +306,6 @@ async def test_transport(loop):
     transport.close()
 
 
-@on_loop
 async def test_closing_the_transport_kills(loop):
     transport, protocol = await loop.subprocess_exec(lambda: Witness(loop), "sleep", "1000")
     transport.close()
@@ -335,7 +314,6 @@ async def test_closing_the_transport_kills(loop):
     assert transport.get_returncode() == -signal.SIGKILL
 
 
-@on_loop
 async def test_cancelling_wait_leaves_the_child_alone(loop):
     process = await asyncio.create_subprocess_exec("sleep", "1000")
     with pytest.raises(asyncio.TimeoutError):
@@ -348,7 +326,6 @@ async def test_cancelling_wait_leaves_the_child_alone(loop):
 # --- the process as a whole ----------------------------------------------------------------------
 
 
-@on_loop
 async def test_many_at_once(loop):
     async def one(number):
         process = await asyncio.create_subprocess_exec(
@@ -360,7 +337,6 @@ async def test_many_at_once(loop):
     await asyncio.gather(*(one(number) for number in range(60)))
 
 
-@on_loop
 async def test_nothing_is_left_behind(loop):
     await exit_code("true")
     before = support.open_fds()
@@ -372,7 +348,6 @@ async def test_nothing_is_left_behind(loop):
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_no_handler_and_no_thread_is_taken(loop):
     """SIGCHLD remains the application's: its handler, and its own children."""
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
@@ -387,7 +362,6 @@ async def test_no_handler_and_no_thread_is_taken(loop):
     assert await process.wait() == -signal.SIGKILL
 
 
-@on_loop
 async def test_a_handler_for_sigchld_works_beside(loop):
     rung = asyncio.Event()
     loop.add_signal_handler(signal.SIGCHLD, rung.set)
@@ -396,7 +370,6 @@ async def test_a_handler_for_sigchld_works_beside(loop):
     assert loop.remove_signal_handler(signal.SIGCHLD)
 
 
-@on_loop
 async def test_a_child_reaped_by_somebody_else(loop, caplog):
     """Its status is lost: asyncio reports 255, and logs a warning."""
     process = await asyncio.create_subprocess_exec("sleep", "1000")
@@ -411,11 +384,9 @@ async def test_a_child_reaped_by_somebody_else(loop, caplog):
     assert code in (255, -signal.SIGKILL)
 
 
-def test_children_in_a_thread(loop_kind):
+def test_children_in_a_thread(in_child):
     """A loop outside the main thread runs subprocesses, too."""
-    out, err = support.run_python(
-        loop_kind,
-        """
+    out, err = in_child("""
         async def main():
             process = await asyncio.create_subprocess_exec(
                 "/bin/sh", "-c", "echo from a thread", stdout=-1
@@ -426,6 +397,5 @@ def test_children_in_a_thread(loop_kind):
         thread = threading.Thread(target=run, args=(main(),))
         thread.start()
         thread.join()
-        """,
-    )
+    """)
     assert out == "from a thread 0\n", err

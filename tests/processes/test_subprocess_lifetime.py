@@ -16,13 +16,11 @@ import warnings
 
 import pytest
 import support
-from peers import on_loop
 from test_subprocess import PIPE, child_watcher, exit_code
 
 __all__ = ["child_watcher"]  # a fixture
 
 
-@on_loop
 async def test_a_hundred_megabytes_both_ways(loop):
     """`cat`, whose output has to be read while its input is still being written."""
     data = os.urandom(1 << 20) * 100
@@ -33,11 +31,9 @@ async def test_a_hundred_megabytes_both_ways(loop):
 
 
 @support.needs_popen_that_cleans_up
-def test_too_few_descriptors(loop_kind):
+def test_too_few_descriptors(in_child):
     """With 0, 1, 2 ... free descriptors it either works or raises EMFILE, without leaks."""
-    out, err = support.run_python(
-        loop_kind,
-        """
+    out, err = in_child("""
         import errno, resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -83,8 +79,7 @@ def test_too_few_descriptors(loop_kind):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             run(main())
-        """,
-    )
+    """)
     outcomes = eval(out)
     assert set(outcomes) == {"EMFILE", 0}, err
     # The outcomes are monotonic: if it works with some descriptors, it works with more.
@@ -93,7 +88,6 @@ def test_too_few_descriptors(loop_kind):
 
 @pytest.mark.mgloop_only
 @pytest.mark.parametrize("failure", [OSError, PermissionError])
-@on_loop
 async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
     def refused(pid, flags=0):
         raise failure
@@ -108,7 +102,6 @@ async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypatch):
     """Until the loop knows of a child's end, its pid must remain valid, because it may be used."""
 
@@ -167,7 +160,6 @@ def test_the_loop_is_closed_while_a_child_runs(loop_factory):
         assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
 
 
-@on_loop
 async def test_cancelled_while_being_started(loop):
     """The child is killed and reaped before the cancellation is passed on."""
     await exit_code("true")
@@ -181,15 +173,12 @@ async def test_cancelled_while_being_started(loop):
             task.result().kill()
             await task.result().wait()
             continue
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await support.cancel(task)
     await support.turns(5)
     assert not support.fds_opened_since(before)
 
 
 @pytest.mark.parametrize("action", ["kill", "terminate", "signal"])
-@on_loop
 async def test_signals_at_each_stage(loop, loop_kind, action):
     """A signal to a child that ended but was not waited for is ignored; afterwards it raises."""
     act = {
@@ -211,7 +200,6 @@ async def test_signals_at_each_stage(loop, loop_kind, action):
         act(process)
 
 
-@on_loop
 async def test_a_program_that_cannot_be_executed(loop, tmp_path):
     text = tmp_path / "text"
     text.write_text("not a program")
@@ -230,7 +218,6 @@ async def test_a_program_that_cannot_be_executed(loop, tmp_path):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_no_warnings_when_everything_is_closed(loop):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

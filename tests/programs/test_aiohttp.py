@@ -17,7 +17,6 @@ import sys
 
 import pytest
 import support
-from peers import on_loop
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -114,7 +113,6 @@ async def check_all_routes(session, url):
             assert await ws.receive_bytes() == body[:size]
 
 
-@on_loop
 async def test_a_thousand_requests_on_fifty_connections(loop, loop_kind):
     with running(loop_kind) as server:
         connector = aiohttp.TCPConnector(limit=50)
@@ -138,14 +136,12 @@ async def test_a_thousand_requests_on_fifty_connections(loop, loop_kind):
             assert opened == 50
 
 
-@on_loop
 async def test_every_route(loop, loop_kind):
     with running(loop_kind) as server:
         async with aiohttp.ClientSession() as session:
             await check_all_routes(session, server.url)
 
 
-@on_loop
 async def test_every_route_over_tls(
     loop, loop_kind, server_certificate, client_ssl_context, tmp_path
 ):
@@ -160,7 +156,6 @@ async def test_every_route_over_tls(
             await asyncio.gather(*(check_hello(session, server.url) for _ in range(50)))
 
 
-@on_loop
 async def test_pipelined_requests(loop, loop_kind):
     """Fifty requests in one packet get fifty responses, in order, on one connection."""
     with running(loop_kind) as server:
@@ -172,12 +167,10 @@ async def test_pipelined_requests(loop, loop_kind):
             head = await reader.readuntil(b"\r\n\r\n")
             assert f"Content-Length: {size}\r\n".encode() in head
             assert await reader.readexactly(size) == bytes(range(size))
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-@on_loop
 async def test_an_idle_server_stops_at_once(loop, loop_kind, signum):
     with running(loop_kind) as server:
         async with aiohttp.ClientSession() as session:
@@ -186,7 +179,6 @@ async def test_an_idle_server_stops_at_once(loop, loop_kind, signum):
             await finish(loop, server)
 
 
-@on_loop
 async def test_graceful_shutdown_loses_no_response(loop, loop_kind):
     """Requests begun before the signal are finished after it; new connections are refused."""
     with running(loop_kind) as server:
@@ -256,7 +248,6 @@ async def refused(loop, server):
         await asyncio.sleep(0.01)
 
 
-@on_loop
 async def test_shutdown_under_fire_answers_all_it_accepted(loop, loop_kind):
     """Requests arrive while the server stops: each is answered completely or not accepted."""
     with running(loop_kind) as server:
@@ -299,13 +290,7 @@ def closed(server):
 
 def test_help_and_wrong_options(loop_kind):
     def run(*options):
-        return subprocess.run(
-            [sys.executable, PROGRAM, *options],
-            capture_output=True,
-            text=True,
-            timeout=support.PATIENCE,
-            check=False,
-        )
+        return support.finished([sys.executable, PROGRAM, *options])
 
     assert run("--help").returncode == 0
     for options in (

@@ -24,18 +24,24 @@ policies_are_not_deprecated = pytest.mark.skipif(
 )
 
 
+#: Precedes each program: asyncio.run(main()) is the class of the loop that it made.
+START = """
+import mgloop
+
+async def main():
+    return type(asyncio.get_running_loop())
+
+"""
+
+
 def strict(code):
-    """Run `code`, with mgloop imported, in an interpreter that turns warnings into errors."""
-    return support.run_python("mgloop", "import mgloop\n" + inspect.cleandoc(code), "-W", "error")
+    """Run `code`, after START, in an interpreter that turns warnings into errors."""
+    return support.run_python("mgloop", START + inspect.cleandoc(code), "-W", "error")
 
 
 class TestInstall:
     def test_asyncio_run_and_new_event_loop(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             mgloop.install()
             assert asyncio.run(main()) is mgloop.Loop
             loop = asyncio.new_event_loop()
@@ -43,29 +49,19 @@ class TestInstall:
             loop.close()
             with asyncio.Runner() as runner:
                 assert runner.run(main()) is mgloop.Loop
-            """
-        )
+        """)
 
     def test_uninstall(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             mgloop.install()
             mgloop.uninstall()
             assert asyncio.run(main()) is not mgloop.Loop
             mgloop.install()
             assert asyncio.run(main()) is mgloop.Loop
-            """
-        )
+        """)
 
     def test_twice_and_uninstall_without_install(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             mgloop.uninstall()
             assert asyncio.run(main()) is not mgloop.Loop
             mgloop.install()
@@ -74,34 +70,25 @@ class TestInstall:
             mgloop.uninstall()
             mgloop.uninstall()
             assert asyncio.run(main()) is not mgloop.Loop
-            """
-        )
+        """)
 
     def test_import_alone_changes_nothing(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             assert asyncio.run(main()) is not mgloop.Loop
-            """
-        )
+        """)
 
     def test_a_loop_that_is_there_stays_as_it_is(self):
-        strict(
-            """
+        strict("""
             loop = asyncio.new_event_loop()
             mgloop.install()
             assert type(loop) is not mgloop.Loop
             assert loop.run_until_complete(asyncio.sleep(0.001, "works")) == "works"
             loop.close()
-            """
-        )
+        """)
 
     @support.needs_no_dev_mode
     def test_debug_and_threads(self):
-        strict(
-            """
+        strict("""
             async def main():
                 loop = asyncio.get_running_loop()
                 return type(loop), loop.get_debug()
@@ -113,12 +100,10 @@ class TestInstall:
             thread.start()
             thread.join()
             assert got == [(mgloop.Loop, False)]
-            """
-        )
+        """)
 
     def test_unittest(self):
-        strict(
-            """
+        strict("""
             import unittest
 
             class Test(unittest.IsolatedAsyncioTestCase):
@@ -130,15 +115,13 @@ class TestInstall:
             suite = unittest.defaultTestLoader.loadTestsFromTestCase(Test)
             result = unittest.TextTestRunner().run(suite)
             assert result.wasSuccessful() and result.testsRun == 1
-            """
-        )
+        """)
 
 
 class TestPolicy:
     @has_policies
     def test_is_a_policy(self):
-        strict(
-            """
+        strict("""
             policy = mgloop.EventLoopPolicy()
             warnings.simplefilter("ignore")
             assert isinstance(policy, asyncio.AbstractEventLoopPolicy)
@@ -148,42 +131,33 @@ class TestPolicy:
             assert policy.get_event_loop() is loop
             policy.set_event_loop(None)
             loop.close()
-            """
-        )
+        """)
 
     @has_policies
     @policies_are_not_deprecated
     def test_set_by_asyncios_own_function(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             asyncio.set_event_loop_policy(mgloop.EventLoopPolicy())
             assert isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
             assert asyncio.run(main()) is mgloop.Loop
             asyncio.set_event_loop_policy(None)
             assert asyncio.run(main()) is not mgloop.Loop
-            """
-        )
+        """)
 
     @has_policies
     @policies_are_not_deprecated
     def test_install_sets_it(self):
-        strict(
-            """
+        strict("""
             mgloop.install()
             assert isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
             mgloop.uninstall()
             assert not isinstance(asyncio.get_event_loop_policy(), mgloop.EventLoopPolicy)
-            """
-        )
+        """)
 
 
 class TestRun:
     def test_result_and_loop(self):
-        strict(
-            """
+        strict("""
             async def main():
                 await asyncio.sleep(0.001)
                 assert type(asyncio.get_running_loop()) is mgloop.Loop
@@ -191,12 +165,10 @@ class TestRun:
 
             assert mgloop.run(main()) == "result"
             assert mgloop.run(main()) == "result"
-            """
-        )
+        """)
 
     def test_exceptions(self):
-        strict(
-            """
+        strict("""
             async def main():
                 raise LookupError("as expected")
 
@@ -206,25 +178,21 @@ class TestRun:
                 assert str(exc) == "as expected"
             else:
                 raise AssertionError("no exception")
-            """
-        )
+        """)
 
     @support.needs_no_dev_mode
     def test_debug(self):
-        strict(
-            """
+        strict("""
             async def main():
                 return asyncio.get_running_loop().get_debug()
 
             assert mgloop.run(main()) is False
             assert mgloop.run(main(), debug=True) is True
             assert mgloop.run(main(), debug=False) is False
-            """
-        )
+        """)
 
     def test_keywords_for_the_loop(self):
-        strict(
-            """
+        strict("""
             async def main():
                 try:
                     asyncio.get_running_loop().call_soon_threadsafe(print)
@@ -240,8 +208,7 @@ class TestRun:
                 coro.close()
             else:
                 raise AssertionError("an unknown keyword was taken")
-            """
-        )
+        """)
 
     def test_keywords_are_named(self):
         """The names let type checkers and editors know the keywords."""
@@ -274,8 +241,7 @@ class TestRun:
         assert '"enable_wakeup"' in found[1]
 
     def test_winds_everything_down(self):
-        strict(
-            """
+        strict("""
             order = []
 
             async def background():
@@ -302,12 +268,10 @@ class TestRun:
             mgloop.run(main())
             assert loop.is_closed()
             assert sorted(order) == ["generator", "task", "thread"], order
-            """
-        )
+        """)
 
     def test_inside_a_running_loop(self):
-        strict(
-            """
+        strict("""
             async def inner():
                 pass
 
@@ -319,12 +283,10 @@ class TestRun:
 
             assert mgloop.run(main()) is True
             assert asyncio.run(main()) is True
-            """
-        )
+        """)
 
     def test_not_a_coroutine(self):
-        strict(
-            """
+        strict("""
             for thing in (None, 42, print):
                 try:
                     mgloop.run(thing)
@@ -332,12 +294,10 @@ class TestRun:
                     pass
                 else:
                     raise AssertionError("taken")
-            """
-        )
+        """)
 
     def test_leaves_no_current_loop_behind(self):
-        strict(
-            """
+        strict("""
             async def main():
                 pass
 
@@ -348,37 +308,25 @@ class TestRun:
                 pass
             else:
                 raise AssertionError("still a running loop")
-            """
-        )
+        """)
 
 
 class TestNewEventLoop:
     def test_as_the_factory_of_a_runner(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             with asyncio.Runner(loop_factory=mgloop.new_event_loop) as runner:
                 assert runner.run(main()) is mgloop.Loop
                 assert type(runner.get_loop()) is mgloop.Loop
-            """
-        )
+        """)
 
     @support.needs_run_loop_factory
     def test_as_the_factory_of_run(self):
-        strict(
-            """
-            async def main():
-                return type(asyncio.get_running_loop())
-
+        strict("""
             assert asyncio.run(main(), loop_factory=mgloop.new_event_loop) is mgloop.Loop
-            """
-        )
+        """)
 
     def test_the_class_and_its_subclasses(self):
-        strict(
-            """
+        strict("""
             class MyLoop(mgloop.Loop):
                 def __init__(self):
                     super().__init__()
@@ -400,12 +348,10 @@ class TestNewEventLoop:
             assert got == ["called"]
             assert loop.counted >= 1
             loop.close()
-            """
-        )
+        """)
 
     def test_a_subclass_may_watch_run_forever_and_run_until_complete(self):
-        strict(
-            """
+        strict("""
             class MyLoop(mgloop.Loop):
                 def run_forever(self):
                     runs.append("forever")
@@ -416,12 +362,10 @@ class TestNewEventLoop:
             loop.run_until_complete(asyncio.sleep(0))
             assert runs == ["forever"]
             loop.close()
-            """
-        )
+        """)
 
     def test_arguments(self):
-        strict(
-            """
+        strict("""
             for call in (
                 lambda: mgloop.new_event_loop(True),
                 lambda: mgloop.new_event_loop(flavour="unknown"),
@@ -433,8 +377,7 @@ class TestNewEventLoop:
                     pass
                 else:
                     raise AssertionError("taken")
-            """
-        )
+        """)
 
 
 class TestPackage:

@@ -122,8 +122,7 @@ def test_a_test_that_must_fail_fails(project):
 
 
 def test_is_taken_away_at_the_end(project, pytester):
-    pytester.makeconftest(
-        """
+    pytester.makeconftest("""
         import asyncio
         import mgloop
         import pytest
@@ -134,8 +133,7 @@ def test_is_taken_away_at_the_end(project, pytester):
             loop = asyncio.new_event_loop()
             print("left behind" if isinstance(loop, mgloop.Loop) else "taken away")
             loop.close()
-        """
-    )
+    """)
     result = project(ON_MGLOOP, "--mgloop")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["taken away"])
@@ -145,15 +143,13 @@ def test_loop_factories_of_the_project_take_precedence(project, pytester):
     plugin = pytest.importorskip("pytest_asyncio.plugin")
     if not hasattr(plugin.PytestAsyncioSpecs, "pytest_asyncio_loop_factories"):
         pytest.skip("this pytest-asyncio has no hook for loop factories")
-    pytester.makeconftest(
-        """
+    pytester.makeconftest("""
         import asyncio
         import mgloop
 
         def pytest_asyncio_loop_factories(config, item):
             return {"asyncio": asyncio.SelectorEventLoop, "mgloop": mgloop.new_event_loop}
-        """
-    )
+    """)
     module = """
         import asyncio
         import mgloop

@@ -3,11 +3,11 @@
 
 import os
 import pathlib
-import subprocess
 import sys
 
 import peers
 import pytest
+import support
 
 SECONDS = float(os.environ.get("MGLOOP_SOAK_SECONDS", "6"))
 
@@ -16,7 +16,7 @@ SECONDS = float(os.environ.get("MGLOOP_SOAK_SECONDS", "6"))
 @pytest.mark.timeout(SECONDS + 120)
 def test_soak(loop_kind):
     peers.skip_if_failing_callbacks_leak(loop_kind)
-    done = subprocess.run(
+    done = support.finished(
         [
             sys.executable,
             pathlib.Path(__file__).with_name("soak.py"),
@@ -25,10 +25,7 @@ def test_soak(loop_kind):
             "--seconds",
             str(SECONDS),
         ],
-        capture_output=True,
-        text=True,
         timeout=SECONDS + 90,
-        check=False,
     )
     print(done.stdout)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

@@ -183,33 +183,26 @@ class TestNames:
         same(None, 80, type=socket.SOCK_STREAM)
         same(None, 80, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
-    def test_many_at_once(self, loop, run):
-        async def main():
-            ask = [
-                loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                for host in ("127.0.0.1", "localhost", "::1")
-                for port in range(1, 30)
-            ]
-            got = await asyncio.gather(*ask)
-            assert all(got)
+    async def test_many_at_once(self, loop):
+        ask = [
+            loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for host in ("127.0.0.1", "localhost", "::1")
+            for port in range(1, 30)
+        ]
+        got = await asyncio.gather(*ask)
+        assert all(got)
 
-        run(main())
-
-    def test_cancelled(self, loop, run, monkeypatch):
+    async def test_cancelled(self, loop, monkeypatch):
         over = threading.Event()
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: over.wait(10))
-
-        async def main():
-            task = loop.create_task(loop.getaddrinfo("localhost", 80))
-            await asyncio.sleep(0)
-            task.cancel()
-            try:
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            finally:
-                over.set()
-
-        run(main())
+        task = loop.create_task(loop.getaddrinfo("localhost", 80))
+        await asyncio.sleep(0)
+        task.cancel()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            over.set()
 
     def test_in_debug_mode(self, debug_loop, run):
         got = run(debug_loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM))
@@ -250,16 +243,12 @@ def test_a_literal_needs_no_thread(loop_factory):
 
 
 @support.needs_ipv6
-def test_a_connection_to_a_zoned_address(loop, run):
+async def test_a_connection_to_a_zoned_address(loop):
     """::1 with the index of the loopback interface as its zone is the same listener."""
-
-    async def main():
-        with support.listening_socket("::1") as listener:
-            port = listener.getsockname()[1]
-            host = f"::1%{socket.if_nametoindex('lo')}"
-            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
-            assert transport.get_extra_info("peername")[1] == port
-            transport.close()
-            await support.turns(5)
-
-    run(main())
+    with support.listening_socket("::1") as listener:
+        port = listener.getsockname()[1]
+        host = f"::1%{socket.if_nametoindex('lo')}"
+        transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+        assert transport.get_extra_info("peername")[1] == port
+        transport.close()
+        await support.turns(5)

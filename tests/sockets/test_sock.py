@@ -14,9 +14,8 @@ import pytest
 import support
 
 
-def test_all_are_coroutines(loop, socketpair):
+def test_all_are_coroutines(loop, left):
     """create_task() accepts the results directly."""
-    left, _ = socketpair
     with open(__file__, "rb") as file:
         for awaitable in (
             loop.sock_recv(left, 1),
@@ -34,10 +33,9 @@ def test_all_are_coroutines(loop, socketpair):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_one_that_is_never_awaited_warns(loop, socketpair, debug):
+def test_one_that_is_never_awaited_warns(loop, left, right, debug):
     """A forgotten ``await`` is a message that was never sent: Python warns, in any mode."""
     loop.set_debug(debug)
-    left, right = socketpair
     for forget in (
         lambda: loop.sock_recv(left, 10),
         lambda: loop.sock_recv_into(left, bytearray(10)),
@@ -49,71 +47,54 @@ def test_one_that_is_never_awaited_warns(loop, socketpair, debug):
         right.recv(10)
 
 
-def test_one_that_is_closed_without_being_awaited_does_nothing(loop, socketpair):
-    left, right = socketpair
+def test_one_that_is_closed_without_being_awaited_does_nothing(loop, left, right):
     loop.sock_sendall(left, b"x").close()
     with pytest.raises(BlockingIOError):
         right.recv(10)
 
 
-def test_one_cannot_be_awaited_twice(loop, run, socketpair):
-    left, _ = socketpair
-
-    async def main():
-        sending = loop.sock_sendall(left, b"x")
+async def test_one_cannot_be_awaited_twice(loop, left):
+    sending = loop.sock_sendall(left, b"x")
+    await sending
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
         await sending
-        with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
-            await sending
-
-    run(main())
 
 
 class TestRecv:
-    def test_what_is_there(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_is_there(self, loop, run, left, right):
         right.send(b"0123456789")
         assert run(loop.sock_recv(left, 4)) == b"0123"
         assert run(loop.sock_recv(left, 4)) == b"4567"
         assert run(loop.sock_recv(left, 4)) == b"89"
 
-    def test_what_comes_later(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_comes_later(self, loop, run, left, right):
         loop.call_later(0.005, right.send, b"later")
         assert run(loop.sock_recv(left, 100)) == b"later"
 
-    def test_end_of_file(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_end_of_file(self, loop, run, left, right):
         loop.call_later(0.005, right.close)
         assert run(loop.sock_recv(left, 100)) == b""
         assert run(loop.sock_recv(left, 100)) == b""
 
-    def test_half_close(self, loop, run, tcp_pair):
-        client, server = tcp_pair
-        server.send(b"last words")
-        server.shutdown(socket.SHUT_WR)
+    async def test_half_close(self, loop, ours, peer):
+        peer.send(b"last words")
+        peer.shutdown(socket.SHUT_WR)
+        assert await loop.sock_recv(ours, 100) == b"last words"
+        assert await loop.sock_recv(ours, 100) == b""
+        await loop.sock_sendall(ours, b"answer")
+        assert await loop.sock_recv(peer, 100) == b"answer"
 
-        async def main():
-            assert await loop.sock_recv(client, 100) == b"last words"
-            assert await loop.sock_recv(client, 100) == b""
-            await loop.sock_sendall(client, b"answer")
-            assert await loop.sock_recv(server, 100) == b"answer"
-
-        run(main())
-
-    def test_reset(self, loop, run, tcp_pair):
-        client, server = tcp_pair
-        loop.call_later(0.005, support.reset, server)
+    def test_reset(self, loop, run, ours, peer):
+        loop.call_later(0.005, support.reset, peer)
         with pytest.raises(ConnectionResetError):
-            run(loop.sock_recv(client, 100))
+            run(loop.sock_recv(ours, 100))
 
-    def test_nothing_asked_for(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_nothing_asked_for(self, loop, run, left, right):
         right.send(b"x")
         assert run(loop.sock_recv(left, 0)) == b""
         assert run(loop.sock_recv(left, 1)) == b"x"
 
-    def test_nothing_asked_for_is_there_at_once(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_nothing_asked_for_is_there_at_once(self, loop, run, left):
         assert run(loop.sock_recv(left, 0)) == b""
 
     def test_nothing_asked_for_takes_no_datagram(self, loop, run):
@@ -123,42 +104,30 @@ class TestRecv:
             assert run(loop.sock_recv(left, 100)) == b"datagram"
 
     @pytest.mark.parametrize("size", [1, 1000, 4096, 65536, 1 << 20])
-    def test_sizes(self, loop, run, tcp_pair, size):
-        client, server = tcp_pair
+    async def test_sizes(self, loop, ours, peer, size):
         data = support.pattern(300_000)
+        sending = loop.create_task(loop.sock_sendall(peer, data[: size * 100]))
+        got = bytearray()
+        while len(got) < len(data[: size * 100]):
+            chunk = await loop.sock_recv(ours, size)
+            assert 0 < len(chunk) <= size
+            got += chunk
+        await sending
+        assert got == data[: size * 100]
 
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(server, data[: size * 100]))
-            got = bytearray()
-            while len(got) < len(data[: size * 100]):
-                chunk = await loop.sock_recv(client, size)
-                assert 0 < len(chunk) <= size
-                got += chunk
-            await sending
-            assert got == data[: size * 100]
-
-        run(main())
-
-    def test_ping_pong(self, loop, run, socketpair):
-        left, right = socketpair
-
+    async def test_ping_pong(self, loop, left, right):
         async def echo():
             while data := await loop.sock_recv(right, 100):
                 await loop.sock_sendall(right, data)
 
-        async def main():
-            task = loop.create_task(echo())
-            for number in range(500):
-                await loop.sock_sendall(left, b"%d" % number)
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-            left.shutdown(socket.SHUT_WR)
-            await task
+        task = loop.create_task(echo())
+        for number in range(500):
+            await loop.sock_sendall(left, b"%d" % number)
+            assert await loop.sock_recv(left, 100) == b"%d" % number
+        left.shutdown(socket.SHUT_WR)
+        await task
 
-        run(main())
-
-    def test_one_byte_at_a_time_from_a_slow_thread(self, loop, run, socketpair):
-        left, right = socketpair
-
+    def test_one_byte_at_a_time_from_a_slow_thread(self, loop, run, left, right):
         def write():
             for number in range(100):
                 right.send(bytes([number]))
@@ -174,27 +143,23 @@ class TestRecv:
         with support.in_thread(write):
             assert run(main()) == bytes(range(100))
 
-    def test_many_at_once(self, loop, run):
-        async def main():
-            pairs = [socket.socketpair() for _ in range(100)]
-            for left, _ in pairs:
-                left.setblocking(False)
-            receiving = [loop.create_task(loop.sock_recv(left, 100)) for left, _ in pairs]
-            await support.turns(3)
-            for number, (_, right) in enumerate(pairs):
-                right.send(b"%d" % number)
-            got = await asyncio.gather(*receiving)
-            assert got == [b"%d" % number for number in range(100)]
-            for left, right in pairs:
-                left.close()
-                right.close()
-
-        run(main())
+    async def test_many_at_once(self, loop):
+        pairs = [socket.socketpair() for _ in range(100)]
+        for left, _ in pairs:
+            left.setblocking(False)
+        receiving = [loop.create_task(loop.sock_recv(left, 100)) for left, _ in pairs]
+        await support.turns(3)
+        for number, (_, right) in enumerate(pairs):
+            right.send(b"%d" % number)
+        got = await asyncio.gather(*receiving)
+        assert got == [b"%d" % number for number in range(100)]
+        for left, right in pairs:
+            left.close()
+            right.close()
 
 
 class TestRecvInto:
-    def test_what_is_there_and_what_comes_later(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_what_is_there_and_what_comes_later(self, loop, run, left, right):
         buffer = bytearray(10)
         right.send(b"now")
         assert run(loop.sock_recv_into(left, buffer)) == 3
@@ -203,27 +168,23 @@ class TestRecvInto:
         assert run(loop.sock_recv_into(left, memoryview(buffer)[3:])) == 5
         assert bytes(buffer) == b"nowlater" + bytes(2)
 
-    def test_end_of_file(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_end_of_file(self, loop, run, left, right):
         loop.call_later(0.005, right.close)
         assert run(loop.sock_recv_into(left, bytearray(10))) == 0
 
-    def test_room_for_nothing(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_room_for_nothing(self, loop, run, left, right):
         assert run(loop.sock_recv_into(left, bytearray())) == 0
         right.send(b"x")
         assert run(loop.sock_recv_into(left, bytearray())) == 0
         assert run(loop.sock_recv(left, 1)) == b"x"
 
-    def test_other_writable_buffers(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_other_writable_buffers(self, loop, run, left, right):
         buffer = array.array("I", [0, 0])
         right.send(bytes(8 * [255]))
         assert run(loop.sock_recv_into(left, buffer)) == 8
         assert buffer.tolist() == [2**32 - 1] * 2
 
-    def test_the_buffer_is_free_again_afterwards(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_the_buffer_is_free_again_afterwards(self, loop, run, left, right):
         buffer = bytearray(10)
         right.send(b"x")
         run(loop.sock_recv_into(left, buffer))
@@ -232,49 +193,40 @@ class TestRecvInto:
 
 class TestSendall:
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_bytes_like(self, loop, run, socketpair, kind):
-        left, right = socketpair
+    def test_bytes_like(self, loop, run, left, right, kind):
         assert run(loop.sock_sendall(left, kind(b"data"))) is None
         assert right.recv(10) == b"data"
 
-    def test_nothing(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_nothing(self, loop, run, left):
         assert run(loop.sock_sendall(left, b"")) is None
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_more_than_the_socket_takes(self, loop, run, tcp_pair, kind):
-        client, server = tcp_pair
+    def test_more_than_the_socket_takes(self, loop, run, ours, peer, kind):
         data = support.pattern(support.BIG)
         got = bytearray()
 
         def read_slowly():
-            server.setblocking(True)
+            peer.setblocking(True)
             while len(got) < len(data):
-                got.extend(server.recv(300_000))
+                got.extend(peer.recv(300_000))
                 time.sleep(0.001)
 
         with support.in_thread(read_slowly):
-            run(loop.sock_sendall(client, kind(data)))
+            run(loop.sock_sendall(ours, kind(data)))
         assert got == data
 
-    def test_a_peer_that_begins_to_read_late(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_a_peer_that_begins_to_read_late(self, loop, left, right):
         data = support.pattern(support.BIG)
+        sending = loop.create_task(loop.sock_sendall(left, data))
+        await asyncio.sleep(0.02)
+        assert not sending.done()
+        got = bytearray()
+        while len(got) < len(data):
+            got += await loop.sock_recv(right, 100_000)
+        await sending
+        assert got == data
 
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, data))
-            await asyncio.sleep(0.02)
-            assert not sending.done()
-            got = bytearray()
-            while len(got) < len(data):
-                got += await loop.sock_recv(right, 100_000)
-            await sending
-            assert got == data
-
-        run(main())
-
-    def test_both_directions_at_once(self, loop, run, tcp_pair):
-        client, server = tcp_pair
+    async def test_both_directions_at_once(self, loop, ours, peer):
         data = support.pattern(support.BIG)
 
         async def receive(sock):
@@ -283,144 +235,92 @@ class TestSendall:
                 got += await loop.sock_recv(sock, 1 << 16)
             return got
 
-        async def main():
-            got = await asyncio.gather(
-                receive(client),
-                receive(server),
-                loop.sock_sendall(client, data),
-                loop.sock_sendall(server, data),
-            )
-            assert got[0] == data
-            assert got[1] == data
+        got = await asyncio.gather(
+            receive(ours),
+            receive(peer),
+            loop.sock_sendall(ours, data),
+            loop.sock_sendall(peer, data),
+        )
+        assert got[0] == data
+        assert got[1] == data
 
-        run(main())
-
-    def test_a_peer_that_has_gone(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_peer_that_has_gone(self, loop, run, left, right):
         right.close()
         with pytest.raises(BrokenPipeError):
             run(loop.sock_sendall(left, b"data"))
 
-    def test_a_peer_that_goes_meanwhile(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_peer_that_goes_meanwhile(self, loop, run, left, right):
         loop.call_later(0.01, right.close)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             run(loop.sock_sendall(left, bytes(support.BIG)))
 
-    def test_a_mutable_buffer_is_not_locked_afterwards(self, loop, run, socketpair):
-        left, _ = socketpair
+    def test_a_mutable_buffer_is_not_locked_afterwards(self, loop, run, left):
         data = bytearray(b"data")
         run(loop.sock_sendall(left, data))
         data.extend(b"may be resized")
 
-    def test_cancelled_in_the_middle(self, loop, run, socketpair):
-        left, right = socketpair
-
-        async def main():
-            sending = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
-            await asyncio.sleep(0.005)
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-            sent = len(support.drain(right))
-            await asyncio.sleep(0.005)
-            assert support.drain(right) == b""
-            assert 0 < sent < support.BIG
-            await loop.sock_sendall(left, b"next")
-            assert right.recv(10) == b"next"
-
-        run(main())
+    async def test_cancelled_in_the_middle(self, loop, left, right):
+        sending = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        await asyncio.sleep(0.005)
+        await support.cancel(sending)
+        sent = len(support.drain(right))
+        await asyncio.sleep(0.005)
+        assert support.drain(right) == b""
+        assert 0 < sent < support.BIG
+        await loop.sock_sendall(left, b"next")
+        assert right.recv(10) == b"next"
 
 
 class TestCancellation:
-    def test_a_cancelled_recv_takes_nothing(self, loop, run, socketpair):
-        left, right = socketpair
-
-        async def main():
-            for number in range(20):
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(number % 4 + 1)
-                receiving.cancel()
-                right.send(b"%d" % number)
-                with pytest.raises(asyncio.CancelledError):
-                    await receiving
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-
-        run(main())
-
-    def test_data_and_cancellation_in_the_same_iteration(self, loop, run, socketpair):
-        left, right = socketpair
-
-        async def main():
-            for number in range(20):
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(3)
-                right.send(b"%d" % number)
-                receiving.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await receiving
-                assert await loop.sock_recv(left, 100) == b"%d" % number
-
-        run(main())
-
-    def test_cancelled_before_the_first_step(self, loop, run, socketpair):
-        left, right = socketpair
-        right.send(b"kept")
-
-        async def main():
+    @pytest.mark.parametrize("cancel_first", [True, False])
+    async def test_data_and_cancellation_in_the_same_iteration(
+        self, loop, left, right, cancel_first
+    ):
+        for number in range(20):
             receiving = loop.create_task(loop.sock_recv(left, 100))
-            receiving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await receiving
-            assert await loop.sock_recv(left, 100) == b"kept"
+            await support.turns(number % 4 + 1 if cancel_first else 3)
+            if cancel_first:
+                receiving.cancel()
+            right.send(b"%d" % number)
+            await support.cancel(receiving)
+            assert await loop.sock_recv(left, 100) == b"%d" % number
 
-        run(main())
+    async def test_cancelled_before_the_first_step(self, loop, left, right):
+        right.send(b"kept")
+        receiving = loop.create_task(loop.sock_recv(left, 100))
+        await support.cancel(receiving)
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-    def test_timeout(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_timeout(self, loop, left, right):
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.002):
+                    await loop.sock_recv(left, 100)
+        right.send(b"kept")
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-        async def main():
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.002):
-                        await loop.sock_recv(left, 100)
-            right.send(b"kept")
-            assert await loop.sock_recv(left, 100) == b"kept"
-
-        run(main())
-
-    def test_a_coroutine_closed_while_waiting(self, loop, run, socketpair):
+    async def test_a_coroutine_closed_while_waiting(self, loop, left, right):
         """GeneratorExit instead of CancelledError causes the same clean-up."""
-        left, right = socketpair
+        receiving = loop.sock_recv(left, 100)
+        waiting_for = receiving.send(None)
+        receiving.close()
+        waiting_for.cancel()
+        await support.turns(3)
+        right.send(b"kept")
+        assert await loop.sock_recv(left, 100) == b"kept"
 
-        async def main():
-            receiving = loop.sock_recv(left, 100)
-            waiting_for = receiving.send(None)
-            receiving.close()
-            waiting_for.cancel()
-            await support.turns(3)
-            right.send(b"kept")
-            assert await loop.sock_recv(left, 100) == b"kept"
-
-        run(main())
-
-    def test_a_second_recv_takes_over(self, loop, run, socketpair):
+    async def test_a_second_recv_takes_over(self, loop, left, right):
         """As in asyncio, only one call waits at a time; cancelling the replaced one is harmless."""
-        left, right = socketpair
-
-        async def main():
-            first = loop.create_task(loop.sock_recv(left, 100))
-            await support.turns(3)
-            second = loop.create_task(loop.sock_recv(left, 100))
-            await support.turns(3)
-            first.cancel()
-            await support.turns(3)
-            right.send(b"data")
-            assert await second == b"data"
-            with pytest.raises(asyncio.CancelledError):
-                await first
-
-        run(main())
+        first = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        second = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        first.cancel()
+        await support.turns(3)
+        right.send(b"data")
+        assert await second == b"data"
+        with pytest.raises(asyncio.CancelledError):
+            await first
 
 
 class Interrupting(socket.socket):

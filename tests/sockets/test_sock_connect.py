@@ -20,55 +20,43 @@ def short_path():
 
 
 class TestConnectAndAccept:
-    def test_both(self, loop, run):
-        async def main():
-            with support.listening_socket() as listener, socket.socket() as client:
-                client.setblocking(False)
-                accepting = loop.create_task(loop.sock_accept(listener))
-                assert await loop.sock_connect(client, listener.getsockname()) is None
-                server, address = await accepting
-                with server:
-                    assert server.gettimeout() == 0
-                    assert address == client.getsockname()
-                    assert server.type == socket.SOCK_STREAM
-                    assert not os.get_inheritable(server.fileno())
-                    await loop.sock_sendall(client, b"data")
-                    assert await loop.sock_recv(server, 10) == b"data"
-
-        run(main())
+    async def test_both(self, loop):
+        with support.listening_socket() as listener, socket.socket() as client:
+            client.setblocking(False)
+            accepting = loop.create_task(loop.sock_accept(listener))
+            assert await loop.sock_connect(client, listener.getsockname()) is None
+            server, address = await accepting
+            with server:
+                assert server.gettimeout() == 0
+                assert address == client.getsockname()
+                assert server.type == socket.SOCK_STREAM
+                assert not os.get_inheritable(server.fileno())
+                await loop.sock_sendall(client, b"data")
+                assert await loop.sock_recv(server, 10) == b"data"
 
     @support.needs_ipv6
-    def test_ipv6(self, loop, run):
-        async def main():
-            with support.listening_socket("::1") as listener:
-                with socket.socket(socket.AF_INET6) as client:
-                    client.setblocking(False)
-                    await loop.sock_connect(client, listener.getsockname())
-                    server, address = await loop.sock_accept(listener)
-                    server.close()
-                    assert address == client.getsockname()
-
-        run(main())
-
-    def test_a_host_name_is_resolved(self, loop, run):
-        async def main():
-            with support.listening_socket() as listener, socket.socket() as client:
+    async def test_ipv6(self, loop):
+        with support.listening_socket("::1") as listener:
+            with socket.socket(socket.AF_INET6) as client:
                 client.setblocking(False)
-                await loop.sock_connect(client, ("localhost", listener.getsockname()[1]))
-                server, _ = await loop.sock_accept(listener)
+                await loop.sock_connect(client, listener.getsockname())
+                server, address = await loop.sock_accept(listener)
                 server.close()
+                assert address == client.getsockname()
 
-        run(main())
+    async def test_a_host_name_is_resolved(self, loop):
+        with support.listening_socket() as listener, socket.socket() as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, ("localhost", listener.getsockname()[1]))
+            server, _ = await loop.sock_accept(listener)
+            server.close()
 
-    def test_refused(self, loop, run):
-        async def main():
-            with support.refused_address() as address, socket.socket() as client:
-                client.setblocking(False)
-                with pytest.raises(ConnectionRefusedError) as info:
-                    await loop.sock_connect(client, address)
-                assert info.value.errno == errno.ECONNREFUSED
-
-        run(main())
+    async def test_refused(self, loop):
+        with support.refused_address() as address, socket.socket() as client:
+            client.setblocking(False)
+            with pytest.raises(ConnectionRefusedError) as info:
+                await loop.sock_connect(client, address)
+            assert info.value.errno == errno.ECONNREFUSED
 
     @pytest.mark.parametrize(
         "family", [socket.AF_INET, pytest.param(socket.AF_INET6, marks=support.needs_ipv6)]
@@ -140,104 +128,85 @@ class TestConnectAndAccept:
             assert client.getpeername() == listener.getsockname()
 
     @pytest.mark.parametrize("how", ["accepted", "refused"])
-    def test_an_answer_that_comes_late(self, loop, run, how):
+    async def test_an_answer_that_comes_late(self, loop, how):
         """After a second the kernel retries a request that a full backlog has left unanswered."""
-
-        async def main():
-            with support.listening_socket(backlog=0) as listener, contextlib.ExitStack() as stack:
-                for _ in range(20):
-                    client = stack.enter_context(socket.socket())
-                    client.setblocking(False)
-                    pending = loop.create_task(loop.sock_connect(client, listener.getsockname()))
-                    done, _ = await asyncio.wait({pending}, timeout=0.05)
-                    if not done:
-                        break
-                assert not pending.done()
-                if how == "accepted":
-                    with contextlib.suppress(BlockingIOError):
-                        while True:
-                            listener.accept()[0].close()
+        with support.listening_socket(backlog=0) as listener, contextlib.ExitStack() as stack:
+            for _ in range(20):
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                pending = loop.create_task(loop.sock_connect(client, listener.getsockname()))
+                done, _ = await asyncio.wait({pending}, timeout=0.05)
+                if not done:
+                    break
+            assert not pending.done()
+            if how == "accepted":
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        listener.accept()[0].close()
+                await asyncio.wait_for(pending, support.PATIENCE)
+                assert client.getpeername() == listener.getsockname()
+            else:
+                listener.close()
+                with pytest.raises(ConnectionRefusedError, match="Connect call failed"):
                     await asyncio.wait_for(pending, support.PATIENCE)
-                    assert client.getpeername() == listener.getsockname()
-                else:
-                    listener.close()
-                    with pytest.raises(ConnectionRefusedError, match="Connect call failed"):
-                        await asyncio.wait_for(pending, support.PATIENCE)
 
-        run(main())
-
-    def test_already_connected(self, loop, run, tcp_pair):
-        client, server = tcp_pair
+    def test_already_connected(self, loop, run, ours, peer):
         with pytest.raises(OSError) as info:
-            run(loop.sock_connect(client, server.getsockname()))
+            run(loop.sock_connect(ours, peer.getsockname()))
         assert info.value.errno == errno.EISCONN
 
-    def test_cancelled_connect(self, loop, run):
+    async def test_cancelled_connect(self, loop):
         """A listener with a full backlog does not answer a connection attempt."""
+        with support.listening_socket(backlog=0) as listener:
+            clients = []
+            pending = None
+            for _ in range(20):
+                client = socket.socket()
+                client.setblocking(False)
+                clients.append(client)
+                pending = loop.create_task(loop.sock_connect(client, listener.getsockname()))
+                done, _ = await asyncio.wait({pending}, timeout=0.05)
+                if not done:
+                    break
+            assert not pending.done()
+            await support.cancel(pending)
+            number = clients[-1].fileno()
+            assert loop.remove_writer(number) is False
+            for client in clients:
+                client.close()
 
-        async def main():
-            with support.listening_socket(backlog=0) as listener:
-                clients = []
-                pending = None
-                for _ in range(20):
-                    client = socket.socket()
-                    client.setblocking(False)
-                    clients.append(client)
-                    pending = loop.create_task(loop.sock_connect(client, listener.getsockname()))
-                    done, _ = await asyncio.wait({pending}, timeout=0.05)
-                    if not done:
-                        break
-                assert not pending.done()
-                pending.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await pending
-                number = clients[-1].fileno()
-                assert loop.remove_writer(number) is False
-                for client in clients:
-                    client.close()
+    async def test_accept_later_and_many(self, loop):
+        with support.listening_socket() as listener:
 
-        run(main())
+            async def accept():
+                return [await loop.sock_accept(listener) for _ in range(20)]
 
-    def test_accept_later_and_many(self, loop, run):
-        async def main():
-            with support.listening_socket() as listener:
+            accepting = loop.create_task(accept())
+            await asyncio.sleep(0.002)
+            clients = []
+            for number in range(20):
+                client = socket.create_connection(listener.getsockname())
+                clients.append(client)
+                if number % 5 == 0:
+                    await asyncio.sleep(0.001)
+            accepted = await accepting
+            assert [address for _, address in accepted] == [
+                client.getsockname() for client in clients
+            ]
+            for server, _ in accepted:
+                server.close()
+            for client in clients:
+                client.close()
 
-                async def accept():
-                    return [await loop.sock_accept(listener) for _ in range(20)]
-
-                accepting = loop.create_task(accept())
-                await asyncio.sleep(0.002)
-                clients = []
-                for number in range(20):
-                    client = socket.create_connection(listener.getsockname())
-                    clients.append(client)
-                    if number % 5 == 0:
-                        await asyncio.sleep(0.001)
-                accepted = await accepting
-                assert [address for _, address in accepted] == [
-                    client.getsockname() for client in clients
-                ]
-                for server, _ in accepted:
-                    server.close()
-                for client in clients:
-                    client.close()
-
-        run(main())
-
-    def test_cancelled_accept(self, loop, run):
-        async def main():
-            with support.listening_socket() as listener:
-                accepting = loop.create_task(loop.sock_accept(listener))
-                await support.turns(3)
-                accepting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await accepting
-                with socket.create_connection(listener.getsockname()) as client:
-                    server, address = await loop.sock_accept(listener)
-                    server.close()
-                    assert address == client.getsockname()
-
-        run(main())
+    async def test_cancelled_accept(self, loop):
+        with support.listening_socket() as listener:
+            accepting = loop.create_task(loop.sock_accept(listener))
+            await support.turns(3)
+            await support.cancel(accepting)
+            with socket.create_connection(listener.getsockname()) as client:
+                server, address = await loop.sock_accept(listener)
+                server.close()
+                assert address == client.getsockname()
 
     def test_accept_on_a_socket_that_does_not_listen(self, loop, run):
         with socket.socket() as sock:
@@ -247,24 +216,20 @@ class TestConnectAndAccept:
             assert info.value.errno == errno.EINVAL
 
     @pytest.mark.parametrize("abstract", [False, True])
-    def test_unix(self, loop, run, short_path, abstract):
+    async def test_unix(self, loop, short_path, abstract):
         address = b"\0mgloop test %d" % os.getpid() if abstract else short_path
-
-        async def main():
-            with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
-                listener.bind(address)
-                listener.listen()
-                listener.setblocking(False)
-                client.setblocking(False)
-                await loop.sock_connect(client, address)
-                server, peer = await loop.sock_accept(listener)
-                with server:
-                    assert peer in ("", b"")
-                    assert server.family == socket.AF_UNIX
-                    await loop.sock_sendall(server, b"data")
-                    assert await loop.sock_recv(client, 10) == b"data"
-
-        run(main())
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+            listener.bind(address)
+            listener.listen()
+            listener.setblocking(False)
+            client.setblocking(False)
+            await loop.sock_connect(client, address)
+            server, peer = await loop.sock_accept(listener)
+            with server:
+                assert peer in ("", b"")
+                assert server.family == socket.AF_UNIX
+                await loop.sock_sendall(server, b"data")
+                assert await loop.sock_recv(client, 10) == b"data"
 
     def test_unix_path_that_is_not_there(self, loop, run, short_path):
         with socket.socket(socket.AF_UNIX) as client:
@@ -279,16 +244,13 @@ class TestConnectAndAccept:
             with pytest.raises(ConnectionRefusedError):
                 run(loop.sock_connect(client, short_path))
 
-    def test_connected_then_written_at_once(self, loop, run):
-        async def main():
-            with support.listening_socket() as listener:
-                for number in range(30):
-                    with socket.socket() as client:
-                        client.setblocking(False)
-                        await loop.sock_connect(client, listener.getsockname())
-                        await loop.sock_sendall(client, b"%d" % number)
-                        server, _ = await loop.sock_accept(listener)
-                        with server:
-                            assert await loop.sock_recv(server, 10) == b"%d" % number
-
-        run(main())
+    async def test_connected_then_written_at_once(self, loop):
+        with support.listening_socket() as listener:
+            for number in range(30):
+                with socket.socket() as client:
+                    client.setblocking(False)
+                    await loop.sock_connect(client, listener.getsockname())
+                    await loop.sock_sendall(client, b"%d" % number)
+                    server, _ = await loop.sock_accept(listener)
+                    with server:
+                        assert await loop.sock_recv(server, 10) == b"%d" % number

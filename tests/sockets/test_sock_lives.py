@@ -15,19 +15,6 @@ import pytest
 import support
 
 
-@pytest.fixture
-def udp_pair():
-    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
-    ):
-        for sock in (one, two):
-            sock.bind(("127.0.0.1", 0))
-            sock.setblocking(False)
-        yield one, two
-
-
 class TestBadInput:
     @pytest.mark.parametrize("data", ["text", None, 42, [1, 2]])
     def test_sending_what_is_not_bytes(self, loop, run, socketpair, udp_pair, data):
@@ -37,8 +24,7 @@ class TestBadInput:
             run(loop.sock_sendto(udp_pair[0], data, udp_pair[1].getsockname()))
 
     @pytest.mark.parametrize("buffer", [b"read-only", memoryview(b"read-only"), "text", None, 42])
-    def test_receiving_into_what_is_not_writable(self, loop, run, socketpair, buffer):
-        left, right = socketpair
+    def test_receiving_into_what_is_not_writable(self, loop, run, left, right, buffer):
         right.send(b"kept")
         with pytest.raises(TypeError):
             run(loop.sock_recv_into(left, buffer))
@@ -59,9 +45,8 @@ class TestBadInput:
         with pytest.raises(ValueError):
             run(loop.sock_recvfrom(socketpair[0], -1))
 
-    def test_a_negative_count_that_compares_as_positive(self, loop, run, socketpair):
+    def test_a_negative_count_that_compares_as_positive(self, loop, run, left, right):
         """The value of the count decides, not its comparison operators."""
-        left, right = socketpair
         right.send(b"kept")
         with pytest.raises(ValueError, match="negative buffersize in recv"):
             run(loop.sock_recv(left, support.UntruthfulInt(-5)))
@@ -74,8 +59,7 @@ class TestBadInput:
         with pytest.raises((MemoryError, OverflowError)):
             run(loop.sock_recv(socketpair[0], 2**70))
 
-    def test_a_released_memoryview(self, loop, run, socketpair):
-        left, right = socketpair
+    def test_a_released_memoryview(self, loop, run, left, right):
         right.send(b"kept")
         view = memoryview(bytearray(10))
         view.release()
@@ -85,35 +69,25 @@ class TestBadInput:
             run(loop.sock_sendall(left, view))
         assert run(loop.sock_recv(left, 10)) == b"kept"
 
-    def test_a_memoryview_released_while_waiting(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_a_memoryview_released_while_waiting(self, loop, left, right):
+        view = memoryview(bytearray(10))
+        receiving = loop.create_task(loop.sock_recv_into(left, view))
+        await support.turns(3)
+        view.release()
+        right.send(b"kept")
+        with pytest.raises(TypeError):
+            await receiving
+        assert await loop.sock_recv(left, 10) == b"kept"
 
-        async def main():
-            view = memoryview(bytearray(10))
-            receiving = loop.create_task(loop.sock_recv_into(left, view))
-            await support.turns(3)
-            view.release()
-            right.send(b"kept")
-            with pytest.raises(TypeError):
-                await receiving
-            assert await loop.sock_recv(left, 10) == b"kept"
-
-        run(main())
-
-    def test_a_bytearray_resized_while_waiting(self, loop, run, socketpair):
-        left, right = socketpair
-
-        async def main():
-            buffer = bytearray(10)
-            receiving = loop.create_task(loop.sock_recv_into(left, buffer))
-            await support.turns(3)
-            del buffer[5:]
-            right.send(b"0123456789")
-            assert await receiving == 5
-            assert buffer == b"01234"
-            assert await loop.sock_recv(left, 10) == b"56789"
-
-        run(main())
+    async def test_a_bytearray_resized_while_waiting(self, loop, left, right):
+        buffer = bytearray(10)
+        receiving = loop.create_task(loop.sock_recv_into(left, buffer))
+        await support.turns(3)
+        del buffer[5:]
+        right.send(b"0123456789")
+        assert await receiving == 5
+        assert buffer == b"01234"
+        assert await loop.sock_recv(left, 10) == b"56789"
 
     @pytest.mark.parametrize("thing", [None, 42, "text", object()])
     def test_not_a_socket(self, loop, run, thing):
@@ -160,46 +134,38 @@ class TestBadInput:
 class TestLives:
     """One number, many sockets: the state of an old socket must not apply to a new one."""
 
-    def test_closed_after_a_wait_and_used_again(self, loop, run):
+    async def test_closed_after_a_wait_and_used_again(self, loop):
         """close() ends the kernel's registration; the loop must not rely on its own record."""
-
-        async def main():
-            numbers = set()
-            for life in range(30):
-                left, right = socket.socketpair()
-                left.setblocking(False)
-                numbers.add(left.fileno())
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(3)
-                right.send(b"life %d" % life)
-                assert await receiving == b"life %d" % life
-                left.close()
-                right.close()
-            assert len(numbers) < 5
-
-        run(main())
-
-    def test_closed_while_another_task_waits(self, loop, run):
-        """The wait continues (asyncio's behaviour), can be cancelled, and the number is free."""
-
-        async def main():
+        numbers = set()
+        for life in range(30):
             left, right = socket.socketpair()
             left.setblocking(False)
+            numbers.add(left.fileno())
             receiving = loop.create_task(loop.sock_recv(left, 100))
             await support.turns(3)
+            right.send(b"life %d" % life)
+            assert await receiving == b"life %d" % life
             left.close()
             right.close()
-            await asyncio.sleep(0.002)
-            receiving.cancel()
-            with pytest.raises((asyncio.CancelledError, OSError)):
-                await receiving
-            with support.nonblocking_socketpair() as (new, peer):
-                receiving = loop.create_task(loop.sock_recv(new, 100))
-                await support.turns(3)
-                peer.send(b"new life")
-                assert await receiving == b"new life"
+        assert len(numbers) < 5
 
-        run(main())
+    async def test_closed_while_another_task_waits(self, loop):
+        """The wait continues (asyncio's behaviour), can be cancelled, and the number is free."""
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        receiving = loop.create_task(loop.sock_recv(left, 100))
+        await support.turns(3)
+        left.close()
+        right.close()
+        await asyncio.sleep(0.002)
+        receiving.cancel()
+        with pytest.raises((asyncio.CancelledError, OSError)):
+            await receiving
+        with support.nonblocking_socketpair() as (new, peer):
+            receiving = loop.create_task(loop.sock_recv(new, 100))
+            await support.turns(3)
+            peer.send(b"new life")
+            assert await receiving == b"new life"
 
     @pytest.mark.parametrize("operation", ["recv", "sendall"])
     @pytest.mark.parametrize("with_handler", [False, True])
@@ -241,62 +207,52 @@ class TestLives:
 
     @pytest.mark.without_debug
     @pytest.mark.parametrize("operation", ["recv", "sendall"])
-    def test_a_duplicate_keeps_the_registration_alive(self, loop, run, operation):
+    async def test_a_duplicate_keeps_the_registration_alive(self, loop, operation):
         """Events of the duplicate arrive under the old number, which another socket may use now."""
-
-        async def main():
-            left, right = socket.socketpair()
-            left.setblocking(False)
-            number = left.fileno()
-            duplicate = left.dup()
-            if operation == "recv":
-                waiting = loop.create_task(loop.sock_recv(left, 100))
-            else:
-                waiting = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        number = left.fileno()
+        duplicate = left.dup()
+        if operation == "recv":
+            waiting = loop.create_task(loop.sock_recv(left, 100))
+        else:
+            waiting = loop.create_task(loop.sock_sendall(left, bytes(support.BIG)))
+        await support.turns(3)
+        await support.cancel(waiting)
+        with support.nonblocking_socketpair() as (new, peer):
+            left.close()
+            os.dup2(new.fileno(), number)
+            reused = socket.socket(fileno=number)
+            receiving = loop.create_task(loop.sock_recv(reused, 100))
             await support.turns(3)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            with support.nonblocking_socketpair() as (new, peer):
-                left.close()
-                os.dup2(new.fileno(), number)
-                reused = socket.socket(fileno=number)
-                receiving = loop.create_task(loop.sock_recv(reused, 100))
-                await support.turns(3)
-                right.send(b"for the duplicate")
-                right.setblocking(False)
-                support.drain(right)
-                await asyncio.sleep(0.005)
-                assert not receiving.done()
-                peer.send(b"for the new one")
-                assert await receiving == b"for the new one"
-                assert await loop.sock_recv(duplicate, 100) == b"for the duplicate"
-                reused.close()
-            duplicate.close()
-            right.close()
-
-        run(main())
+            right.send(b"for the duplicate")
+            right.setblocking(False)
+            support.drain(right)
+            await asyncio.sleep(0.005)
+            assert not receiving.done()
+            peer.send(b"for the new one")
+            assert await receiving == b"for the new one"
+            assert await loop.sock_recv(duplicate, 100) == b"for the duplicate"
+            reused.close()
+        duplicate.close()
+        right.close()
 
     @pytest.mark.without_debug
-    def test_detached(self, loop, run):
-        async def main():
-            left, right = socket.socketpair()
-            left.setblocking(False)
-            right.send(b"first")
-            assert await loop.sock_recv(left, 100) == b"first"
-            again = socket.socket(fileno=left.detach())
-            receiving = loop.create_task(loop.sock_recv(again, 100))
-            await support.turns(3)
-            right.send(b"second")
-            assert await receiving == b"second"
-            again.close()
-            right.close()
-
-        run(main())
+    async def test_detached(self, loop):
+        left, right = socket.socketpair()
+        left.setblocking(False)
+        right.send(b"first")
+        assert await loop.sock_recv(left, 100) == b"first"
+        again = socket.socket(fileno=left.detach())
+        receiving = loop.create_task(loop.sock_recv(again, 100))
+        await support.turns(3)
+        right.send(b"second")
+        assert await receiving == b"second"
+        again.close()
+        right.close()
 
     @pytest.mark.without_debug
-    def test_one_socket_two_loops(self, loop, run, loop_factory, socketpair):
-        left, right = socketpair
+    def test_one_socket_two_loops(self, loop, run, loop_factory, left, right):
         other = loop_factory()
         for number in range(3):
             for each in (loop, other):
@@ -304,44 +260,34 @@ class TestLives:
                 assert each.run_until_complete(each.sock_recv(left, 100)) == b"%d" % number
         other.close()
 
-    def test_sock_methods_and_readers_in_turns(self, loop, run, socketpair):
-        left, right = socketpair
+    async def test_sock_methods_and_readers_in_turns(self, loop, left, right):
         got = []
+        for number in range(10):
+            loop.add_reader(left, lambda: got.append(left.recv(100)))
+            right.send(b"reader %d" % number)
+            await support.wait_until(lambda: got)
+            assert got.pop() == b"reader %d" % number
+            loop.remove_reader(left)
+            receiving = loop.create_task(loop.sock_recv(left, 100))
+            await support.turns(2)
+            right.send(b"method %d" % number)
+            assert await receiving == b"method %d" % number
 
-        async def main():
-            for number in range(10):
-                loop.add_reader(left, lambda: got.append(left.recv(100)))
-                right.send(b"reader %d" % number)
-                await support.wait_until(lambda: got)
-                assert got.pop() == b"reader %d" % number
-                loop.remove_reader(left)
-                receiving = loop.create_task(loop.sock_recv(left, 100))
-                await support.turns(2)
-                right.send(b"method %d" % number)
-                assert await receiving == b"method %d" % number
-
-        run(main())
-
-    def test_sock_methods_then_a_transport(self, loop, run, tcp_pair):
+    async def test_sock_methods_then_a_transport(self, loop, ours, peer):
         """Websocket and proxy libraries greet with the sock methods, then pass the socket on."""
-        client, server = tcp_pair
-
-        async def main():
-            greeting = loop.create_task(loop.sock_recv(client, 100))
-            await support.turns(3)
-            server.send(b"greeting")
-            assert await greeting == b"greeting"
-            await loop.sock_sendall(client, b"answer")
-            assert server.recv(100) == b"answer"
-            transport, protocol = await loop.create_connection(
-                lambda: support.RecordingProtocol(loop), sock=client
-            )
-            server.send(b"to the transport")
-            assert await protocol.received(16) == b"to the transport"
-            transport.close()
-            await protocol.lost
-
-        run(main())
+        greeting = loop.create_task(loop.sock_recv(ours, 100))
+        await support.turns(3)
+        peer.send(b"greeting")
+        assert await greeting == b"greeting"
+        await loop.sock_sendall(ours, b"answer")
+        assert peer.recv(100) == b"answer"
+        transport, protocol = await loop.create_connection(
+            lambda: support.RecordingProtocol(loop), sock=ours
+        )
+        peer.send(b"to the transport")
+        assert await protocol.received(16) == b"to the transport"
+        transport.close()
+        await protocol.lost
 
     def test_pending_operations_when_the_loop_closes(self, loop_factory):
         loop = loop_factory()

@@ -9,19 +9,6 @@ import pytest
 import support
 
 
-@pytest.fixture
-def udp_pair():
-    """Yield two non-blocking UDP sockets on 127.0.0.1, bound, not connected."""
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as two,
-    ):
-        for sock in (one, two):
-            sock.bind(("127.0.0.1", 0))
-            sock.setblocking(False)
-        yield one, two
-
-
 class TestSendfile:
     @pytest.fixture
     def data(self):
@@ -41,75 +28,51 @@ class TestSendfile:
             got += chunk
         return got
 
-    def test_whole_file(self, loop, run, tcp_pair, file, data):
-        client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, file) == len(data)
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data
-            assert file.tell() == len(data)
-
-        run(main())
-
     @pytest.mark.parametrize(
         ("offset", "count", "sent"),
-        [(1000, None, 999_000), (0, 5000, 5000), (500_000, 100, 100), (999_999, 10, 1)],
+        [
+            (0, None, 1_000_000),
+            (1000, None, 999_000),
+            (0, 5000, 5000),
+            (500_000, 100, 100),
+            (999_999, 10, 1),
+        ],
     )
-    def test_a_part(self, loop, run, tcp_pair, file, data, offset, count, sent):
-        client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, file, offset, count) == sent
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data[offset : offset + sent]
-            assert file.tell() == offset + sent
-
-        run(main())
+    async def test_a_part(self, loop, ours, peer, file, data, offset, count, sent):
+        receiving = loop.create_task(self.receive(loop, peer))
+        assert await loop.sock_sendfile(ours, file, offset, count) == sent
+        ours.shutdown(socket.SHUT_WR)
+        assert await receiving == data[offset : offset + sent]
+        assert file.tell() == offset + sent
 
     def test_an_empty_file(self, loop, run, tcp_pair, tmp_path):
         (tmp_path / "empty").touch()
         with open(tmp_path / "empty", "rb") as file:
             assert run(loop.sock_sendfile(tcp_pair[0], file)) == 0
 
-    def test_what_has_no_descriptor_falls_back(self, loop, run, tcp_pair, data):
-        client, server = tcp_pair
-
-        async def main():
-            receiving = loop.create_task(self.receive(loop, server))
-            assert await loop.sock_sendfile(client, io.BytesIO(data)) == len(data)
-            client.shutdown(socket.SHUT_WR)
-            assert await receiving == data
-
-        run(main())
+    async def test_what_has_no_descriptor_falls_back(self, loop, ours, peer, data):
+        receiving = loop.create_task(self.receive(loop, peer))
+        assert await loop.sock_sendfile(ours, io.BytesIO(data)) == len(data)
+        ours.shutdown(socket.SHUT_WR)
+        assert await receiving == data
 
     def test_no_fall_back(self, loop, run, tcp_pair, data):
         with pytest.raises(asyncio.SendfileNotAvailableError):
             run(loop.sock_sendfile(tcp_pair[0], io.BytesIO(data), fallback=False))
 
-    def test_a_peer_that_goes_meanwhile(self, loop, run, tcp_pair, tmp_path):
-        client, server = tcp_pair
+    def test_a_peer_that_goes_meanwhile(self, loop, run, ours, peer, tmp_path):
         with open(tmp_path / "large", "w+b") as file:
             file.truncate(64 * 1024 * 1024)
-            loop.call_later(0.01, support.reset, server)
+            loop.call_later(0.01, support.reset, peer)
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
-                run(loop.sock_sendfile(client, file))
+                run(loop.sock_sendfile(ours, file))
 
-    def test_cancelled(self, loop, run, tcp_pair, tmp_path):
-        client, _ = tcp_pair
-
-        async def main():
-            with open(tmp_path / "large", "w+b") as file:
-                file.truncate(64 * 1024 * 1024)
-                sending = loop.create_task(loop.sock_sendfile(client, file))
-                await asyncio.sleep(0.01)
-                sending.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await sending
-
-        run(main())
+    async def test_cancelled(self, loop, ours, tmp_path):
+        with open(tmp_path / "large", "w+b") as file:
+            file.truncate(64 * 1024 * 1024)
+            sending = loop.create_task(loop.sock_sendfile(ours, file))
+            await asyncio.sleep(0.01)
+            await support.cancel(sending)
 
     @pytest.mark.parametrize(
         ("arguments", "exception"),

@@ -64,24 +64,20 @@ class Receiver(asyncio.Protocol):
 
 
 class TestSocketMethods:
-    def test_receiving_and_sending(self, loop, run, own_pair):
+    async def test_receiving_and_sending(self, loop, own_pair):
         own, peer = own_pair
-
-        async def main():
-            receiving = loop.create_task(loop.sock_recv(own, 10))
-            await support.turns(3)
-            peer.send(b"one")
-            assert await receiving == b"one"
-            receiving = loop.create_task(loop.sock_recv_into(own, bytearray(10)))
-            await support.turns(3)
-            peer.send(b"two")
-            assert await receiving == 3
-            data = bytes(support.BIG)
-            sending = loop.create_task(loop.sock_sendall(own, data))
-            assert await read_exactly(loop, peer, len(data)) == data
-            await sending
-
-        run(main())
+        receiving = loop.create_task(loop.sock_recv(own, 10))
+        await support.turns(3)
+        peer.send(b"one")
+        assert await receiving == b"one"
+        receiving = loop.create_task(loop.sock_recv_into(own, bytearray(10)))
+        await support.turns(3)
+        peer.send(b"two")
+        assert await receiving == 3
+        data = bytes(support.BIG)
+        sending = loop.create_task(loop.sock_sendall(own, data))
+        assert await read_exactly(loop, peer, len(data)) == data
+        await sending
         assert type(own).called == {"recv", "recv_into", "send"}
 
     def test_connecting(self, loop, run):
@@ -138,29 +134,23 @@ class TestSocketMethods:
             sock.setblocking(False)
             run(main())
 
-    def test_no_socket_but_as_one(self, loop, run):
+    async def test_no_socket_but_as_one(self, loop):
         """The classes of gevent and eventlet do not inherit from socket.socket."""
+        with support.listening_socket() as listener:
+            sock = support.WrappingSocket()
+            sock.setblocking(False)
+            await loop.sock_connect(sock, listener.getsockname())
+            accepted, _ = listener.accept()
+            with accepted:
+                await loop.sock_sendall(sock, b"there")
+                assert accepted.recv(10) == b"there"
+                accepted.send(b"back")
+                assert await loop.sock_recv(sock, 10) == b"back"
+            sock.close()
 
-        async def main():
-            with support.listening_socket() as listener:
-                sock = support.WrappingSocket()
-                sock.setblocking(False)
-                await loop.sock_connect(sock, listener.getsockname())
-                accepted, _ = listener.accept()
-                with accepted:
-                    await loop.sock_sendall(sock, b"there")
-                    assert accepted.recv(10) == b"there"
-                    accepted.send(b"back")
-                    assert await loop.sock_recv(sock, 10) == b"back"
-                sock.close()
-
-        run(main())
-
-    def test_a_class_that_has_taken_the_name_before_the_import(self, loop_kind):
+    def test_a_class_that_has_taken_the_name_before_the_import(self, in_child):
         """gevent.monkey.patch_all() does this."""
-        out, _ = support.run_python(
-            loop_kind,
-            """
+        out, _ = in_child("""
             class Wrapping:
                 def __init__(self, *args, **kwargs):
                     self.inner = original(*args, **kwargs)
@@ -186,44 +176,35 @@ class TestSocketMethods:
                         print("connected")
 
             run(main())
-            """,
-        )
+        """)
         assert out.split() == ["connected", "connected"]
 
 
 class TestTransports:
-    def test_a_stream(self, loop, run, own_pair):
+    async def test_a_stream(self, loop, own_pair):
         own, peer = own_pair
-
-        async def main():
-            transport, protocol = await loop.create_connection(Receiver, sock=own)
-            peer.send(b"received")
-            await support.wait_until(lambda: protocol.data == b"received")
-            data = bytes(support.BIG)
-            transport.write(data)
-            assert protocol.paused
-            assert await read_exactly(loop, peer, len(data)) == data
-            await support.wait_until(lambda: not protocol.paused)
-            transport.close()
-            await protocol.lost
-
-        run(main())
+        transport, protocol = await loop.create_connection(Receiver, sock=own)
+        peer.send(b"received")
+        await support.wait_until(lambda: protocol.data == b"received")
+        data = bytes(support.BIG)
+        transport.write(data)
+        assert protocol.paused
+        assert await read_exactly(loop, peer, len(data)) == data
+        await support.wait_until(lambda: not protocol.paused)
+        transport.close()
+        await protocol.lost
         assert {"recv", "send"} <= type(own).called
 
-    def test_its_descriptor_is_its_own(self, loop, run, own_pair):
+    async def test_its_descriptor_is_its_own(self, loop, own_pair):
         own, _peer = own_pair
-
-        async def main():
-            transport, protocol = await loop.create_connection(Receiver, sock=own)
-            for method in ("add_reader", "add_writer"):
-                with pytest.raises(RuntimeError, match="is used by transport"):
-                    getattr(loop, method)(own.fileno(), print)
+        transport, protocol = await loop.create_connection(Receiver, sock=own)
+        for method in ("add_reader", "add_writer"):
             with pytest.raises(RuntimeError, match="is used by transport"):
-                loop.remove_reader(own)
-            transport.close()
-            await protocol.lost
-
-        run(main())
+                getattr(loop, method)(own.fileno(), print)
+        with pytest.raises(RuntimeError, match="is used by transport"):
+            loop.remove_reader(own)
+        transport.close()
+        await protocol.lost
 
     def test_sendfile(self, loop, run, own_pair):
         own, peer = own_pair
@@ -239,30 +220,24 @@ class TestTransports:
 
             run(main())
 
-    def test_tls(self, loop, run, own_pair, client_ssl_context, server_ssl_context):
+    async def test_tls(self, loop, own_pair, client_ssl_context, server_ssl_context):
         own, peer = own_pair
-
-        async def main():
-            serving = loop.create_task(
-                loop.connect_accepted_socket(Echo, peer, ssl=server_ssl_context)
-            )
-            transport, protocol = await loop.create_connection(
-                Receiver, sock=own, ssl=client_ssl_context, server_hostname="localhost"
-            )
-            theirs, _ = await serving
-            transport.write(b"secret")
-            await support.wait_until(lambda: protocol.data == b"secret")
-            transport.close()
-            await protocol.lost
-            theirs.abort()
-            await support.turns(3)
-
-        run(main())
+        serving = loop.create_task(loop.connect_accepted_socket(Echo, peer, ssl=server_ssl_context))
+        transport, protocol = await loop.create_connection(
+            Receiver, sock=own, ssl=client_ssl_context, server_hostname="localhost"
+        )
+        theirs, _ = await serving
+        transport.write(b"secret")
+        await support.wait_until(lambda: protocol.data == b"secret")
+        transport.close()
+        await protocol.lost
+        theirs.abort()
+        await support.turns(3)
         # asyncio reads into the buffer of its TLS protocol, as with any buffered protocol.
         assert "send" in type(own).called
         assert {"recv", "recv_into"} & type(own).called
 
-    def test_datagrams(self, loop, run):
+    async def test_datagrams(self, loop):
         class Collector(asyncio.DatagramProtocol):
             def __init__(self):
                 self.got = []
@@ -271,18 +246,14 @@ class TestTransports:
                 self.got.append(data)
 
         kind = own_class()
-
-        async def main():
-            sock = kind(socket.AF_INET, socket.SOCK_DGRAM)
-            sock.bind(("127.0.0.1", 0))
-            sock.setblocking(False)
-            transport, protocol = await loop.create_datagram_endpoint(Collector, sock=sock)
-            transport.sendto(b"datagram", sock.getsockname())
-            await support.wait_until(lambda: protocol.got == [b"datagram"])
-            transport.close()
-            await support.turns(3)
-
-        run(main())
+        sock = kind(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        transport, protocol = await loop.create_datagram_endpoint(Collector, sock=sock)
+        transport.sendto(b"datagram", sock.getsockname())
+        await support.wait_until(lambda: protocol.got == [b"datagram"])
+        transport.close()
+        await support.turns(3)
         assert kind.called == {"recvfrom", "sendto"}
 
     def test_a_server(self, loop, run):

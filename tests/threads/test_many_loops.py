@@ -605,8 +605,7 @@ async def transfer(size):
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(bytes(size))
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
         return await over
 
 
@@ -730,13 +729,11 @@ class TestMisuse:
             loop.close()
             assert loop.is_closed()
 
-    def test_forked_while_other_threads_run_loops(self, loop_kind):
+    def test_forked_while_other_threads_run_loops(self, in_child):
         """The child makes its own loop; the threads of the other loops do not exist there."""
         if not hasattr(os, "fork"):
             pytest.skip("no fork()")
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             import contextlib
             warnings.simplefilter("ignore")
 
@@ -767,5 +764,4 @@ class TestMisuse:
                 loop.call_soon_threadsafe(loop.stop)
                 thread.join()
                 loop.close()
-            """,
-        )
+        """)

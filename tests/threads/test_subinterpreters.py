@@ -15,7 +15,7 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 
 def run(interpreter, code):
-    '''What it printed of an exception, or None.'''
+    '''Return the printed text of an exception, or None.'''
     try:
         failure = interpreters.run_string(interpreter, code)
     except Exception as exc:

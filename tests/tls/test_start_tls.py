@@ -12,15 +12,7 @@ import ssl
 
 import pytest
 import support
-from peers import (
-    BufferedRecorder,
-    Recorder,
-    connected_pair,
-    on_loop,
-    open_server,
-    port_of,
-    raw_connection,
-)
+from peers import BufferedRecorder, Recorder, connected_pair, open_server, port_of, raw_connection
 
 hands_over_the_stream_buffer = pytest.mark.skipif(
     "_stream_reader" not in inspect.getsource(asyncio.BaseEventLoop.start_tls),
@@ -73,10 +65,8 @@ class HandshakeByHand:
         assert await self.run(self.tls.read, 6) == b"answer"
 
 
-@on_loop
-async def test_both_ends(loop, server_ssl_context, client_ssl_context):
+async def test_both_ends(loop, server_ssl_context, client_ssl_context, client, server):
     message = support.pattern(1_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server) as (ours, _):
         ours.write(b"plain")
         assert await server.got(5) == b"plain"
@@ -99,7 +89,6 @@ async def test_both_ends(loop, server_ssl_context, client_ssl_context):
     assert client.events.count("made") == 1
 
 
-@on_loop
 async def test_a_handshake_that_is_already_in_the_socket(
     loop, server_ssl_context, client_ssl_context
 ):
@@ -127,7 +116,6 @@ async def test_a_handshake_that_is_already_in_the_socket(
         await server.lost
 
 
-@on_loop
 async def test_a_handshake_in_the_same_packet_as_the_command(
     loop, server_ssl_context, client_ssl_context
 ):
@@ -158,7 +146,6 @@ async def test_a_handshake_in_the_same_packet_as_the_command(
 
 
 @hands_over_the_stream_buffer
-@on_loop
 async def test_a_handshake_that_the_stream_reader_has_read(
     loop, server_ssl_context, client_ssl_context
 ):
@@ -180,14 +167,11 @@ async def test_a_handshake_that_the_stream_reader_has_read(
         await client.run(client.tls.write, b"secret\n")
         await support.wait_until(lambda: len(lines) == 2)
     assert lines == [b"STARTTLS\n", b"secret\n"]
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
 
 
-@on_loop
-async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context):
+async def test_tls_inside_tls(loop, server_ssl_context, client_ssl_context, client, server):
     message = support.pattern(300_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(
         loop, client, server, client_ssl=client_ssl_context, server_ssl=server_ssl_context
     ):
@@ -243,7 +227,6 @@ class Completing(asyncio.Transport):
         self.sock.shutdown(support.socket.SHUT_RDWR)
 
 
-@on_loop
 async def test_transports_that_take_a_buffer_before_the_data_is_there(
     loop, server_ssl_context, client_ssl_context
 ):
@@ -263,16 +246,15 @@ async def test_transports_that_take_a_buffer_before_the_data_is_there(
             assert await server.got(len(message)) == message
             server.transport.write(message)
             assert await reader.readexactly(len(message)) == message
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
             await transport.reading
 
     await asyncio.gather(*(talk(number) for number in range(3)))
 
 
-@on_loop
-async def test_an_upgrade_that_fails_closes_the_connection(loop, server_ssl_context):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_an_upgrade_that_fails_closes_the_connection(
+    loop, server_ssl_context, client, server
+):
     async with connected_pair(loop, client, server) as (ours, theirs):
         results = await asyncio.gather(
             upgrade(loop, server, server_ssl_context, server_side=True),
@@ -295,9 +277,7 @@ async def test_an_upgrade_that_fails_closes_the_connection(loop, server_ssl_cont
                 recorder.lost.set_result(None)
 
 
-@on_loop
-async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context):
-    protocol = Recorder(loop)
+async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         with pytest.raises(ConnectionAbortedError, match="SSL handshake is taking longer"):
             await loop.start_tls(
@@ -312,9 +292,7 @@ async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context):
         protocol.lost.done() or protocol.lost.set_result(None)
 
 
-@on_loop
-async def test_what_cannot_be_upgraded(loop, client_ssl_context):
-    protocol = Recorder(loop)
+async def test_what_cannot_be_upgraded(loop, client_ssl_context, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         for context in (None, True, "context"):
             with pytest.raises(TypeError, match="sslcontext is expected"):
@@ -326,7 +304,6 @@ async def test_what_cannot_be_upgraded(loop, client_ssl_context):
         assert not transport.is_closing()
 
 
-@on_loop
 async def test_reading_goes_on_after_an_upgrade_by_one_end_of_a_slow_connection(
     loop, server_ssl_context, client_ssl_context
 ):

@@ -19,7 +19,6 @@ from peers import (
     Echo,
     Recorder,
     connected_pair,
-    on_loop,
     open_server,
     port_of,
     read_all,
@@ -70,7 +69,6 @@ class BlockingPeer:
 
 
 @either_protocol
-@on_loop
 async def test_there_and_back(loop, contexts, recorder):
     client, server = Recorder(loop), recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
@@ -86,7 +84,6 @@ async def test_there_and_back(loop, contexts, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_large_messages_both_ways(loop, contexts, recorder):
     message = support.pattern(4_000_000)
     client, server = recorder(loop), recorder(loop)
@@ -97,7 +94,6 @@ async def test_large_messages_both_ways(loop, contexts, recorder):
         assert await client.got(len(message)) == message
 
 
-@on_loop
 async def test_messages_of_every_size(loop, contexts):
     client, server = Recorder(loop), LendingRecorder(loop, size=5000)
     sizes = [1, 2, 100, 16_383, 16_384, 16_385, 70_000, 300_000, 3]
@@ -113,7 +109,6 @@ async def test_messages_of_every_size(loop, contexts):
         assert await client.got(len(message)) == message
 
 
-@on_loop
 async def test_a_bytearray_is_filled_beyond_one_record(loop, loop_kind, contexts):
     skip_on_asyncio(loop_kind, "slices the lent bytearray, and so decrypts into a copy of it")
     client, server = Recorder(loop), BufferedRecorder(loop, size=1000)
@@ -123,7 +118,6 @@ async def test_a_bytearray_is_filled_beyond_one_record(loop, loop_kind, contexts
         assert await server.got(300) == b"".join(b"%03d" % number for number in range(100))
 
 
-@on_loop
 async def test_many_connections(loop, contexts):
     async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
 
@@ -134,16 +128,12 @@ async def test_many_connections(loop, contexts):
             message = b"%d" % number * 1000
             writer.write(message)
             assert await reader.readexactly(len(message)) == message
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
 
         await asyncio.gather(*(talk(number) for number in range(30)))
 
 
-@on_loop
-async def test_connect_accepted_socket(loop, tcp_pair, contexts):
-    ours, peer = tcp_pair
-    client, server = Recorder(loop), Recorder(loop)
+async def test_connect_accepted_socket(loop, ours, peer, contexts, client, server):
     await asyncio.gather(
         loop.connect_accepted_socket(lambda: server, peer, ssl=contexts["server_ssl"]),
         loop.create_connection(
@@ -158,9 +148,7 @@ async def test_connect_accepted_socket(loop, tcp_pair, contexts):
 
 
 @pytest.mark.parametrize("data", ["text", None, 1, [b"x"]])
-@on_loop
-async def test_write_refuses_what_is_not_bytes(loop, contexts, data):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_write_refuses_what_is_not_bytes(loop, contexts, data, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         with pytest.raises(TypeError):
             ours.write(data)
@@ -169,7 +157,6 @@ async def test_write_refuses_what_is_not_bytes(loop, contexts, data):
         assert await server.got(8) == b"unharmed"
 
 
-@on_loop
 async def test_there_is_no_half_close(loop, contexts, caplog):
     client, server = Recorder(loop), Recorder(loop, keep_open=True)
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
@@ -186,7 +173,6 @@ async def test_there_is_no_half_close(loop, contexts, caplog):
 
 
 @either_protocol
-@on_loop
 async def test_pause_reading(loop, contexts, recorder):
     message = support.pattern(1_000_000)
     client, server = Recorder(loop), recorder(loop)
@@ -202,7 +188,6 @@ async def test_pause_reading(loop, contexts, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_pause_in_every_data_received(loop, contexts, recorder):
     class Sipping(recorder):
         def _took(self, data):
@@ -217,9 +202,7 @@ async def test_pause_in_every_data_received(loop, contexts, recorder):
         assert await server.got(len(message)) == message
 
 
-@on_loop
-async def test_pause_and_resume_writing(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_pause_and_resume_writing(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         ours.set_write_buffer_limits(high=50_000)
         low, high = ours.get_write_buffer_limits()
@@ -237,9 +220,9 @@ async def test_pause_and_resume_writing(loop, contexts):
         await server.got(total)
 
 
-@on_loop
-async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(
+    loop, contexts, client, server
+):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         theirs.pause_reading()
         ours.write(bytes(20_000_000))
@@ -256,10 +239,8 @@ async def test_a_peer_that_does_not_read_does_not_keep_the_loop_busy(loop, conte
 # --- the end -------------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_close_flushes(loop, contexts):
+async def test_close_flushes(loop, contexts, client, server):
     message = support.pattern(3_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.write(message)
         ours.close()
@@ -270,9 +251,7 @@ async def test_close_flushes(loop, contexts):
         assert await server.lost is None
 
 
-@on_loop
-async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplog):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplog, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.close()
         with caplog.at_level(logging.WARNING, logger="asyncio"):
@@ -283,9 +262,7 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, contexts, caplo
         assert server.received == b""
 
 
-@on_loop
-async def test_abort(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_abort(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         theirs.pause_reading()
         ours.write(bytes(20_000_000))
@@ -298,7 +275,6 @@ async def test_abort(loop, contexts):
         assert len(server.received) < 20_000_000
 
 
-@on_loop
 async def test_the_peer_says_goodbye(loop, contexts):
     server = Recorder(loop)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
@@ -315,7 +291,6 @@ async def test_the_peer_says_goodbye(loop, contexts):
     assert server.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_the_peer_leaves_without_goodbye(loop, contexts):
     """An end of stream without close_notify: earlier data is delivered, then the stream ends."""
 
@@ -341,7 +316,6 @@ async def test_the_peer_leaves_without_goodbye(loop, contexts):
     assert server.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_the_peer_resets(loop, contexts):
     server = Recorder(loop)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
@@ -356,7 +330,6 @@ async def test_the_peer_resets(loop, contexts):
     assert server.events == ["made", "lost"]
 
 
-@on_loop
 async def test_a_goodbye_that_is_not_answered(loop, contexts):
     """The peer never reads: the shutdown timeout ends a wait that would never end."""
     server = Recorder(loop)
@@ -374,15 +347,13 @@ async def test_a_goodbye_that_is_not_answered(loop, contexts):
 
 
 @pytest.mark.parametrize("method", ["data_received", "eof_received"])
-@on_loop
-async def test_a_callback_that_raises_is_reported(loop, contexts, reported, method):
+async def test_a_callback_that_raises_is_reported(loop, contexts, reported, method, client, server):
     class OopsError(Exception):
         pass
 
     def fail(*args):
         raise OopsError
 
-    client, server = Recorder(loop), Recorder(loop)
     setattr(server, method, fail)
     async with connected_pair(loop, client, server, **contexts) as (ours, _):
         ours.write(b"x")
@@ -410,7 +381,6 @@ async def connect(loop, server, context, host="127.0.0.1", **kwargs):
     )
 
 
-@on_loop
 async def test_a_certificate_that_is_not_trusted(loop, contexts, reported):
     server = Recorder(loop)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
@@ -422,7 +392,6 @@ async def test_a_certificate_that_is_not_trusted(loop, contexts, reported):
         assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_certificate_for_another_host(loop, contexts, reported):
     server = Recorder(loop)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
@@ -434,7 +403,6 @@ async def test_a_certificate_for_another_host(loop, contexts, reported):
     assert server.events == []
 
 
-@on_loop
 async def test_a_failed_handshake_is_reported_by_the_server_in_debug_mode(loop, contexts, reported):
     loop.set_debug(True)
     async with open_server(loop, asyncio.Protocol, ssl=contexts["server_ssl"]) as listener:
@@ -446,7 +414,6 @@ async def test_a_failed_handshake_is_reported_by_the_server_in_debug_mode(loop, 
     reported.pop_all()
 
 
-@on_loop
 async def test_the_host_is_the_default_server_name(loop, contexts):
     async with open_server(loop, Echo, ssl=contexts["server_ssl"]) as server:
         for host in ("localhost", "127.0.0.1"):
@@ -456,7 +423,6 @@ async def test_the_host_is_the_default_server_name(loop, contexts):
             transport.close()
 
 
-@on_loop
 async def test_an_empty_server_name_switches_the_check_off(loop, contexts):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -467,7 +433,6 @@ async def test_an_empty_server_name_switches_the_check_off(loop, contexts):
         transport.close()
 
 
-@on_loop
 async def test_a_server_that_never_answers_the_handshake(loop, contexts):
     with support.listening_socket() as listener:
         before = support.open_fds()
@@ -483,7 +448,6 @@ async def test_a_server_that_never_answers_the_handshake(loop, contexts):
         assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_client_that_never_starts_the_handshake(loop, contexts, reported):
     server = Recorder(loop)
     async with open_server(
@@ -496,7 +460,6 @@ async def test_a_client_that_never_starts_the_handshake(loop, contexts, reported
     assert server.events == []
 
 
-@on_loop
 async def test_a_client_that_speaks_something_else(loop, contexts, reported):
     server = Recorder(loop)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
@@ -518,48 +481,32 @@ async def test_a_client_that_speaks_something_else(loop, contexts, reported):
         (lambda sock: sock.close(), ConnectionResetError),
         (reset, ConnectionResetError),
         (lambda sock: sock.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ssl.SSLError),
+        (None, asyncio.CancelledError),
     ],
-    ids=["close", "reset", "garbage"],
+    ids=["close", "reset", "garbage", "cancelled"],
 )
-@on_loop
-async def test_a_server_that_gives_up_during_the_handshake(
-    loop, tcp_pair, contexts, end, exception
+async def test_a_handshake_that_ends_early_leaves_nothing_behind(
+    loop, ours, peer, contexts, end, exception
 ):
-    ours, peer = tcp_pair
     task = loop.create_task(
         loop.create_connection(
             asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
         )
     )
     assert await loop.sock_recv(peer, 65536)
-    end(peer)
+    if end is None:
+        task.cancel()
+    else:
+        end(peer)
     with pytest.raises(exception):
         await asyncio.wait_for(task, support.PATIENCE)
     await support.turns(5)
     assert ours.fileno() == -1
 
 
-@on_loop
-async def test_a_cancelled_handshake_leaves_nothing_behind(loop, tcp_pair, contexts):
-    ours, peer = tcp_pair
-    task = loop.create_task(
-        loop.create_connection(
-            asyncio.Protocol, sock=ours, ssl=contexts["client_ssl"], server_hostname="localhost"
-        )
-    )
-    assert await loop.sock_recv(peer, 65536)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await support.turns(5)
-    assert ours.fileno() == -1
-
-
 @pytest.mark.parametrize("name", ["ssl_handshake_timeout", "ssl_shutdown_timeout"])
 @pytest.mark.parametrize("value", [0, -1])
-@on_loop
-async def test_timeouts_must_be_positive(loop, tcp_pair, contexts, name, value):
-    ours, _ = tcp_pair
+async def test_timeouts_must_be_positive(loop, ours, contexts, name, value):
     with pytest.raises(ValueError, match=f"{name} should be a positive number"):
         await loop.connect_accepted_socket(
             asyncio.Protocol, ours, ssl=contexts["server_ssl"], **{name: value}
@@ -569,9 +516,7 @@ async def test_timeouts_must_be_positive(loop, tcp_pair, contexts, name, value):
 # --- what a transport says about its encryption --------------------------------------------------
 
 
-@on_loop
-async def test_extra_info(loop, contexts):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info(loop, contexts, client, server):
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         for transport, name in ((ours, "client_ssl"), (theirs, "server_ssl")):
             assert isinstance(transport, asyncio.Transport)
@@ -590,29 +535,24 @@ async def test_extra_info(loop, contexts):
         assert ours.get_protocol() is client
 
 
-@on_loop
-async def test_client_certificates(loop, contexts, certificate_authority):
+async def test_client_certificates(loop, contexts, certificate_authority, client, server):
     certificate_authority.configure_trust(contexts["server_ssl"])
     contexts["server_ssl"].verify_mode = ssl.CERT_REQUIRED
     certificate_authority.issue_cert("me@client.example").configure_cert(contexts["client_ssl"])
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (_, theirs):
         names = theirs.get_extra_info("peercert")["subjectAltName"]
         assert ("email", "me@client.example") in names
 
 
-@on_loop
-async def test_alpn(loop, contexts):
+async def test_alpn(loop, contexts, client, server):
     contexts["client_ssl"].set_alpn_protocols(["h2", "http/1.1"])
     contexts["server_ssl"].set_alpn_protocols(["http/1.1"])
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as transports:
         for transport in transports:
             ssl_object = transport.get_extra_info("ssl_object")
             assert ssl_object.selected_alpn_protocol() == "http/1.1"
 
 
-@on_loop
 async def test_sni(loop, contexts, certificate_authority):
     """The server chooses its certificate by the name that the client requests."""
     asked = []
@@ -634,11 +574,9 @@ async def test_sni(loop, contexts, certificate_authority):
     assert asked == ["localhost", "other.example"]
 
 
-@on_loop
-async def test_tls_1_2(loop, contexts):
+async def test_tls_1_2(loop, contexts, client, server):
     contexts["client_ssl"].maximum_version = ssl.TLSVersion.TLSv1_2
     message = support.pattern(500_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         assert ours.get_extra_info("ssl_object").version() == "TLSv1.2"
         ours.write(message)
@@ -687,8 +625,7 @@ def test_leaving_the_loop_in_a_callback_loses_nothing(loop, contexts, failure, w
             assert await server.got(len(message)) == message
             server.transport.write(b"thanks")
             assert await reader.readexactly(6) == b"thanks"
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
             assert await server.lost is None
 
     task = loop.create_task(asyncio.wait_for(main(), support.PATIENCE))

@@ -14,7 +14,7 @@ import textwrap
 
 import pytest
 import support
-from peers import Recorder, connected_pair, on_loop, open_server, port_of
+from peers import Recorder, connected_pair, open_server, port_of
 
 #: The engine in use, which the environment may have selected.
 USUAL = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
@@ -60,13 +60,11 @@ def only_mgloop(loop):
         pytest.skip("asyncio has one engine, and does not say so")
 
 
-@on_loop
 async def test_openssl_is_called_directly(loop, contexts):
     only_mgloop(loop)
     assert await engines(loop, contexts) == (USUAL, USUAL)
 
 
-@on_loop
 async def test_a_traced_context_goes_through_the_ssl_module(loop, contexts):
     only_mgloop(loop)
     seen = []
@@ -75,9 +73,8 @@ async def test_a_traced_context_goes_through_the_ssl_module(loop, contexts):
     assert {"read", "write"} <= set(seen)
 
 
-@on_loop
 async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_module(
-    loop, contexts, certificate_authority
+    loop, contexts, certificate_authority, client, server
 ):
     only_mgloop(loop)
     seen = []
@@ -89,7 +86,6 @@ async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_
         sslobj.context = traced
 
     contexts["server_ssl"].sni_callback = choose
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         assert theirs.get_extra_info("tls_engine") == "ssl"
         seen.clear()
@@ -101,7 +97,6 @@ async def test_a_traced_context_that_is_chosen_by_the_name_goes_through_the_ssl_
         assert "write" in seen
 
 
-@on_loop
 async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, contexts):
     only_mgloop(loop)
 
@@ -117,7 +112,6 @@ async def test_an_ssl_object_of_ones_own_goes_through_the_ssl_module(loop, conte
     assert Counting.reads
 
 
-@on_loop
 async def test_methods_of_ssl_object_that_are_replaced_for_all_are_called(
     loop, contexts, monkeypatch
 ):
@@ -139,7 +133,6 @@ async def test_methods_of_ssl_object_that_are_replaced_for_all_are_called(
     assert called == {"read", "write"}
 
 
-@on_loop
 async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificate):
     """The objects that the context makes decide, not its name."""
     only_mgloop(loop)
@@ -153,15 +146,13 @@ async def test_a_context_of_ones_own(loop, client_ssl_context, server_certificat
     assert await engines(loop, contexts) == (USUAL, USUAL)
 
 
-@on_loop
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
-async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version):
+async def test_a_context_that_wants_the_kernel_to_encrypt(loop, contexts, version, client, server):
     """The kernel does not encrypt, but nothing else changes."""
     for context in contexts.values():
         context.options |= ENABLE_KTLS
         context.maximum_version = ssl.TLSVersion[version]
     payload = support.pattern(1_000_000)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         for sender, receiver in ((ours, server), (theirs, client)):
             sender.write(payload)
@@ -259,7 +250,6 @@ async def heard(process, what):
 @pytest.mark.parametrize(
     ("command", "version"), [("K", "-tls1_3"), ("k", "-tls1_3"), ("R", "-tls1_2")]
 )
-@on_loop
 async def test_new_keys_in_the_middle(loop, server_ssl_context, command, version):
     """KeyUpdate, with and without a request for the peer's, and a renegotiation."""
 
@@ -286,15 +276,15 @@ async def test_new_keys_in_the_middle(loop, server_ssl_context, command, version
             await asyncio.wait_for(process.wait(), support.PATIENCE)
 
 
-@on_loop
-async def test_authentication_after_the_handshake(loop, contexts, certificate_authority):
+async def test_authentication_after_the_handshake(
+    loop, contexts, certificate_authority, client, server
+):
     certificate_authority.issue_cert("client").configure_cert(contexts["client_ssl"])
     contexts["client_ssl"].post_handshake_auth = True
     server_ssl = contexts["server_ssl"]
     server_ssl.post_handshake_auth = True
     server_ssl.verify_mode = ssl.CERT_REQUIRED
     certificate_authority.configure_trust(server_ssl)
-    client, server = Recorder(loop), Recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
         session = theirs.get_extra_info("ssl_object")
         assert not session.getpeercert()

@@ -14,7 +14,7 @@ import weakref
 
 import pytest
 import support
-from peers import Recorder, connected_pair, on_loop, open_server, port_of
+from peers import Recorder, connected_pair, open_server, port_of
 
 current = contextvars.ContextVar("current", default=None)
 
@@ -55,7 +55,6 @@ def assert_collected(references):
 
 
 @pytest.mark.parametrize("way", ["close", "close twice", "abort", "peer aborts", "fail"])
-@on_loop
 async def test_connections_that_have_ended(loop, contexts, reported, way):
     references = []
 
@@ -88,7 +87,6 @@ async def test_connections_that_have_ended(loop, contexts, reported, way):
     assert_collected(references)
 
 
-@on_loop
 async def test_handshakes_that_fail(loop, contexts):
     references = []
 
@@ -101,8 +99,7 @@ async def test_handshakes_that_fail(loop, contexts):
         for _ in range(3):
             _, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
         await support.wait_until(lambda: len(references) == 3)
         await support.turns(20)
     await support.turns(5)
@@ -140,10 +137,9 @@ def descriptors():
 
 @pytest.mark.parametrize("warnings", ["error", "ignore"])
 @pytest.mark.parametrize("action", ["pass", "one.transport.close()", "one.transport.abort()"])
-def test_descriptors_of_connections_that_were_forgotten(loop_kind, warnings, action):
+def test_descriptors_of_connections_that_were_forgotten(in_child, warnings, action):
     """This also holds if the warning about it raises an exception in __del__()."""
-    support.run_python(
-        loop_kind,
+    in_child(
         PREAMBLE
         + f"""
 sys.unraisablehook = lambda args: seen.append(args.exc_type)
@@ -172,10 +168,9 @@ assert set(seen) <= {{ResourceWarning}}, seen
 
 
 @pytest.mark.parametrize("stage", ["handshake", "connected", "closing"])
-def test_a_loop_that_was_forgotten_with_a_connection(loop_kind, stage):
+def test_a_loop_that_was_forgotten_with_a_connection(in_child, stage):
     """The timeouts of handshake and shutdown connect the connection to the loop."""
-    support.run_python(
-        loop_kind,
+    in_child(
         PREAMBLE
         + f"""
 from harness import Below

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -35,10 +36,9 @@ def command(*args):
 
 def bench(*args, env=None):
     """Run the command and wait for its end."""
-    return subprocess.run(
-        command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    return support.finished(
+        command(*args), cwd=ROOT, env={**os.environ, **FAKES, **(env or {})}, timeout=100
+    )
 
 
 def run(tmp_path, *args, env=None):
@@ -193,22 +193,21 @@ def test_a_broken_server_has_errors_and_no_speed(tmp_path, factory):
     assert "errors" in done.stdout
 
 
-def test_a_server_that_dies_is_told_and_the_rest_is_kept(tmp_path):
+@pytest.mark.parametrize(
+    ("factory", "sentence"),
+    [
+        ("DyingLoop", "broken died while it served (exit status 7)"),
+        ("SilentLoop", "broken hung: 100 connection(s) had no answer"),
+    ],
+)
+def test_a_server_that_fails_is_reported_and_the_rest_is_kept(tmp_path, factory, sentence):
     done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
-                      "--loops", "asyncio,dying=bench_fakes:DyingLoop")  # fmt: skip
+                      "--loops", f"asyncio,broken=bench_fakes:{factory}",
+                      "--seconds", "5" if factory == "SilentLoop" else "0.2")  # fmt: skip
     assert done.returncode == 2
-    assert "dying died while it served (exit status 7)" in done.stderr
-    assert {s["status"] for s in samples(found, "dying")} == {"failed"}
+    assert sentence in done.stderr
+    assert {s["status"] for s in samples(found, "broken")} == {"failed"}
     assert {s["status"] for s in samples(found, "asyncio")} == {"ok"}
-
-
-def test_a_server_that_hangs_is_told_and_the_rest_is_kept(tmp_path):
-    done, found = run(tmp_path, "--suite", "echo", "--only", "echo/protocol-1k-c100",
-                      "--loops", "asyncio,silent=bench_fakes:SilentLoop",
-                      "--seconds", "5")  # fmt: skip
-    assert "silent hung: 100 connection(s) had no answer" in complaint(done)
-    assert samples(found, "silent")[0]["status"] == "failed"
-    assert samples(found, "asyncio")[0]["status"] == "ok"
 
 
 def test_what_a_loop_cannot_do_is_said_and_is_no_failure(tmp_path):
@@ -351,10 +350,9 @@ def test_report_and_compare_of_a_run(tmp_path):
 
 
 def test_the_guard_says_that_a_revision_is_unknown():
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.revisions", "no-such-revision"], cwd=ROOT,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, "-m", "bench.revisions", "no-such-revision"], cwd=ROOT, timeout=60
+    )
     assert done.returncode == 2
     assert "git knows no revision 'no-such-revision'" in done.stderr
 

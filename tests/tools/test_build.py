@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 THIRDPARTY = ROOT / "thirdparty"
@@ -84,14 +85,11 @@ def environment(**changes):
 
 
 def run(*command, cwd=None, **changes):
-    return subprocess.run(
+    return support.finished(
         [str(part) for part in command],
         cwd=cwd,
         env=environment(**changes),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -112,9 +110,7 @@ def paragraph(result):
 
 
 def fetch_genuine(library):
-    result = subprocess.run(
-        [sys.executable, FETCH, library.key], capture_output=True, text=True, check=False
-    )
+    result = support.finished([sys.executable, FETCH, library.key])
     assert result.returncode == 0, result.stderr
     return Path(result.stdout.strip())
 

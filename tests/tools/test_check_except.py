@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lint rejects statements that crash without a traceback, and accepts all others."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "check_except.py"
@@ -127,9 +127,7 @@ def test_accepts(body):
 
 
 def run_tool(path):
-    return subprocess.run(
-        [sys.executable, TOOL, path], capture_output=True, text=True, timeout=60, check=False
-    )
+    return support.finished([sys.executable, TOOL, path], timeout=60)
 
 
 def test_command_line(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the runner of other projects' suites takes for a complete run (tests/ecosystem)."""
+"""The runner of other projects' suites detects incomplete runs (tests/ecosystem)."""
 
 import sys
 from pathlib import Path
@@ -30,6 +30,6 @@ def test_that_is_not_run():
 def test_a_run_that_ends_before_its_last_test_is_an_error(tmp_path):
     """Tests that did not run over asyncio's loop are not compared."""
     (tmp_path / "test_suite.py").write_text(SUITE)
-    suite = upstream.Suite(None, (*upstream.NO_CONFIGURATION, "test_suite.py"), ())
+    suite = upstream.Suite(None, (*upstream.NO_CONFIGURATION, "test_suite.py"))
     with pytest.raises(upstream.SuiteError, match="ended with 7"):
         upstream._run(Path(sys.executable), tmp_path, suite, "asyncio", [])

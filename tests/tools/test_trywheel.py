@@ -5,12 +5,12 @@ import importlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "trywheel.py"
@@ -26,10 +26,9 @@ def trywheel(monkeypatch):
 
 
 def run(*arguments, **changes):
-    return subprocess.run(
-        [sys.executable, TOOL, *arguments], env=os.environ | changes, text=True, timeout=30,
-        check=False, capture_output=True,
-    )  # fmt: skip
+    return support.finished(
+        [sys.executable, TOOL, *arguments], env=os.environ | changes, timeout=30
+    )
 
 
 def test_no_tree_is_one_sentence_and_no_failure(tmp_path):
@@ -93,5 +92,5 @@ def test_what_the_tests_need_is_read_as_pip_reads_it(trywheel, monkeypatch):
 def test_the_application_answers(trywheel):
     pytest.importorskip("aiohttp")
     command = [sys.executable, "-c", trywheel.APPLICATION]
-    done = subprocess.run(command, text=True, timeout=30, check=True, capture_output=True)
+    done = support.finished(command, timeout=30, check=True)
     assert "answers 200 {'loop': \"<class 'mgloop.loop.Loop'>\"}" in done.stdout

@@ -5,12 +5,12 @@ import importlib.util
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+import support
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,18 +140,16 @@ def test_a_source_distribution_has_nothing_of_its_machine(tmp_path):
 
 def test_the_command_lists_what_it_would_build():
     command = [sys.executable, ROOT / "tools" / "wheels.py", "--list", "--python", sys.executable]
-    done = subprocess.run(
-        [*command, "--platform", "musllinux_1_2_aarch64"], env=os.environ, text=True, timeout=30,
-        check=True, capture_output=True,
-    )  # fmt: skip
+    done = support.finished(
+        [*command, "--platform", "musllinux_1_2_aarch64"], env=os.environ, timeout=30, check=True
+    )
     assert done.stdout == f"{TAG} {sys.executable} musllinux_1_2_aarch64\n"
 
 
 def test_without_a_python_that_can_build(tmp_path):
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "wheels.py", "--python", tmp_path / "none"],
-        text=True, timeout=30, check=False, capture_output=True,
-    )  # fmt: skip
+    done = support.finished(
+        [sys.executable, ROOT / "tools" / "wheels.py", "--python", tmp_path / "none"], timeout=30
+    )
     assert done.returncode == 1
     assert done.stderr == (
         "wheels: no CPython >= 3.11 with its headers was found; --python says where it is\n"

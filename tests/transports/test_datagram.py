@@ -17,7 +17,7 @@ import time
 
 import pytest
 import support
-from peers import assert_idle, on_loop
+from peers import assert_idle
 
 
 class Datagrams(asyncio.DatagramProtocol):
@@ -104,7 +104,6 @@ def address_of(transport):
 # --- sending and receiving -----------------------------------------------------------------------
 
 
-@on_loop
 async def test_unconnected(loop):
     async with (
         Endpoint(loop, local_addr=LOCAL) as (server, server_protocol),
@@ -116,7 +115,6 @@ async def test_unconnected(loop):
         assert await client_protocol.got(1) == (b"answer", address_of(server))
 
 
-@on_loop
 async def test_connected(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (server, server_protocol):
         address = address_of(server)
@@ -133,7 +131,6 @@ async def test_connected(loop):
             assert await client_protocol.got(1) == (b"answer", address)
 
 
-@on_loop
 async def test_connected_hears_only_its_peer(loop):
     async with (
         Endpoint(loop, local_addr=LOCAL) as (server, _),
@@ -147,7 +144,6 @@ async def test_connected_hears_only_its_peer(loop):
 
 
 @support.needs_ipv6
-@on_loop
 async def test_ipv6(loop):
     async with (
         Endpoint(loop, local_addr=("::1", 0)) as (server, protocol),
@@ -159,7 +155,6 @@ async def test_ipv6(loop):
 
 
 @support.needs_ipv6
-@on_loop
 async def test_a_senders_address_is_no_address_for_another_family(loop, reported):
     async with (
         Endpoint(loop, local_addr=LOCAL) as (four, protocol_four),
@@ -177,7 +172,6 @@ async def test_a_senders_address_is_no_address_for_another_family(loop, reported
 
 
 @pytest.mark.parametrize("data", [b"x", bytearray(b"y"), memoryview(b"xyz")[1:]])
-@on_loop
 async def test_sendto_takes_bytes_like_objects(loop, data):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         transport.sendto(data, address_of(transport))
@@ -185,7 +179,6 @@ async def test_sendto_takes_bytes_like_objects(loop, data):
 
 
 @pytest.mark.parametrize("data", ["text", None, 1, [b"x"]])
-@on_loop
 async def test_sendto_refuses_the_rest(loop, data):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         with pytest.raises(TypeError, match="data argument must be a bytes-like object"):
@@ -193,7 +186,6 @@ async def test_sendto_refuses_the_rest(loop, data):
         assert protocol.errors == []
 
 
-@on_loop
 async def test_an_empty_datagram_is_data(loop, loop_kind):
     if loop_kind == "asyncio" and not sends_empty_datagrams():
         pytest.skip("the standard library sends empty datagrams since CPython 3.13")
@@ -213,7 +205,6 @@ def sends_empty_datagrams():
     return "if not data:" not in source
 
 
-@on_loop
 async def test_an_empty_datagram_from_outside_is_data(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         with socket.socket(type=socket.SOCK_DGRAM) as sock:
@@ -223,7 +214,6 @@ async def test_an_empty_datagram_from_outside_is_data(loop):
             assert (await protocol.got(2))[0] == b"after"
 
 
-@on_loop
 async def test_the_largest_datagram(loop):
     message = support.pattern(65_507)
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
@@ -231,7 +221,6 @@ async def test_the_largest_datagram(loop):
         assert (await protocol.got(1))[0] == message
 
 
-@on_loop
 async def test_a_datagram_too_large_is_an_error_and_not_the_end(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         transport.sendto(bytes(65_508), address_of(transport))
@@ -241,7 +230,6 @@ async def test_a_datagram_too_large_is_an_error_and_not_the_end(loop):
         assert (await protocol.got(1))[0] == b"fits"
 
 
-@on_loop
 async def test_a_burst(loop):
     """As many datagrams as the socket's buffer holds arrive, whatever the number of iterations."""
     count = 100
@@ -255,7 +243,6 @@ async def test_a_burst(loop):
         assert [data for data, _ in protocol.received] == [b"%d" % n for n in range(count)]
 
 
-@on_loop
 async def test_received_datagrams_are_never_overwritten(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
         messages = [bytes([number]) * (number * 20 + 1) for number in range(200)]
@@ -265,7 +252,6 @@ async def test_received_datagrams_are_never_overwritten(loop):
         assert [data for data, _ in protocol.received] == messages
 
 
-@on_loop
 async def test_ping_pong(loop):
     class Echo(Datagrams):
         def datagram_received(self, data, addr):
@@ -283,7 +269,6 @@ async def test_ping_pong(loop):
 # --- errors --------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_refused_datagram_is_told_and_is_not_the_end(loop):
     """Linux reports to a connected UDP socket, at its next call, that the peer's port is closed."""
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
@@ -302,7 +287,6 @@ async def test_a_refused_datagram_is_told_and_is_not_the_end(loop):
 
 
 @pytest.mark.parametrize("address", [None, "nonsense", ("127.0.0.1",), ("127.0.0.1", "port"), 5])
-@on_loop
 async def test_no_address_and_a_nonsensical_one_end_the_endpoint(loop, reported, address):
     """As in asyncio, an exception other than OSError is fatal."""
     async with Endpoint(loop, local_addr=LOCAL) as (transport, protocol):
@@ -313,7 +297,6 @@ async def test_no_address_and_a_nonsensical_one_end_the_endpoint(loop, reported,
 
 
 @pytest.mark.parametrize("method", ["datagram_received", "error_received"])
-@on_loop
 async def test_a_callback_that_raises_is_reported(loop, reported, method):
     class OopsError(Exception):
         pass
@@ -367,7 +350,6 @@ class FullUnixPair:
         self.peer.close()
 
 
-@on_loop
 async def test_pause_and_resume_writing(loop):
     protocol = Datagrams(loop)
     async with FullUnixPair(loop, protocol) as (transport, peer):
@@ -387,7 +369,6 @@ async def test_pause_and_resume_writing(loop):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-@on_loop
 async def test_what_is_queued_is_a_copy(loop):
     protocol = Datagrams(loop)
     async with FullUnixPair(loop, protocol) as (transport, peer):
@@ -403,7 +384,6 @@ async def test_what_is_queued_is_a_copy(loop):
             assert await loop.sock_recv(peer, 2000) == bytes([number % 256]) * 1000
 
 
-@on_loop
 async def test_close_sends_what_is_queued(loop):
     protocol = Datagrams(loop)
     async with FullUnixPair(loop, protocol) as (transport, peer):
@@ -420,7 +400,6 @@ async def test_close_sends_what_is_queued(loop):
         assert await protocol.lost is None
 
 
-@on_loop
 async def test_abort_drops_what_is_queued(loop):
     protocol = Datagrams(loop)
     async with FullUnixPair(loop, protocol) as (transport, peer):
@@ -434,7 +413,6 @@ async def test_abort_drops_what_is_queued(loop):
         assert len(support.drain(peer)) < sent
 
 
-@on_loop
 async def test_close_is_told_later_and_once(loop):
     async with (
         Endpoint(loop, local_addr=LOCAL) as (server, _),
@@ -453,7 +431,6 @@ async def test_close_is_told_later_and_once(loop):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
 async def test_closing_in_datagram_received_ends_delivery(loop):
     class Leaving(Datagrams):
         def datagram_received(self, data, addr):
@@ -468,13 +445,11 @@ async def test_closing_in_datagram_received_ends_delivery(loop):
     assert len(protocol.received) == 1
 
 
-@on_loop
 async def test_an_idle_endpoint_costs_nothing(loop):
     async with Endpoint(loop, local_addr=LOCAL):
         await assert_idle()
 
 
-@on_loop
 async def test_a_flood_starves_nobody(loop):
     """Each received datagram sends another one: the loop must still serve other callbacks."""
     turns = 0
@@ -561,7 +536,6 @@ def test_datagrams_while_the_collector_runs_python(loop, loop_factory):
 # --- making endpoints ----------------------------------------------------------------------------
 
 
-@on_loop
 async def test_extra_info(loop, loop_kind):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, _):
         # asyncio's own transport is one since CPython 3.12.
@@ -577,7 +551,6 @@ async def test_extra_info(loop, loop_kind):
         assert transport.get_extra_info("nothing", 5) == 5
 
 
-@on_loop
 async def test_a_given_socket(loop):
     sock = socket.socket(type=socket.SOCK_DGRAM)
     sock.bind(LOCAL)
@@ -589,7 +562,6 @@ async def test_a_given_socket(loop):
     assert sock.fileno() == -1
 
 
-@on_loop
 async def test_reuse_port(loop):
     async with Endpoint(loop, local_addr=LOCAL, reuse_port=True) as (first, _):
         async with Endpoint(loop, local_addr=address_of(first), reuse_port=True) as (second, _):
@@ -600,7 +572,6 @@ async def test_reuse_port(loop):
             )
 
 
-@on_loop
 async def test_allow_broadcast(loop):
     async with Endpoint(loop, local_addr=LOCAL, allow_broadcast=True) as (transport, protocol):
         sock = transport.get_extra_info("socket")
@@ -615,7 +586,6 @@ async def test_allow_broadcast(loop):
         assert protocol.errors[0].errno in (errno.EACCES, errno.ENETUNREACH)
 
 
-@on_loop
 async def test_it_is_no_stream(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (transport, _):
         for call in (
@@ -628,13 +598,11 @@ async def test_it_is_no_stream(loop):
                 call()
 
 
-@on_loop
 async def test_an_endpoint_by_family_alone(loop):
     async with Endpoint(loop, family=socket.AF_INET) as (transport, _):
         assert transport.get_extra_info("socket").family == socket.AF_INET
 
 
-@on_loop
 async def test_local_and_remote(loop):
     async with Endpoint(loop, local_addr=LOCAL) as (server, protocol):
         async with Endpoint(loop, local_addr=("127.0.0.2", 0), remote_addr=address_of(server)) as (
@@ -646,7 +614,6 @@ async def test_local_and_remote(loop):
             assert address_of(client)[0] == "127.0.0.2"
 
 
-@on_loop
 async def test_context(loop):
     variable = contextvars.ContextVar("variable", default="unset")
     seen = []
@@ -679,7 +646,6 @@ async def test_context(loop):
         ({"local_addr": ("192.0.2.1", 0)}, OSError, r"\[Errno 99\]"),
     ],
 )
-@on_loop
 async def test_what_makes_no_endpoint(loop, kwargs, exception, message):
     before = support.open_fds()
     with pytest.raises(exception, match=message):
@@ -687,7 +653,6 @@ async def test_what_makes_no_endpoint(loop, kwargs, exception, message):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_given_socket_and_anything_else(loop):
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
         for kwargs in (
@@ -709,7 +674,6 @@ async def test_a_given_socket_and_anything_else(loop):
 # --- UNIX ----------------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_unix_paths(loop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kwargs = {"family": socket.AF_UNIX}
@@ -731,7 +695,6 @@ async def test_unix_paths(loop, tmp_path, monkeypatch):
         assert isinstance(server_protocol.errors[0], FileNotFoundError)
 
 
-@on_loop
 async def test_unix_abstract_names(loop):
     names = [f"\0mgloop-test-{os.getpid()}-{number}" for number in range(2)]
     async with (
@@ -745,7 +708,6 @@ async def test_unix_abstract_names(loop):
         assert await protocol.got(1) == (b"answer", names[0].encode())
 
 
-@on_loop
 async def test_unix_stale_file(loop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -754,7 +716,6 @@ async def test_unix_stale_file(loop, tmp_path, monkeypatch):
         assert os.path.exists("socket")
 
 
-@on_loop
 async def test_unix_path_too_long(loop):
     before = support.open_fds()
     with pytest.raises(OSError, match="path too long"):

@@ -389,19 +389,19 @@ class TestFork:
         "afterwards", ["os._exit(0)", "sys.exit(0)"], ids=["then _exit", "then sys.exit"]
     )
     @pytest.mark.parametrize("departure", DEPARTURES)
-    def test_nothing_is_sent_twice(self, loop_kind, departure, afterwards, transports):
+    def test_nothing_is_sent_twice(self, in_child, departure, afterwards, transports):
         program = _FORK.format(
             departure=DEPARTURES[departure], afterwards=afterwards, transports=transports
         )
-        out, _ = support.run_python(loop_kind, program)
+        out, _ = in_child(program)
         _, received, end = out.splitlines()
         assert received == repr([b"once"] * transports)
         assert end == repr([b""] * transports)
 
-    def test_it_has_been_sent_when_the_child_begins(self, loop_kind):
+    def test_it_has_been_sent_when_the_child_begins(self, in_child):
         """The data is sent before the fork, so the child may answer, or the parent may die."""
         program = _FORK.format(departure="os._exit(0)", afterwards="pass", transports=3)
-        out, _ = support.run_python(loop_kind, program)
+        out, _ = in_child(program)
         assert out.splitlines()[0] == repr([b"once"] * 3)
 
     @pytest.mark.parametrize("size", [8, 9000], ids=["gathered", "encrypted"])
@@ -465,10 +465,8 @@ class TestFork:
         )
         assert read == size
 
-    def test_a_process_of_multiprocessing(self, loop_kind):
-        support.run_python(
-            loop_kind,
-            """
+    def test_a_process_of_multiprocessing(self, in_child):
+        in_child("""
             import multiprocessing
             warnings.simplefilter("ignore")
             loop = new_loop()
@@ -505,14 +503,11 @@ class TestFork:
             assert peer.recv(100) == b""
             peer.close()
             loop.close()
-            """,
-        )
+        """)
 
-    def test_the_loop_of_another_thread(self, loop_kind):
+    def test_the_loop_of_another_thread(self, in_child):
         """That loop is in the middle of an iteration when the main thread forks."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             warnings.simplefilter("ignore")
             ours, peer = socket.socketpair()
             ours.setblocking(False)
@@ -552,14 +547,11 @@ class TestFork:
             assert peer.recv(100) == b"once"
             assert peer.recv(100) == b""
             peer.close()
-            """,
-        )
+        """)
 
-    def test_many_forks_and_loops(self, loop_kind):
+    def test_many_forks_and_loops(self, in_child):
         """A loop's fork handlers neither keep it alive nor accumulate."""
-        support.run_python(
-            loop_kind,
-            """
+        in_child("""
             import gc, weakref
             warnings.simplefilter("ignore")
             known = []
@@ -577,14 +569,11 @@ class TestFork:
                 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
             gc.collect()
             assert not any(reference() for reference in known)
-            """,
-        )
+        """)
 
-    def test_a_forked_child_of_a_subprocess(self, loop_kind):
+    def test_a_forked_child_of_a_subprocess(self, in_child):
         """subprocess forks and execs: only the parent sends the deferred write."""
-        out, _ = support.run_python(
-            loop_kind,
-            """
+        out, _ = in_child("""
             import subprocess
             loop = new_loop()
             ours, peer = socket.socketpair()
@@ -610,8 +599,7 @@ class TestFork:
             print(peer.recv(100), peer.recv(100))
             peer.close()
             loop.close()
-            """,
-        )
+        """)
         assert out.strip() == "b'once' b''"
 
 

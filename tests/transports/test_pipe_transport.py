@@ -19,10 +19,8 @@ import tty
 
 import pytest
 import support
-from peers import assert_idle, on_loop, skip_if_pipes_keep_reading, skip_on_asyncio
-from test_pipes import MESSAGE, PipeRecorder, pipe, read_end, read_fd, terminal, write_end
-
-__all__ = ["pipe", "terminal"]  # fixtures
+from peers import assert_idle, skip_if_pipes_keep_reading, skip_on_asyncio
+from test_pipes import MESSAGE, PipeRecorder, read_end, read_fd, write_end
 
 
 class OopsError(Exception):
@@ -39,10 +37,8 @@ def polling(transport):
 # --- states --------------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
+async def test_the_reading_end_tells_its_state(loop, loop_kind, reader):
     skip_if_pipes_keep_reading(loop_kind)
-    reader, _writer = pipe
     transport, protocol = await read_end(loop, reader)
     assert f"fd={reader.fileno()}" in repr(transport)
     assert polling(transport)
@@ -59,9 +55,7 @@ async def test_the_reading_end_tells_its_state(loop, loop_kind, pipe):
     assert not transport.is_reading()
 
 
-@on_loop
-async def test_the_writing_end_tells_its_state(loop, pipe):
-    _reader, writer = pipe
+async def test_the_writing_end_tells_its_state(loop, writer):
     transport, protocol = await write_end(loop, writer)
     assert not polling(transport)
     assert "bufsize=0" in repr(transport)
@@ -76,7 +70,6 @@ async def test_the_writing_end_tells_its_state(loop, pipe):
     assert "closed" in repr(transport)
 
 
-@on_loop
 async def test_the_writing_end_cannot_read(loop, pipe):
     transport, _ = await write_end(loop, pipe[1])
     for method in (transport.is_reading, transport.pause_reading, transport.resume_reading):
@@ -86,9 +79,8 @@ async def test_the_writing_end_cannot_read(loop, pipe):
     await support.turns(3)
 
 
-def test_when_the_loop_is_closed_first(loop_factory, pipe):
+def test_when_the_loop_is_closed_first(loop_factory, reader, writer):
     loop = loop_factory()
-    reader, writer = pipe
     reading, _ = loop.run_until_complete(read_end(loop, reader))
     writing, _ = loop.run_until_complete(write_end(loop, writer))
     loop.close()
@@ -111,10 +103,8 @@ def test_a_transport_that_is_never_closed_warns(loop_factory, pipe, end):
     assert file.closed
 
 
-@on_loop
-async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
+async def test_nothing_more_happens_after_the_end(loop, loop_kind, reader, writer):
     skip_if_pipes_keep_reading(loop_kind)
-    reader, writer = pipe
     reading, received = await read_end(loop, reader)
     writing, sent = await write_end(loop, writer)
     writing.close()
@@ -136,10 +126,8 @@ async def test_nothing_more_happens_after_the_end(loop, loop_kind, pipe):
     assert received.events == ["made", "eof", "lost"]
 
 
-@on_loop
-async def test_attributes_of_the_instance_come_first(loop, pipe):
+async def test_attributes_of_the_instance_come_first(loop, reader, writer):
     """Programs and tests replace methods of a transport instance."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     calls = support.Calls()
     transport.write = calls
@@ -154,9 +142,7 @@ async def test_attributes_of_the_instance_come_first(loop, pipe):
     assert reader.read() == b"y"
 
 
-@on_loop
-async def test_extra_information(loop, pipe):
-    reader, _writer = pipe
+async def test_extra_information(loop, reader):
     transport, _ = await read_end(loop, reader)
     assert transport.get_extra_info("pipe") is reader
     assert transport.get_extra_info("nothing") is None
@@ -167,8 +153,7 @@ async def test_extra_information(loop, pipe):
 # --- where callbacks go wrong --------------------------------------------------------------------
 
 
-@on_loop
-async def test_data_received_raises(loop, pipe, reported):
+async def test_data_received_raises(loop, reader, writer, reported):
     """The exception is reported, and the pipe continues."""
 
     class Failing(PipeRecorder):
@@ -177,7 +162,6 @@ async def test_data_received_raises(loop, pipe, reported):
             if data == b"bad":
                 raise OopsError
 
-    reader, writer = pipe
     transport, protocol = await read_end(loop, reader, Failing(loop))
     writer.write(b"bad")
     await protocol.got(3)
@@ -190,7 +174,6 @@ async def test_data_received_raises(loop, pipe, reported):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_connection_made_raises(loop, pipe, reported, connect):
     class Failing(PipeRecorder):
         def connection_made(self, transport):
@@ -207,15 +190,13 @@ async def test_connection_made_raises(loop, pipe, reported, connect):
 
 
 @pytest.mark.parametrize("call", ["pause_writing", "resume_writing"])
-@on_loop
-async def test_flow_control_raises(loop, pipe, reported, call):
+async def test_flow_control_raises(loop, reader, writer, reported, call):
     def fail():
         raise OopsError
 
     def succeed():
         pass
 
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     protocol.pause_writing = fail if call == "pause_writing" else succeed
     protocol.resume_writing = fail if call == "resume_writing" else succeed
@@ -228,7 +209,6 @@ async def test_flow_control_raises(loop, pipe, reported, call):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
     skip_if_pipes_keep_reading(loop_kind)
 
@@ -248,14 +228,12 @@ async def test_closing_while_being_made(loop, loop_kind, pipe, connect):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
-async def test_closing_while_being_given_data(loop, pipe):
+async def test_closing_while_being_given_data(loop, reader, writer):
     class Closing(PipeRecorder):
         def data_received(self, data):
             super().data_received(data)
             self.transport.close()
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Closing(loop))
     writer.write(b"first")
     assert await protocol.lost is None
@@ -263,9 +241,7 @@ async def test_closing_while_being_given_data(loop, pipe):
     assert protocol.events == ["made", "data", "lost"]
 
 
-@on_loop
-async def test_a_new_protocol(loop, pipe):
-    reader, writer = pipe
+async def test_a_new_protocol(loop, reader, writer):
     transport, first = await read_end(loop, reader)
     writer.write(b"one")
     await first.got(3)
@@ -280,8 +256,7 @@ async def test_a_new_protocol(loop, pipe):
     assert first.events == ["made", "data"]
 
 
-@on_loop
-async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
+async def test_callbacks_run_in_the_context_of_the_creator(loop, reader, writer):
     variable = contextvars.ContextVar("variable", default="outside")
     seen = []
 
@@ -298,7 +273,6 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
             seen.append(variable.get())
             super().connection_lost(exc)
 
-    reader, writer = pipe
     protocol = Looking(loop)
 
     async def create():
@@ -316,8 +290,7 @@ async def test_callbacks_run_in_the_context_of_the_creator(loop, pipe):
 # --- reading -------------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_paused_before_the_first_read(loop, loop_kind, pipe):
+async def test_paused_before_the_first_read(loop, loop_kind, reader, writer):
     skip_if_pipes_keep_reading(loop_kind)
 
     class Pausing(PipeRecorder):
@@ -325,7 +298,6 @@ async def test_paused_before_the_first_read(loop, loop_kind, pipe):
             super().connection_made(transport)
             transport.pause_reading()
 
-    reader, writer = pipe
     writer.write(b"waiting")
     transport, protocol = await read_end(loop, reader, Pausing(loop))
     await support.turns(5)
@@ -336,10 +308,8 @@ async def test_paused_before_the_first_read(loop, loop_kind, pipe):
 
 
 @pytest.mark.parametrize("then", ["data", "end"])
-@on_loop
-async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
+async def test_a_paused_pipe_costs_nothing(loop, reader, writer, then):
     """Neither data nor the end of the writer may make the loop spin."""
-    reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
     transport.pause_reading()
     writer.write(b"data")
@@ -354,15 +324,13 @@ async def test_a_paused_pipe_costs_nothing(loop, pipe, then):
     await protocol.lost
 
 
-@on_loop
-async def test_paused_and_resumed_around_each_message(loop, pipe):
+async def test_paused_and_resumed_around_each_message(loop, reader, writer):
     class Sipping(PipeRecorder):
         def data_received(self, data):
             self.transport.pause_reading()
             super().data_received(data)
             self.loop.call_soon(self.transport.resume_reading)
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Sipping(loop))
     for number in range(100):
         writer.write(b"%02d" % number)
@@ -373,7 +341,6 @@ async def test_paused_and_resumed_around_each_message(loop, pipe):
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="packet pipes are Linux's")
-@on_loop
 async def test_packets_are_not_forgotten(loop):
     """A read of a packet pipe returns one packet, and does not report that more are queued."""
     read_fileno, write_fileno = os.pipe2(os.O_DIRECT)
@@ -387,7 +354,6 @@ async def test_packets_are_not_forgotten(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_lines_are_not_forgotten(loop):
     """A read of a terminal in line mode returns one line."""
     parent, child = os.openpty()
@@ -399,7 +365,6 @@ async def test_lines_are_not_forgotten(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_datagrams_come_whole(loop):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
@@ -421,12 +386,10 @@ async def test_datagrams_come_whole(loop):
         await protocol.lost
 
 
-@on_loop
-async def test_a_pipe_that_holds_more(loop, pipe):
+async def test_a_pipe_that_holds_more(loop, reader, writer):
     fcntl = pytest.importorskip("fcntl")
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         pytest.skip("the size of a pipe can be set since CPython 3.10")
-    reader, writer = pipe
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
     except PermissionError:
@@ -438,7 +401,6 @@ async def test_a_pipe_that_holds_more(loop, pipe):
     assert protocol.received == MESSAGE
 
 
-@on_loop
 async def test_a_device_that_cannot_be_polled(loop, reported):
     """asyncio's attempt to watch it fails after connection_made()."""
     transport, protocol = await read_end(
@@ -450,7 +412,6 @@ async def test_a_device_that_cannot_be_polled(loop, reported):
     assert protocol.received == b""
 
 
-@on_loop
 async def test_a_read_error(loop, reported):
     """A datagram socket whose peer's port is closed reports ECONNREFUSED."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -478,9 +439,7 @@ async def test_a_read_error(loop, reported):
         ({"high": 10**40, "low": 5}, None),
     ],
 )
-@on_loop
-async def test_write_limits(loop, pipe, limits, result):
-    _reader, writer = pipe
+async def test_write_limits(loop, writer, limits, result):
     transport, protocol = await write_end(loop, writer)
     transport.set_write_buffer_limits(**limits)
     low, high = transport.get_write_buffer_limits()
@@ -494,9 +453,7 @@ async def test_write_limits(loop, pipe, limits, result):
 
 
 @pytest.mark.parametrize("limits", [{"high": 1, "low": 2}, {"high": -1}, {"low": -1}])
-@on_loop
-async def test_limits_that_make_no_sense(loop, pipe, limits):
-    _reader, writer = pipe
+async def test_limits_that_make_no_sense(loop, writer, limits):
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):
         transport.set_write_buffer_limits(**limits)
@@ -506,10 +463,8 @@ async def test_limits_that_make_no_sense(loop, pipe, limits):
 
 
 @pytest.mark.mgloop_only
-@on_loop
-async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
+async def test_a_negative_limit_that_compares_as_positive(loop, writer):
     """The value of the limit decides, not its comparison operators."""
-    _reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(ValueError, match="must be >="):
         transport.set_write_buffer_limits(support.UntruthfulInt(-5), 0)
@@ -518,9 +473,7 @@ async def test_a_negative_limit_that_compares_as_positive(loop, pipe):
     await protocol.lost
 
 
-@on_loop
-async def test_limits_apply_to_what_is_queued_already(loop, pipe):
-    reader, writer = pipe
+async def test_limits_apply_to_what_is_queued_already(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     transport.set_write_buffer_limits(high=10 * len(MESSAGE))
     transport.write(MESSAGE)
@@ -535,9 +488,7 @@ async def test_limits_apply_to_what_is_queued_already(loop, pipe):
     await protocol.lost
 
 
-@on_loop
-async def test_writelines(loop, pipe):
-    reader, writer = pipe
+async def test_writelines(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     os.set_blocking(reader.fileno(), False)
     transport.writelines([])
@@ -553,9 +504,7 @@ async def test_writelines(loop, pipe):
     assert await protocol.lost is None
 
 
-@on_loop
-async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
-    reader, writer = pipe
+async def test_writelines_refuses_what_is_not_bytes(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     with pytest.raises(TypeError):
         transport.writelines([b"good", "bad"])
@@ -565,10 +514,8 @@ async def test_writelines_refuses_what_is_not_bytes(loop, pipe):
     assert reader.read() == b"unharmed"
 
 
-@on_loop
-async def test_ended_by_the_reader_while_closing(loop, pipe):
+async def test_ended_by_the_reader_while_closing(loop, reader, writer):
     """Data still queued when the reader closes is lost, and the loss is reported."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.close()
@@ -580,10 +527,8 @@ async def test_ended_by_the_reader_while_closing(loop, pipe):
     assert writer.closed
 
 
-@on_loop
-async def test_a_write_that_fails_at_once(loop, pipe, caplog):
+async def test_a_write_that_fails_at_once(loop, reader, writer, caplog):
     """The reader is closed before the loop could notice it."""
-    reader, writer = pipe
     transport, protocol = await write_end(loop, writer)
     reader.close()
     transport.write(b"x")
@@ -594,9 +539,7 @@ async def test_a_write_that_fails_at_once(loop, pipe, caplog):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
-async def test_abort_after_close(loop, pipe):
-    _reader, writer = pipe
+async def test_abort_after_close(loop, writer):
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.close()
@@ -607,18 +550,15 @@ async def test_abort_after_close(loop, pipe):
     assert protocol.events == ["made", "pause", "lost"]
 
 
-@on_loop
-async def test_data_for_a_writing_socket_ends_it(loop, socketpair):
+async def test_data_for_a_writing_socket_ends_it(loop, left, right):
     """asyncio treats any readability of the socket as the end of its reader."""
-    ours, theirs = socketpair
-    transport, protocol = await write_end(loop, ours)
+    transport, protocol = await write_end(loop, left)
     transport.write(b"hello")
-    assert theirs.recv(10) == b"hello"
-    theirs.send(b"unwanted")
+    assert right.recv(10) == b"hello"
+    right.send(b"unwanted")
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_a_terminal_that_is_full(loop, terminal):
     ours, theirs = terminal
     transport, protocol = await write_end(loop, theirs)
@@ -632,7 +572,6 @@ async def test_a_terminal_that_is_full(loop, terminal):
     assert await protocol.lost is None
 
 
-@on_loop
 async def test_both_directions_on_one_descriptor(loop, terminal):
     ours, theirs = terminal
     reading, received = await read_end(loop, ours)
@@ -653,10 +592,8 @@ async def test_both_directions_on_one_descriptor(loop, terminal):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@on_loop
-async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
+async def test_any_sequence_of_writes_arrives_unchanged(loop, reader, writer, seed):
     dice = random.Random(seed)
-    reader, writer = pipe
     reading, received = await read_end(loop, reader)
     writing, sent = await write_end(loop, writer)
     expected = bytearray()
@@ -688,10 +625,8 @@ async def test_any_sequence_of_writes_arrives_unchanged(loop, pipe, seed):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
-async def test_a_file_that_is_closed(loop, loop_kind, pipe, connect):
+async def test_a_file_that_is_closed(loop, loop_kind, reader, writer, connect):
     skip_on_asyncio(loop_kind, "leaves a half-made transport, whose destructor raises")
-    reader, writer = pipe
     reader.close()
     writer.close()
     protocol = PipeRecorder(loop)
@@ -701,7 +636,6 @@ async def test_a_file_that_is_closed(loop, loop_kind, pipe, connect):
 
 
 @pytest.mark.parametrize("connect", ["connect_read_pipe", "connect_write_pipe"])
-@on_loop
 async def test_a_number_that_is_no_descriptor(loop, loop_kind, connect):
     skip_on_asyncio(loop_kind, "leaves a half-made transport, which warns")
 
@@ -714,7 +648,6 @@ async def test_a_number_that_is_no_descriptor(loop, loop_kind, connect):
     assert caught.value.errno == errno.EBADF
 
 
-@on_loop
 async def test_a_directory_is_refused(loop, tmp_path):
     with contextlib.ExitStack() as stack:
         fd = os.open(tmp_path, os.O_RDONLY)

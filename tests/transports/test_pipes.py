@@ -9,11 +9,10 @@ import contextlib
 import errno
 import logging
 import os
-import tty
 
 import pytest
 import support
-from peers import Recorder, assert_idle, on_loop, skip_if_pipes_keep_reading
+from peers import Recorder, assert_idle, skip_if_pipes_keep_reading
 
 try:
     import _testcapi
@@ -22,23 +21,6 @@ except ImportError:
 
 #: More bytes than a pipe holds.
 MESSAGE = support.pattern(1_000_000)
-
-
-@pytest.fixture
-def pipe():
-    """Yield the two ends of a pipe as unbuffered binary files; the test may close either."""
-    read_end, write_end = os.pipe()
-    with os.fdopen(read_end, "rb", 0) as reader, os.fdopen(write_end, "wb", 0) as writer:
-        yield reader, writer
-
-
-@pytest.fixture
-def terminal():
-    """Yield the two ends of a pseudo-terminal in raw mode as unbuffered binary files."""
-    parent, child = os.openpty()
-    tty.setraw(child)
-    with os.fdopen(parent, "r+b", 0) as ours, os.fdopen(child, "r+b", 0) as theirs:
-        yield ours, theirs
 
 
 class PipeRecorder(Recorder):
@@ -77,9 +59,7 @@ async def read_fd(fd, count):
 # --- reading -------------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_read(loop, pipe):
-    reader, writer = pipe
+async def test_read(loop, reader, writer):
     transport, protocol = await read_end(loop, reader)
     assert isinstance(transport, asyncio.ReadTransport)
     assert transport.get_extra_info("pipe") is reader
@@ -94,9 +74,7 @@ async def test_read(loop, pipe):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
-async def test_read_much(loop, pipe):
-    reader, writer = pipe
+async def test_read_much(loop, reader, writer):
     transport, protocol = await read_end(loop, reader)
 
     def write():
@@ -145,10 +123,8 @@ def test_no_byte_is_lost_in_silence_when_memory_runs_out(loop, reported):
         assert protocol.pieces == {b"all"} or isinstance(lost, MemoryError), number
 
 
-@on_loop
-async def test_pause_and_resume_reading(loop, loop_kind, pipe):
+async def test_pause_and_resume_reading(loop, loop_kind, reader, writer):
     skip_if_pipes_keep_reading(loop_kind)
-    reader, writer = pipe
     transport, protocol = await read_end(loop, reader)
     assert transport.is_reading()
     transport.pause_reading()
@@ -164,15 +140,13 @@ async def test_pause_and_resume_reading(loop, loop_kind, pipe):
     assert protocol.received == b"waiting"
 
 
-@on_loop
-async def test_pausing_in_data_received_holds_the_rest_back(loop, pipe):
+async def test_pausing_in_data_received_holds_the_rest_back(loop, reader, writer):
     class Sipping(PipeRecorder):
         def data_received(self, data):
             super().data_received(data)
             self.transport.pause_reading()
             self.loop.call_later(0.001, self.transport.resume_reading)
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Sipping(loop))
     os.set_blocking(writer.fileno(), False)
     view = memoryview(MESSAGE)
@@ -184,9 +158,7 @@ async def test_pausing_in_data_received_holds_the_rest_back(loop, pipe):
     assert protocol.received == MESSAGE
 
 
-@on_loop
-async def test_close_the_reading_end(loop, pipe):
-    reader, writer = pipe
+async def test_close_the_reading_end(loop, reader, writer):
     transport, protocol = await read_end(loop, reader)
     writer.write(b"unread")
     transport.close()
@@ -201,8 +173,7 @@ async def test_close_the_reading_end(loop, pipe):
         writer.write(b"x")
 
 
-@on_loop
-async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
+async def test_a_callback_that_raises_ends_the_pipe(loop, reader, writer, reported):
     class OopsError(Exception):
         pass
 
@@ -211,7 +182,6 @@ async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
             super().connection_lost(exc)
             raise OopsError
 
-    reader, writer = pipe
     _, protocol = await read_end(loop, reader, Failing(loop))
     writer.close()
     await protocol.lost
@@ -220,9 +190,7 @@ async def test_a_callback_that_raises_ends_the_pipe(loop, pipe, reported):
     assert reader.closed
 
 
-@on_loop
-async def test_an_idle_pipe_costs_nothing(loop, pipe):
-    reader, writer = pipe
+async def test_an_idle_pipe_costs_nothing(loop, reader, writer):
     transport, protocol = await read_end(loop, reader)
     _, writing_protocol = await write_end(loop, writer)
     await assert_idle()
@@ -234,9 +202,7 @@ async def test_an_idle_pipe_costs_nothing(loop, pipe):
 # --- writing -------------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_write(loop, pipe):
-    reader, writer = pipe
+async def test_write(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     assert isinstance(transport, asyncio.WriteTransport)
     assert transport.get_extra_info("pipe") is writer
@@ -254,9 +220,7 @@ async def test_write(loop, pipe):
     assert writer.closed
 
 
-@on_loop
-async def test_write_much(loop, pipe):
-    reader, writer = pipe
+async def test_write_much(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     os.set_blocking(reader.fileno(), False)
     transport.write(MESSAGE)
@@ -273,9 +237,7 @@ async def test_write_much(loop, pipe):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-@on_loop
-async def test_a_mutable_buffer_may_change_after_the_call(loop, pipe):
-    reader, writer = pipe
+async def test_a_mutable_buffer_may_change_after_the_call(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     os.set_blocking(reader.fileno(), False)
     buffer = bytearray(MESSAGE)
@@ -288,9 +250,7 @@ async def test_a_mutable_buffer_may_change_after_the_call(loop, pipe):
 
 
 @pytest.mark.parametrize("end", ["close", "write_eof"])
-@on_loop
-async def test_close_flushes(loop, pipe, end):
-    reader, writer = pipe
+async def test_close_flushes(loop, reader, writer, end):
     transport, protocol = await write_end(loop, writer)
     os.set_blocking(reader.fileno(), False)
     transport.write(MESSAGE)
@@ -302,9 +262,7 @@ async def test_close_flushes(loop, pipe, end):
     assert await protocol.lost is None
 
 
-@on_loop
-async def test_abort_drops(loop, pipe):
-    reader, writer = pipe
+async def test_abort_drops(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.abort()
@@ -314,9 +272,7 @@ async def test_abort_drops(loop, pipe):
     assert len(await read_fd(reader.fileno(), len(MESSAGE))) < len(MESSAGE)
 
 
-@on_loop
-async def test_the_reader_goes_away(loop, pipe):
-    reader, writer = pipe
+async def test_the_reader_goes_away(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     reader.close()
     exc = await protocol.lost
@@ -325,18 +281,14 @@ async def test_the_reader_goes_away(loop, pipe):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
-async def test_the_reader_goes_away_with_data_pending(loop, pipe):
-    reader, writer = pipe
+async def test_the_reader_goes_away_with_data_pending(loop, reader, writer):
     transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     reader.close()
     assert isinstance(await protocol.lost, BrokenPipeError)
 
 
-@on_loop
-async def test_write_after_close_is_dropped_with_a_warning(loop, pipe, caplog):
-    reader, writer = pipe
+async def test_write_after_close_is_dropped_with_a_warning(loop, reader, writer, caplog):
     transport, protocol = await write_end(loop, writer)
     transport.close()
     with caplog.at_level(logging.WARNING, logger="asyncio"):
@@ -348,9 +300,7 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, pipe, caplog):
 
 
 @pytest.mark.parametrize("data", ["text", None, 5])
-@on_loop
-async def test_write_refuses_what_is_not_bytes(loop, pipe, data):
-    reader, writer = pipe
+async def test_write_refuses_what_is_not_bytes(loop, reader, writer, data):
     transport, protocol = await write_end(loop, writer)
     with pytest.raises((TypeError, AssertionError)):
         transport.write(data)
@@ -363,9 +313,7 @@ async def test_write_refuses_what_is_not_bytes(loop, pipe, data):
 # --- both ends -----------------------------------------------------------------------------------
 
 
-@on_loop
-async def test_both_ends_of_a_pipe(loop, pipe):
-    reader, writer = pipe
+async def test_both_ends_of_a_pipe(loop, reader, writer):
     _, received = await read_end(loop, reader)
     transport, _ = await write_end(loop, writer)
     transport.write(MESSAGE)
@@ -374,9 +322,7 @@ async def test_both_ends_of_a_pipe(loop, pipe):
     assert received.received == MESSAGE
 
 
-@on_loop
-async def test_streams_over_a_pipe(loop, pipe):
-    reader, writer = pipe
+async def test_streams_over_a_pipe(loop, reader, writer):
     stream = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), reader)
     transport, protocol = await loop.connect_write_pipe(
@@ -395,7 +341,6 @@ async def test_streams_over_a_pipe(loop, pipe):
 # --- what else is a pipe -------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_fifo(loop, tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
@@ -410,7 +355,6 @@ async def test_a_fifo(loop, tmp_path):
     assert received.received == MESSAGE
 
 
-@on_loop
 async def test_a_terminal(loop, terminal):
     ours, theirs = terminal
     _, protocol = await read_end(loop, ours)
@@ -425,7 +369,6 @@ async def test_a_terminal(loop, terminal):
     assert exc.errno == errno.EIO
 
 
-@on_loop
 async def test_both_directions_of_a_terminal(loop, terminal):
     ours, theirs = terminal
     second = os.fdopen(os.dup(ours.fileno()), "wb", 0)
@@ -442,11 +385,9 @@ async def test_both_directions_of_a_terminal(loop, terminal):
     await writing_protocol.lost
 
 
-@on_loop
-async def test_sockets(loop, socketpair):
-    ours, theirs = socketpair
-    _, received = await read_end(loop, ours)
-    transport, protocol = await write_end(loop, theirs)
+async def test_sockets(loop, left, right):
+    _, received = await read_end(loop, left)
+    transport, protocol = await write_end(loop, right)
     transport.write(MESSAGE)
     transport.close()
     await protocol.lost
@@ -454,7 +395,6 @@ async def test_sockets(loop, socketpair):
     assert received.received == MESSAGE
 
 
-@on_loop
 async def test_a_character_device_can_be_written(loop):
     """/dev/null is always ready, and epoll does not support it."""
     transport, protocol = await write_end(
@@ -468,7 +408,6 @@ async def test_a_character_device_can_be_written(loop):
 
 
 @pytest.mark.parametrize("direction", ["read", "write"])
-@on_loop
 async def test_a_regular_file_is_refused(loop, tmp_path, direction):
     path = tmp_path / "file"
     path.write_bytes(b"content")

@@ -13,15 +13,7 @@ from asyncio import selector_events
 
 import pytest
 import support
-from peers import (
-    Recorder,
-    connected_pair,
-    on_loop,
-    raw_connection,
-    read_all,
-    read_exactly,
-    reset,
-)
+from peers import Recorder, connected_pair, raw_connection, read_all, read_exactly, reset
 
 CONTENT = support.pattern(3_000_000)
 #: Since 3.14.8 the fall-back begins at its offset even if that is 0, not at the file's position.
@@ -70,9 +62,7 @@ parts = pytest.mark.parametrize(
 
 
 @parts
-@on_loop
-async def test_a_part_of_a_file(loop, file, offset, count, part):
-    protocol = Recorder(loop)
+async def test_a_part_of_a_file(loop, file, offset, count, part, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         reading = loop.create_task(read_exactly(loop, peer, len(part)))
         assert await loop.sendfile(transport, file, offset, count) == len(part)
@@ -82,10 +72,8 @@ async def test_a_part_of_a_file(loop, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-@on_loop
-async def test_among_writes(loop, file, fallback):
+async def test_among_writes(loop, file, fallback, protocol):
     """The file keeps its place between earlier and later writes, even if the socket is full."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         before = support.pattern(500_000)
         transport.write(before)
@@ -97,9 +85,7 @@ async def test_among_writes(loop, file, fallback):
         assert await reading == before + CONTENT + b"after"
 
 
-@on_loop
-async def test_nothing_can_be_written_meanwhile(loop, file):
-    protocol = Recorder(loop)
+async def test_nothing_can_be_written_meanwhile(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file, fallback=False))
         await support.turns(5)
@@ -114,9 +100,7 @@ async def test_nothing_can_be_written_meanwhile(loop, file):
         assert await read_exactly(loop, peer, 5) == b"after"
 
 
-@on_loop
-async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
-    protocol = Recorder(loop)
+async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"question")
         sending = loop.create_task(loop.sendfile(transport, file))
@@ -127,10 +111,8 @@ async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file):
 
 
 @parts
-@on_loop
-async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part):
+async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part, protocol):
     file = io.BytesIO(CONTENT)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         reading = loop.create_task(read_exactly(loop, peer, len(part)))
         assert await loop.sendfile(transport, file, offset, count) == len(part)
@@ -138,9 +120,7 @@ async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, pa
         assert transport.get_protocol() is protocol
 
 
-@on_loop
-async def test_without_fall_back_such_a_file_is_refused(loop):
-    protocol = Recorder(loop)
+async def test_without_fall_back_such_a_file_is_refused(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         with pytest.raises(asyncio.SendfileNotAvailableError):
             await loop.sendfile(transport, io.BytesIO(b"content"), fallback=False)
@@ -157,7 +137,6 @@ async def over_tls(loop, client_ssl_context, server_ssl_context):
         assert theirs.is_closing() or theirs.get_protocol() is server
 
 
-@on_loop
 async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
     async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, theirs):
         before = theirs.get_protocol()
@@ -212,7 +191,6 @@ class Decoded(io.FileIO):
 @pytest.mark.parametrize(
     ("offset", "count"), [(0, None), (0, 70_000), (1000, 70_000), (99_999, 10)]
 )
-@on_loop
 async def test_over_tls_as_if_read(
     loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
 ):
@@ -234,7 +212,6 @@ async def test_over_tls_as_if_read(
 
 
 @pytest.mark.parametrize("answer", [errno.EAGAIN, errno.EOPNOTSUPP, "now and then"])
-@on_loop
 async def test_over_tls_what_is_not_in_the_page_cache(
     loop, file, client_ssl_context, server_ssl_context, monkeypatch, answer
 ):
@@ -256,7 +233,6 @@ async def test_over_tls_what_is_not_in_the_page_cache(
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_over_tls_what_is_there_needs_no_thread(
     loop, file, client_ssl_context, server_ssl_context
 ):
@@ -267,7 +243,6 @@ async def test_over_tls_what_is_there_needs_no_thread(
         assert await client.got(len(CONTENT)) == CONTENT
 
 
-@on_loop
 async def test_over_tls_others_are_served_meanwhile(
     loop, file, client_ssl_context, server_ssl_context
 ):
@@ -288,19 +263,15 @@ async def test_over_tls_others_are_served_meanwhile(
 
 
 @pytest.mark.parametrize("end", ["cancelled", "closed"])
-@on_loop
 async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_context, end):
     async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
         for side, size in (client.transport, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF):
             side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, size, 65_536)
         client.transport.pause_reading()
         sending = loop.create_task(loop.sendfile(transport, file))
-        while not transport.get_write_buffer_size():
-            await asyncio.sleep(0.001)
+        await support.wait_until(lambda: transport.get_write_buffer_size())
         if end == "cancelled":
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
+            await support.cancel(sending)
         else:
             transport.abort()
             with pytest.raises(ConnectionError):
@@ -310,31 +281,24 @@ async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_c
         client.transport.resume_reading()
 
 
-@on_loop
-async def test_over_unix_sockets(loop, socketpair, file):
-    ours, peer = socketpair
-    protocol = Recorder(loop)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
-    reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
+async def test_over_unix_sockets(loop, left, right, file, protocol):
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
+    reading = loop.create_task(read_exactly(loop, right, len(CONTENT)))
     assert await loop.sendfile(transport, file, fallback=False) == len(CONTENT)
     assert await reading == CONTENT
     transport.close()
     await protocol.lost
 
 
-@on_loop
-async def test_an_empty_file(loop, tmp_path):
+async def test_an_empty_file(loop, tmp_path, protocol):
     path = tmp_path / "empty"
     path.touch()
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
         with path.open("rb") as file:
             assert await loop.sendfile(transport, file) == 0
 
 
-@on_loop
-async def test_the_peer_goes_away(loop, file):
-    protocol = Recorder(loop)
+async def test_the_peer_goes_away(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
         await read_exactly(loop, peer, 100_000)
@@ -345,35 +309,27 @@ async def test_the_peer_goes_away(loop, file):
         transport.abort()
 
 
-@on_loop
-async def test_cancelled(loop, file):
-    protocol = Recorder(loop)
+async def test_cancelled(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
         await read_exactly(loop, peer, 100_000)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+        await support.cancel(sending)
         transport.abort()
         await protocol.lost
 
 
 @pytest.mark.parametrize("reading", [True, False])
-@on_loop
-async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
+async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading, protocol):
     """The transport continues to write, and to read if it has read before."""
     if support.kind_of(loop) == "asyncio" and not CANCELLATION_IS_UNDONE:
         pytest.skip("this asyncio leaves the transport closed to write() and paused")
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         if not reading:
             transport.pause_reading()
         transport.write(CONTENT)
         sending = loop.create_task(loop.sendfile(transport, file))
         await support.turns(3)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+        await support.cancel(sending)
         assert transport.is_reading() == reading
         assert file.tell() == 0
         transport.write(b"more")
@@ -386,9 +342,7 @@ async def test_cancelled_before_the_write_buffer_is_empty(loop, file, reading):
         await protocol.lost
 
 
-@on_loop
-async def test_a_closing_transport_is_refused(loop, file):
-    protocol = Recorder(loop)
+async def test_a_closing_transport_is_refused(loop, file, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         with pytest.raises(RuntimeError, match="Transport is closing"):
@@ -396,7 +350,6 @@ async def test_a_closing_transport_is_refused(loop, file):
         await protocol.lost
 
 
-@on_loop
 async def test_a_transport_of_another_kind_is_refused(loop, file):
     class Other(asyncio.Transport):
         def is_closing(self):
@@ -410,9 +363,7 @@ async def test_a_transport_of_another_kind_is_refused(loop, file):
 
 
 @parts
-@on_loop
-async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
-    ours, peer = tcp_pair
+async def test_sock_a_part_of_a_file(loop, ours, peer, file, offset, count, part):
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
     assert await loop.sock_sendfile(ours, file, offset, count) == len(part)
     assert await reading == part
@@ -421,9 +372,7 @@ async def test_sock_a_part_of_a_file(loop, tcp_pair, file, offset, count, part):
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-@on_loop
-async def test_sock_whole_file(loop, tcp_pair, file, fallback):
-    ours, peer = tcp_pair
+async def test_sock_whole_file(loop, ours, peer, file, fallback):
     reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
     assert await loop.sock_sendfile(ours, file, fallback=fallback) == len(CONTENT)
     assert await reading == CONTENT
@@ -433,24 +382,18 @@ async def test_sock_whole_file(loop, tcp_pair, file, fallback):
 
 
 @parts
-@on_loop
-async def test_sock_fall_back(loop, tcp_pair, offset, count, part):
-    ours, peer = tcp_pair
+async def test_sock_fall_back(loop, ours, peer, offset, count, part):
     reading = loop.create_task(read_exactly(loop, peer, len(part)))
     assert await loop.sock_sendfile(ours, io.BytesIO(CONTENT), offset, count) == len(part)
     assert await reading == part
 
 
-@on_loop
-async def test_sock_without_fall_back(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_sock_without_fall_back(loop, ours):
     with pytest.raises(asyncio.SendfileNotAvailableError):
         await loop.sock_sendfile(ours, io.BytesIO(b"content"), fallback=False)
 
 
-@on_loop
-async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
-    ours, peer = tcp_pair
+async def test_sock_the_peer_goes_away(loop, ours, peer, file):
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sending = loop.create_task(loop.sock_sendfile(ours, file))
@@ -460,16 +403,12 @@ async def test_sock_the_peer_goes_away(loop, tcp_pair, file):
         await asyncio.wait_for(sending, support.PATIENCE)
 
 
-@on_loop
-async def test_sock_cancelled(loop, tcp_pair, file):
-    ours, peer = tcp_pair
+async def test_sock_cancelled(loop, ours, peer, file):
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sending = loop.create_task(loop.sock_sendfile(ours, file))
     await read_exactly(loop, peer, 100_000)
-    sending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await sending
+    await support.cancel(sending)
     await support.turns(3)
     # No state is left: the socket can be written by other means.
     received = 100_000 + len(support.drain(peer))
@@ -488,18 +427,12 @@ async def test_sock_cancelled(loop, tcp_pair, file):
         (0, 1.5, TypeError, "count must be a positive integer"),
     ],
 )
-@on_loop
-async def test_sock_refuses_offsets_and_counts(
-    loop, tcp_pair, file, offset, count, exception, message
-):
-    ours, _ = tcp_pair
+async def test_sock_refuses_offsets_and_counts(loop, ours, file, offset, count, exception, message):
     with pytest.raises(exception, match=message):
         await loop.sock_sendfile(ours, file, offset, count)
 
 
-@on_loop
-async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
-    ours, _ = tcp_pair
+async def test_sock_refuses_files_and_sockets(loop, ours, file_path):
     with file_path.open("r") as text:
         with pytest.raises(ValueError, match="binary mode"):
             await loop.sock_sendfile(ours, text)
@@ -509,10 +442,8 @@ async def test_sock_refuses_files_and_sockets(loop, tcp_pair, file_path):
             await loop.sock_sendfile(datagram, file)
 
 
-@on_loop
-async def test_sock_blocking_in_debug_mode(loop, tcp_pair, file):
+async def test_sock_blocking_in_debug_mode(loop, ours, file):
     loop.set_debug(True)
-    ours, _ = tcp_pair
     ours.setblocking(True)
     with pytest.raises(ValueError, match="the socket must be non-blocking"):
         await loop.sock_sendfile(ours, file)

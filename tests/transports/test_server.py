@@ -16,7 +16,6 @@ from peers import (
     Echo,
     Recorder,
     needs_close_clients,
-    on_loop,
     open_server,
     port_of,
     read_all,
@@ -54,7 +53,6 @@ async def answers(protocol, client):
 # --- the Server object ---------------------------------------------------------------------------
 
 
-@on_loop
 async def test_attributes(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     assert isinstance(server, asyncio.AbstractServer)
@@ -74,7 +72,6 @@ async def test_attributes(loop):
     await server.wait_closed()
 
 
-@on_loop
 async def test_async_with_closes(loop):
     async with await loop.create_server(Echo, "127.0.0.1", 0) as server:
         assert server.is_serving()
@@ -82,7 +79,6 @@ async def test_async_with_closes(loop):
     assert server.sockets == ()
 
 
-@on_loop
 async def test_start_serving_false(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0, start_serving=False)
     assert not server.is_serving()
@@ -94,11 +90,9 @@ async def test_start_serving_false(loop):
     assert server.is_serving()
     transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
     transport.close()
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
 
 
-@on_loop
 async def test_close_stops_listening_and_keeps_clients(loop):
     server, protocol, client = await start(loop)
     port = port_of(server)
@@ -110,12 +104,10 @@ async def test_close_stops_listening_and_keeps_clients(loop):
     await finish(server, protocol, client)
 
 
-@on_loop
 async def test_the_port_is_free_after_close(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     port = port_of(server)
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
     async with open_server(loop, Echo, port=port) as again:
         assert port_of(again) == port
 
@@ -123,7 +115,6 @@ async def test_the_port_is_free_after_close(loop):
 # --- wait_closed ---------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_wait_closed_and_clients(loop):
     server, protocol, client = await start(loop)
     server.close()
@@ -140,7 +131,6 @@ async def test_wait_closed_and_clients(loop):
     await finish(server, protocol, client)
 
 
-@on_loop
 async def test_wait_closed_waits_for_close(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     waiters = [loop.create_task(server.wait_closed()) for _ in range(3)]
@@ -151,7 +141,6 @@ async def test_wait_closed_waits_for_close(loop):
     await asyncio.wait_for(asyncio.gather(*waiters), support.PATIENCE)
 
 
-@on_loop
 async def test_wait_closed_counts_clients_that_left_before(loop):
     server, protocol, client = await start(loop)
     client.transport.abort()
@@ -167,7 +156,6 @@ async def test_wait_closed_counts_clients_that_left_before(loop):
 
 
 @needs_close_clients
-@on_loop
 async def test_close_clients(loop):
     server, protocol, client = await start(loop)
     message = support.pattern(2_000_000)
@@ -182,7 +170,6 @@ async def test_close_clients(loop):
 
 
 @needs_close_clients
-@on_loop
 async def test_abort_clients(loop):
     server, protocol, client = await start(loop)
     client.transport.pause_reading()
@@ -197,7 +184,6 @@ async def test_abort_clients(loop):
 
 
 @needs_close_clients
-@on_loop
 async def test_clients_that_have_gone_are_forgotten(loop):
     server, protocol, client = await start(loop)
     client.transport.close()
@@ -213,7 +199,6 @@ async def test_clients_that_have_gone_are_forgotten(loop):
 # --- serve_forever -------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_serve_forever_starts_and_cancelling_it_closes(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0, start_serving=False)
     port = port_of(server)
@@ -232,7 +217,6 @@ async def test_serve_forever_starts_and_cancelling_it_closes(loop):
         await server.serve_forever()
 
 
-@on_loop
 async def test_closing_the_server_ends_serve_forever(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     task = loop.create_task(server.serve_forever())
@@ -246,7 +230,6 @@ async def test_closing_the_server_ends_serve_forever(loop):
     "close_clients" in inspect.getsource(asyncio.Server.serve_forever),
     reason="the standard library closes the clients since CPython 3.14",
 )
-@on_loop
 async def test_cancelling_serve_forever_keeps_the_clients(loop):
     server, protocol, client = await start(loop)
     task = loop.create_task(server.serve_forever())
@@ -266,7 +249,6 @@ async def test_cancelling_serve_forever_keeps_the_clients(loop):
     "close_clients" not in inspect.getsource(asyncio.Server.serve_forever),
     reason="the standard library keeps the clients before CPython 3.14",
 )
-@on_loop
 async def test_cancelling_serve_forever_closes_the_clients(loop):
     server, protocol, client = await start(loop)
     task = loop.create_task(server.serve_forever())
@@ -281,7 +263,6 @@ async def test_cancelling_serve_forever_closes_the_clients(loop):
 # --- the listener --------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_more_clients_than_the_backlog(loop):
     """The kernel retries a connection that the full queue refused, a second later."""
     ended = []
@@ -294,8 +275,7 @@ async def test_more_clients_than_the_backlog(loop):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
 
     async with open_server(loop, Ending, backlog=1) as server:
         port = port_of(server)
@@ -304,7 +284,6 @@ async def test_more_clients_than_the_backlog(loop):
     assert ended == [None] * 10
 
 
-@on_loop
 async def test_a_client_that_resets_before_it_is_accepted(loop):
     protocols = []
 
@@ -321,7 +300,6 @@ async def test_a_client_that_resets_before_it_is_accepted(loop):
             assert isinstance(await protocol.lost, ConnectionResetError)
 
 
-@on_loop
 async def test_closing_with_connections_still_in_the_queue(loop):
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     socks = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(5)]
@@ -336,7 +314,6 @@ async def test_closing_with_connections_still_in_the_queue(loop):
                 continue
 
 
-@on_loop
 async def test_closing_the_server_in_connection_made(loop):
     """Connections in the queue are served or refused; none is forgotten or leaks."""
     served = []
@@ -363,7 +340,6 @@ async def test_closing_the_server_in_connection_made(loop):
     assert answers.count(b"served") == len(served) >= 1
 
 
-@on_loop
 async def test_a_factory_that_raises(loop, loop_kind, reported):
     """Only debug mode reports it; the client's connection ends; the server continues."""
     skip_on_asyncio(loop_kind, "leaves the accepted socket to the garbage collector")
@@ -392,10 +368,9 @@ async def test_a_factory_that_raises(loop, loop_kind, reported):
     assert "incoming connection" in reported.pop(OopsError)["message"]
 
 
-def test_out_of_descriptors(loop_kind):
+def test_out_of_descriptors(in_child):
     """accept() fails with EMFILE: it is reported and retried later, and all clients are served."""
-    out, _ = support.run_python(
-        loop_kind,
+    out, _ = in_child(
         """
         import errno, resource
 
@@ -459,11 +434,9 @@ def test_out_of_descriptors(loop_kind):
     assert out == "served\n"
 
 
-def test_closing_while_out_of_descriptors(loop_kind):
+def test_closing_while_out_of_descriptors(in_child):
     """The listener is closed before its retry."""
-    out, err = support.run_python(
-        loop_kind,
-        """
+    out, err = in_child("""
         import resource
 
         async def main():
@@ -495,6 +468,5 @@ def test_closing_while_out_of_descriptors(loop_kind):
             print("closed")
 
         run(main())
-        """,
-    )
+    """)
     assert out == "closed\n", err

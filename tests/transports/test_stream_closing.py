@@ -19,7 +19,6 @@ from peers import (
     assert_idle,
     connected_pair,
     either_protocol,
-    on_loop,
     raw_connection,
     read_all,
     read_exactly,
@@ -30,7 +29,6 @@ from peers import (
 
 
 @either_protocol
-@on_loop
 async def test_eof_received_true_keeps_the_other_direction_open(loop, recorder):
     protocol = recorder(loop, keep_open=True)
     async with raw_connection(loop, protocol) as (transport, peer):
@@ -50,7 +48,6 @@ async def test_eof_received_true_keeps_the_other_direction_open(loop, recorder):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
 async def test_a_half_closed_connection_does_not_keep_the_loop_busy(loop):
     protocol = Recorder(loop, keep_open=True)
     async with raw_connection(loop, protocol) as (_, peer):
@@ -60,7 +57,6 @@ async def test_a_half_closed_connection_does_not_keep_the_loop_busy(loop):
 
 
 @either_protocol
-@on_loop
 async def test_eof_received_false_closes_after_flushing(loop, recorder):
     answer = support.pattern(3_000_000)
 
@@ -79,9 +75,7 @@ async def test_eof_received_false_closes_after_flushing(loop, recorder):
         assert await protocol.lost is None
 
 
-@on_loop
-async def test_write_eof_half_closes_and_reading_goes_on(loop):
-    protocol = Recorder(loop)
+async def test_write_eof_half_closes_and_reading_goes_on(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert transport.can_write_eof()
         transport.write(b"question")
@@ -95,10 +89,8 @@ async def test_write_eof_half_closes_and_reading_goes_on(loop):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
-async def test_write_eof_waits_for_the_buffer(loop):
+async def test_write_eof_waits_for_the_buffer(loop, protocol):
     message = support.pattern(2_000_000)
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
         assert transport.get_write_buffer_size() > 0
@@ -108,16 +100,13 @@ async def test_write_eof_waits_for_the_buffer(loop):
         assert not transport.is_closing()
 
 
-@on_loop
-async def test_write_eof_on_a_closing_transport_does_nothing(loop):
-    protocol = Recorder(loop)
+async def test_write_eof_on_a_closing_transport_does_nothing(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         transport.write_eof()
         assert await protocol.lost is None
 
 
-@on_loop
 async def test_both_ends_half_close(loop):
     client, server = Recorder(loop, keep_open=True), Recorder(loop, keep_open=True)
     async with connected_pair(loop, client, server) as (ours, theirs):
@@ -141,9 +130,7 @@ async def test_both_ends_half_close(loop):
 
 
 @either_protocol
-@on_loop
-async def test_close_is_told_later_and_once(loop, recorder):
-    protocol = recorder(loop)
+async def test_close_is_told_later_and_once(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.close()
         transport.close()
@@ -159,10 +146,8 @@ async def test_close_is_told_later_and_once(loop, recorder):
 
 
 @either_protocol
-@on_loop
-async def test_close_flushes_what_was_written(loop, recorder):
+async def test_close_flushes_what_was_written(loop, protocol):
     message = support.pattern(2_000_000)
-    protocol = recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(message)
         transport.close()
@@ -173,10 +158,8 @@ async def test_close_flushes_what_was_written(loop, recorder):
 
 
 @either_protocol
-@on_loop
-async def test_nothing_is_delivered_after_close(loop, recorder):
+async def test_nothing_is_delivered_after_close(loop, protocol):
     """Even while written data is still being sent."""
-    protocol = recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         peer.send(b"too early to see")
         transport.write(bytes(2_000_000))
@@ -189,9 +172,7 @@ async def test_nothing_is_delivered_after_close(loop, recorder):
     assert protocol.received == b""
 
 
-@on_loop
-async def test_abort_drops_what_was_written(loop):
-    protocol = Recorder(loop)
+async def test_abort_drops_what_was_written(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(bytes(2_000_000))
         assert transport.get_write_buffer_size() > 0
@@ -207,9 +188,7 @@ async def test_abort_drops_what_was_written(loop):
         assert len(arrived) < 2_000_000
 
 
-@on_loop
-async def test_abort_after_close_stops_the_flush(loop):
-    protocol = Recorder(loop)
+async def test_abort_after_close_stops_the_flush(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, _):
         transport.write(bytes(2_000_000))
         transport.close()
@@ -221,14 +200,12 @@ async def test_abort_after_close_stops_the_flush(loop):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 @either_protocol
-@on_loop
-async def test_closing_in_connection_made(loop, tcp_pair, recorder, method):
+async def test_closing_in_connection_made(loop, ours, peer, recorder, method):
     class Leaving(recorder):
         def connection_made(self, transport):
             super().connection_made(transport)
             getattr(transport, method)()
 
-    ours, peer = tcp_pair
     peer.send(b"data")
     protocol = Leaving(loop)
     await loop.create_connection(lambda: protocol, sock=ours)
@@ -240,7 +217,6 @@ async def test_closing_in_connection_made(loop, tcp_pair, recorder, method):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 @either_protocol
-@on_loop
 async def test_closing_in_data_received_ends_delivery(loop, recorder, method):
     calls = []
 
@@ -259,9 +235,7 @@ async def test_closing_in_data_received_ends_delivery(loop, recorder, method):
     assert protocol.events == ["made", "data", "lost"]
 
 
-@on_loop
-async def test_a_transport_may_be_asked_anything_after_its_end(loop):
-    protocol = Recorder(loop)
+async def test_a_transport_may_be_asked_anything_after_its_end(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         transport.close()
         await protocol.lost
@@ -279,10 +253,7 @@ async def test_a_transport_may_be_asked_anything_after_its_end(loop):
         assert "closed" in repr(transport)
 
 
-@on_loop
-async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
-    ours, peer = tcp_pair
-    protocol = Recorder(loop)
+async def test_a_closed_transport_has_released_its_descriptor(loop, ours, peer, protocol):
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
     assert ours.fileno() >= 0
     transport.close()
@@ -296,9 +267,7 @@ async def test_a_closed_transport_has_released_its_descriptor(loop, tcp_pair):
 
 
 @either_protocol
-@on_loop
-async def test_a_reset_is_told_as_such(loop, recorder):
-    protocol = recorder(loop)
+async def test_a_reset_is_told_as_such(loop, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         reset(peer)
         exc = await protocol.lost
@@ -308,9 +277,7 @@ async def test_a_reset_is_told_as_such(loop, recorder):
 
 
 @either_protocol
-@on_loop
-async def test_bytes_before_a_reset_are_delivered(loop, recorder):
-    protocol = recorder(loop)
+async def test_bytes_before_a_reset_are_delivered(loop, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         peer.send(b"last words")
         reset(peer)
@@ -320,9 +287,7 @@ async def test_bytes_before_a_reset_are_delivered(loop, recorder):
 
 
 @either_protocol
-@on_loop
-async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
-    protocol = recorder(loop)
+async def test_a_reset_while_paused_is_told_after_resuming(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         reset(peer)
@@ -332,9 +297,7 @@ async def test_a_reset_while_paused_is_told_after_resuming(loop, recorder):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
-async def test_a_reset_while_the_peer_owes_reading(loop):
-    protocol = Recorder(loop)
+async def test_a_reset_while_the_peer_owes_reading(loop, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         transport.write(bytes(2_000_000))
         await support.turns(3)
@@ -344,7 +307,6 @@ async def test_a_reset_while_the_peer_owes_reading(loop):
         assert transport.get_write_buffer_size() == 0
 
 
-@on_loop
 async def test_writing_to_a_peer_that_has_gone(loop):
     """The first write after the peer's close provokes a RST, the second fails with EPIPE."""
     protocol = Recorder(loop, keep_open=True)
@@ -401,12 +363,10 @@ class OopsError(Exception):
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-@on_loop
-async def test_a_callback_that_raises_ends_the_connection(loop, reported, recorder, method):
+async def test_a_callback_that_raises_ends_the_connection(loop, reported, method, protocol):
     def fail(*args):
         raise OopsError(method)
 
-    protocol = recorder(loop)
     setattr(protocol, method, fail)
     async with raw_connection(loop, protocol) as (transport, peer):
         peer.send(b"x")
@@ -431,7 +391,6 @@ async def test_a_callback_that_raises_ends_the_connection(loop, reported, record
     ],
     ids=["empty", "None", "read-only", "int", "str"],
 )
-@on_loop
 async def test_get_buffer_must_lend_something_writable(loop, reported, lent, expected):
     protocol = BufferedRecorder(loop)
     protocol.get_buffer = lambda sizehint: lent
@@ -443,9 +402,7 @@ async def test_get_buffer_must_lend_something_writable(loop, reported, lent, exp
 
 @pytest.mark.parametrize("base", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("method", ["data_received", "connection_made"])
-def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, tcp_pair, method, base):
-    ours, peer = tcp_pair
-    protocol = Recorder(loop)
+def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, ours, peer, method, base, protocol):
     original = getattr(protocol, method)
 
     def leave(*args):
@@ -462,7 +419,6 @@ def test_an_exit_raised_in_a_callback_leaves_run_forever(loop, tcp_pair, method,
     loop.run_until_complete(protocol.lost)
 
 
-@on_loop
 async def test_connection_made_that_raises_leaves_the_connection_open(loop, reported):
     class Failing(Recorder):
         def connection_made(self, transport):
@@ -477,7 +433,6 @@ async def test_connection_made_that_raises_leaves_the_connection_open(loop, repo
         assert await protocol.got(10) == b"still here"
 
 
-@on_loop
 async def test_connection_lost_that_raises_still_releases_the_socket(loop, reported, tcp_pair):
     class Failing(Recorder):
         def connection_lost(self, exc):
@@ -494,7 +449,6 @@ async def test_connection_lost_that_raises_still_releases_the_socket(loop, repor
     assert ours.fileno() == -1
 
 
-@on_loop
 async def test_debug_mode_changes_nothing(loop):
     loop.set_debug(True)
     client, server = Recorder(loop), BufferedRecorder(loop)

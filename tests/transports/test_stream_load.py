@@ -18,7 +18,6 @@ from peers import (
     Echo,
     Recorder,
     connected_pair,
-    on_loop,
     open_server,
     port_of,
     raw_connection,
@@ -96,7 +95,6 @@ def test_an_echo_of_any_shape(loop, conversation, buffer, kind):
     loop.run_until_complete(main())
 
 
-@on_loop
 async def test_bulk_both_ways_over_many_connections(loop):
     """Ten connections send 3 MB each way concurrently."""
     message = support.pattern(3_000_000)
@@ -114,8 +112,7 @@ async def test_bulk_both_ways_over_many_connections(loop):
             sending = asyncio.ensure_future(send())
             assert await reader.readexactly(len(mine)) == mine
             await sending
-            writer.close()
-            await writer.wait_closed()
+            await support.close(writer)
 
         await asyncio.gather(*(talk(number) for number in range(10)))
 
@@ -132,7 +129,6 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@on_loop
 async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors):
     """1,500 clients connect, and speak, before the loop accepts the first."""
     async with open_server(loop, Echo, backlog=2 * BURST) as server:
@@ -157,7 +153,6 @@ async def test_a_burst_of_connections_is_answered_in_full(loop, many_descriptors
 
 
 @pytest.mark.parametrize("buffered", [False, True], ids=["Protocol", "BufferedProtocol"])
-@on_loop
 async def test_a_firehose_starves_nobody(loop, buffered):
     """A socket that is readable again after every read must not starve the others.
 
@@ -189,8 +184,7 @@ async def test_a_firehose_starves_nobody(loop, buffered):
             assert await reader.readexactly(4) == b"%4d" % number
         done.set()
         assert refills
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
 
 
 #: Bytes sent while the longest pause between two iterations is measured.
@@ -265,7 +259,6 @@ def test_a_peer_that_keeps_up_does_not_stop_the_loop(loop, send, family):
     assert here < 2 * there + 0.01, f"{here:.3f} s, asyncio {there:.3f} s"
 
 
-@on_loop
 async def test_everybody_talks_to_everybody_in_small_pieces(loop):
     """200 connections exchange 20 messages each in step, with writes at the iteration's end."""
 

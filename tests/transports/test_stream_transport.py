@@ -18,7 +18,6 @@ from peers import (
     Recorder,
     assert_idle,
     either_protocol,
-    on_loop,
     raw_connection,
     read_exactly,
     skip_if_sockets_keep_reading,
@@ -28,9 +27,7 @@ from peers import (
 
 
 @either_protocol
-@on_loop
-async def test_callbacks_come_in_order(loop, recorder):
-    protocol = recorder(loop)
+async def test_callbacks_come_in_order(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         assert protocol.events == ["made"]
         assert protocol.transport is transport
@@ -42,12 +39,9 @@ async def test_callbacks_come_in_order(loop, recorder):
 
 
 @either_protocol
-@on_loop
-async def test_data_sent_before_the_transport_exists_is_delivered(loop, tcp_pair, recorder):
-    ours, peer = tcp_pair
+async def test_data_sent_before_the_transport_exists_is_delivered(loop, ours, peer, protocol):
     peer.send(b"early")
     peer.close()
-    protocol = recorder(loop)
     await loop.create_connection(lambda: protocol, sock=ours)
     assert await protocol.lost is None
     assert protocol.received == b"early"
@@ -55,9 +49,7 @@ async def test_data_sent_before_the_transport_exists_is_delivered(loop, tcp_pair
 
 
 @either_protocol
-@on_loop
-async def test_one_byte_at_a_time(loop, recorder):
-    protocol = recorder(loop)
+async def test_one_byte_at_a_time(loop, protocol):
     message = support.pattern(300)
     async with raw_connection(loop, protocol) as (_, peer):
         for index in range(len(message)):
@@ -66,12 +58,10 @@ async def test_one_byte_at_a_time(loop, recorder):
         assert await protocol.got(len(message)) == message
 
 
-@on_loop
-async def test_private_state_that_programs_look_at(loop):
+async def test_private_state_that_programs_look_at(loop, protocol):
     def state():
         return transport._paused, transport._closing, bool(transport._conn_lost)
 
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, _):
         assert state() == (False, False, False)
         transport.pause_reading()
@@ -84,7 +74,6 @@ async def test_private_state_that_programs_look_at(loop):
         assert state() == (True, True, True)
 
 
-@on_loop
 async def test_a_method_is_replaced_on_one_transport(loop):
     def write():
         transport.write(b"x")
@@ -102,7 +91,6 @@ async def test_a_method_is_replaced_on_one_transport(loop):
 
 
 @pytest.mark.mgloop_only
-@on_loop
 async def test_a_transport_has_no_dict_until_an_attribute_is_set(loop):
     async with raw_connection(loop, Recorder(loop)) as (transport, _):
         assert {} not in gc.get_referents(transport)
@@ -112,7 +100,6 @@ async def test_a_transport_has_no_dict_until_an_attribute_is_set(loop):
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 65536])
-@on_loop
 async def test_a_small_buffer_gets_everything(loop, size):
     protocol = BufferedRecorder(loop, size=size)
     message = support.pattern(min(200_000, 3000 * size))
@@ -122,7 +109,6 @@ async def test_a_small_buffer_gets_everything(loop, size):
     assert all(hint == -1 for hint in protocol.hints)
 
 
-@on_loop
 async def test_get_buffer_may_lend_a_memoryview(loop):
     class Slices(BufferedRecorder):
         def get_buffer(self, sizehint):
@@ -134,7 +120,6 @@ async def test_get_buffer_may_lend_a_memoryview(loop):
         assert await protocol.got(10) == b"0123456789"
 
 
-@on_loop
 async def test_received_bytes_are_never_overwritten(loop):
     """Later reads may reuse buffers, but not those passed to data_received."""
     kept = []
@@ -157,7 +142,6 @@ async def test_received_bytes_are_never_overwritten(loop):
     assert b"".join(kept) == message
 
 
-@on_loop
 async def test_callbacks_run_in_the_context_of_the_connection(loop):
     variable = contextvars.ContextVar("variable", default="unset")
     seen = []
@@ -190,7 +174,6 @@ async def test_callbacks_run_in_the_context_of_the_connection(loop):
     assert seen == [(event, "client") for event in ("made", "data", "eof", "lost")]
 
 
-@on_loop
 async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_caller(loop):
     variable = contextvars.ContextVar("variable", default="unset")
 
@@ -211,9 +194,7 @@ async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_calle
 
 @either_protocol
 @pytest.mark.parametrize("inline", [0, 1], ids=["aside", "inline"])
-@on_loop
-async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inline):
-    protocol = recorder(loop)
+async def test_what_follows_urgent_data_is_not_left_behind(loop, inline, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
@@ -227,9 +208,7 @@ async def test_what_follows_urgent_data_is_not_left_behind(loop, recorder, inlin
             assert received[start:] == expected
 
 
-@on_loop
-async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop):
-    protocol = Recorder(loop)
+async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         with transport.get_extra_info("socket").dup() as sock:
             peer.send(b"ab")
@@ -242,14 +221,11 @@ async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop):
 
 
 @either_protocol
-@on_loop
-async def test_what_follows_descriptors_is_not_left_behind(loop, socketpair, recorder):
-    ours, peer = socketpair
-    protocol = recorder(loop)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
-    socket.send_fds(peer, [b"with one"], [peer.fileno()])
-    socket.send_fds(peer, [b"another"], [peer.fileno()])
-    peer.send(b"without")
+async def test_what_follows_descriptors_is_not_left_behind(loop, left, right, protocol):
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
+    socket.send_fds(right, [b"with one"], [right.fileno()])
+    socket.send_fds(right, [b"another"], [right.fileno()])
+    right.send(b"without")
     received = await asyncio.wait_for(protocol.got(22), support.PATIENCE)
     assert received == b"with oneanotherwithout"
     transport.abort()
@@ -261,7 +237,6 @@ async def test_what_follows_descriptors_is_not_left_behind(loop, socketpair, rec
 
 @pytest.mark.parametrize("first", [Recorder, BufferedRecorder])
 @pytest.mark.parametrize("second", [Recorder, BufferedRecorder])
-@on_loop
 async def test_set_protocol_in_mid_stream(loop, first, second):
     old, new = first(loop), second(loop)
     async with raw_connection(loop, old) as (transport, peer):
@@ -282,7 +257,6 @@ async def test_set_protocol_in_mid_stream(loop, first, second):
 
 @pytest.mark.parametrize("first", [Recorder, BufferedRecorder])
 @pytest.mark.parametrize("second", [Recorder, BufferedRecorder])
-@on_loop
 async def test_set_protocol_while_data_is_being_received(loop, first, second):
     """The data that follows in the socket, already readable, belongs to the new protocol."""
     message = support.pattern(600_000)
@@ -308,8 +282,7 @@ async def test_set_protocol_while_data_is_being_received(loop, first, second):
 
 
 @either_protocol
-@on_loop
-async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
+async def test_pause_in_connection_made(loop, loop_kind, ours, peer, recorder):
     skip_if_sockets_keep_reading(loop_kind)
 
     class Shy(recorder):
@@ -319,7 +292,6 @@ async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
             transport.pause_reading()
             assert not transport.is_reading()
 
-    ours, peer = tcp_pair
     peer.send(b"waiting")
     protocol = Shy(loop)
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
@@ -333,7 +305,6 @@ async def test_pause_in_connection_made(loop, loop_kind, tcp_pair, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_pause_in_data_received_holds_the_rest_back(loop, recorder):
     """Edge-triggered polling reports readable data once: resuming must not depend on new data."""
     message = support.pattern(400_000)
@@ -366,7 +337,6 @@ async def test_pause_in_data_received_holds_the_rest_back(loop, recorder):
 
 
 @either_protocol
-@on_loop
 async def test_pause_and_resume_inside_one_callback(loop, recorder):
     class Wavering(recorder):
         def _took(self, data):
@@ -382,9 +352,7 @@ async def test_pause_and_resume_inside_one_callback(loop, recorder):
         assert await protocol.got(len(message)) == message
 
 
-@on_loop
-async def test_pause_and_resume_are_idempotent(loop):
-    protocol = Recorder(loop)
+async def test_pause_and_resume_are_idempotent(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.resume_reading()
         assert transport.is_reading()
@@ -399,9 +367,7 @@ async def test_pause_and_resume_are_idempotent(loop):
 
 
 @either_protocol
-@on_loop
-async def test_end_of_stream_waits_while_paused(loop, recorder):
-    protocol = recorder(loop)
+async def test_end_of_stream_waits_while_paused(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         peer.send(b"last words")
@@ -414,9 +380,7 @@ async def test_end_of_stream_waits_while_paused(loop, recorder):
     assert protocol.events == ["made", "data", "eof", "lost"]
 
 
-@on_loop
-async def test_a_paused_transport_does_not_keep_the_loop_busy(loop):
-    protocol = Recorder(loop)
+async def test_a_paused_transport_does_not_keep_the_loop_busy(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         peer.send(b"x" * 10_000)
@@ -426,9 +390,7 @@ async def test_a_paused_transport_does_not_keep_the_loop_busy(loop):
         await protocol.lost
 
 
-@on_loop
-async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop):
-    protocol = Recorder(loop)
+async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         peer.send(b"unread")
         transport.close()
@@ -440,10 +402,8 @@ async def test_pause_and_resume_on_a_closing_transport_do_nothing(loop):
     assert protocol.events == ["made", "lost"]
 
 
-@on_loop
-async def test_pause_stops_a_stream_in_full_flow(loop):
+async def test_pause_stops_a_stream_in_full_flow(loop, protocol):
     """A pause from outside the protocol's callbacks takes effect immediately."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         sending = asyncio.ensure_future(loop.sock_sendall(peer, bytes(8_000_000)))
         for _ in range(20):

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import support
-from peers import on_loop, port_of
+from peers import port_of
 
 
 class Served:
@@ -41,11 +41,9 @@ async def echo(reader, writer):
 
 
 async def close(writer):
-    writer.close()
-    await writer.wait_closed()
+    await support.close(writer)
 
 
-@on_loop
 async def test_lines(loop):
     async def greet(reader, writer):
         async for line in reader:
@@ -64,7 +62,6 @@ async def test_lines(loop):
         await close(writer)
 
 
-@on_loop
 async def test_read_in_every_way(loop):
     async def send(reader, writer):
         for piece in (b"0123456789", b"key=value;", b"rest"):
@@ -85,7 +82,6 @@ async def test_read_in_every_way(loop):
         await close(writer)
 
 
-@on_loop
 async def test_readuntil_across_reads_and_past_the_limit(loop):
     async def send(reader, writer):
         for byte in b"separated\r\nby two bytes\r\n":
@@ -106,7 +102,6 @@ async def test_readuntil_across_reads_and_past_the_limit(loop):
         await close(writer)
 
 
-@on_loop
 async def test_a_slow_reader_stops_the_sender(loop):
     """Back-pressure from end to end: drain() waits while the other side does not read."""
     total = 20_000_000
@@ -133,7 +128,6 @@ async def test_a_slow_reader_stops_the_sender(loop):
         await close(writer)
 
 
-@on_loop
 async def test_large_echo_with_drain(loop):
     message = support.pattern(6_000_000)
     async with Served(echo) as port:
@@ -150,7 +144,6 @@ async def test_large_echo_with_drain(loop):
         await close(writer)
 
 
-@on_loop
 async def test_drain_and_wait_closed_tell_of_a_lost_connection(loop):
     async def drop(reader, writer):
         writer.transport.abort()
@@ -173,7 +166,6 @@ async def test_drain_and_wait_closed_tell_of_a_lost_connection(loop):
             pass
 
 
-@on_loop
 async def test_wait_closed_after_an_orderly_end(loop):
     async def answer(reader, writer):
         writer.write(await reader.readline())
@@ -189,7 +181,6 @@ async def test_wait_closed_after_an_orderly_end(loop):
         await writer.wait_closed()
 
 
-@on_loop
 async def test_cancelled_read_loses_nothing(loop):
     async with Served(echo) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -204,7 +195,6 @@ async def test_cancelled_read_loses_nothing(loop):
         await close(writer)
 
 
-@on_loop
 async def test_extra_info_and_transport(loop):
     async with Served(echo) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -213,7 +203,6 @@ async def test_extra_info_and_transport(loop):
         await close(writer)
 
 
-@on_loop
 async def test_streams_over_tls(loop, server_ssl_context, client_ssl_context):
     message = support.pattern(1_000_000)
     async with Served(echo, ssl=server_ssl_context) as port:
@@ -224,7 +213,6 @@ async def test_streams_over_tls(loop, server_ssl_context, client_ssl_context):
         await close(writer)
 
 
-@on_loop
 async def test_start_tls(loop, server_ssl_context, client_ssl_context):
     """Both StreamWriters upgrade a connection that has already carried data."""
 
@@ -250,7 +238,6 @@ async def test_start_tls(loop, server_ssl_context, client_ssl_context):
         await close(writer)
 
 
-@on_loop
 async def test_many_clients(loop):
     async with Served(echo, backlog=200) as port:
 
@@ -266,7 +253,6 @@ async def test_many_clients(loop):
         await asyncio.gather(*(talk(number) for number in range(100)))
 
 
-@on_loop
 async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, reported):
     async def handle(reader, writer):
         try:
@@ -287,14 +273,11 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
     # The first versions left the report to the task's destructor, which reports the same.
     gc.collect()
     reported.pop(LookupError)
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
 
 
-@on_loop
-async def test_whom_the_data_has_woken_runs_before_the_end(loop, socketpair):
+async def test_whom_the_data_has_woken_runs_before_the_end(loop, left, right):
     """This holds even if data and end arrive together; aiohttp's WebSocket client relies on it."""
-    left, right = socketpair
     order = []
 
     class Ending(asyncio.Protocol):

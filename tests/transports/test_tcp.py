@@ -20,7 +20,6 @@ from peers import (
     connected_pair,
     needs_all_errors,
     needs_keep_alive,
-    on_loop,
     open_server,
     port_of,
 )
@@ -75,21 +74,18 @@ async def echo_once(loop, **kwargs):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", b"127.0.0.1", "localhost"])
-@on_loop
 async def test_connect_by_host_and_port(loop, host):
     async with open_server(loop, Echo) as server:
         await echo_once(loop, host=host, port=port_of(server), family=socket.AF_INET)
 
 
 @pytest.mark.parametrize("convert", [str, lambda port: str(port).encode()])
-@on_loop
 async def test_the_port_may_be_a_string(loop, convert):
     async with open_server(loop, Echo) as server:
         await echo_once(loop, host="127.0.0.1", port=convert(port_of(server)))
 
 
 @support.needs_ipv6
-@on_loop
 async def test_connect_over_ipv6(loop):
     async with open_server(loop, Echo, "::1") as server:
         address = server.sockets[0].getsockname()
@@ -97,7 +93,6 @@ async def test_connect_over_ipv6(loop):
         assert await echo_once(loop, host="::1", port=address[1]) == address
 
 
-@on_loop
 async def test_connect_a_given_socket(loop):
     async with open_server(loop, Echo) as server:
         sock = socket.create_connection(("127.0.0.1", port_of(server)))
@@ -107,25 +102,20 @@ async def test_connect_a_given_socket(loop):
         assert sock.fileno() == -1
 
 
-@on_loop
-async def test_a_unix_socket_will_do_as_the_given_socket(loop, socketpair):
-    ours, peer = socketpair
-    protocol = Recorder(loop)
-    transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
-    peer.send(b"x")
+async def test_a_unix_socket_will_do_as_the_given_socket(loop, left, right, protocol):
+    transport, _ = await loop.create_connection(lambda: protocol, sock=left)
+    right.send(b"x")
     assert await protocol.got(1) == b"x"
     transport.close()
     await protocol.lost
 
 
-@on_loop
 async def test_connection_refused(loop):
     with support.refused_address() as (host, port), pytest.raises(ConnectionRefusedError) as info:
         await loop.create_connection(asyncio.Protocol, host, port)
     assert info.value.errno == errno.ECONNREFUSED
 
 
-@on_loop
 async def test_the_second_address_is_tried(loop):
     with support.refused_address() as refused:
         async with open_server(loop, Echo) as server:
@@ -134,7 +124,6 @@ async def test_the_second_address_is_tried(loop):
             assert peername == ("127.0.0.1", port_of(server))
 
 
-@on_loop
 async def test_every_address_refused(loop):
     with support.refused_address() as first, support.refused_address("127.0.0.2") as second:
         resolve_to(loop, first, second)
@@ -145,7 +134,6 @@ async def test_every_address_refused(loop):
 
 
 @needs_all_errors
-@on_loop
 async def test_all_errors(loop):
     with support.refused_address() as first, support.refused_address("127.0.0.2") as second:
         resolve_to(loop, first, second)
@@ -154,16 +142,13 @@ async def test_all_errors(loop):
         assert [type(exc) for exc in info.value.exceptions] == [ConnectionRefusedError] * 2
 
 
-@on_loop
 async def test_a_name_without_addresses(loop):
     resolve_to(loop)
     with pytest.raises(OSError, match="returned empty list"):
         await loop.create_connection(asyncio.Protocol, "a.name", 1)
 
 
-@on_loop
-async def test_local_addr(loop):
-    protocol = Recorder(loop)
+async def test_local_addr(loop, protocol):
     async with open_server(loop, lambda: protocol) as server:
         transport, _ = await loop.create_connection(
             asyncio.Protocol, "127.0.0.1", port_of(server), local_addr=("127.0.0.2", 0)
@@ -175,7 +160,6 @@ async def test_local_addr(loop):
         await protocol.lost
 
 
-@on_loop
 async def test_local_addr_that_is_not_ours(loop):
     async with open_server(loop, Echo) as server:
         with pytest.raises(OSError, match="bind on address") as info:
@@ -185,7 +169,6 @@ async def test_local_addr_that_is_not_ours(loop):
         assert info.value.errno == errno.EADDRNOTAVAIL
 
 
-@on_loop
 async def test_happy_eyeballs_does_not_wait_for_a_dead_address(loop):
     with black_hole() as dead:
         async with open_server(loop, Echo) as server:
@@ -197,7 +180,6 @@ async def test_happy_eyeballs_does_not_wait_for_a_dead_address(loop):
             assert peername == ("127.0.0.1", port_of(server))
 
 
-@on_loop
 async def test_happy_eyeballs_prefers_the_first_address(loop):
     async with (
         open_server(loop, Echo) as first,
@@ -209,7 +191,6 @@ async def test_happy_eyeballs_prefers_the_first_address(loop):
         assert peername == addresses[0]
 
 
-@on_loop
 async def test_happy_eyeballs_all_refused(loop):
     with support.refused_address() as first, support.refused_address("127.0.0.2") as second:
         resolve_to(loop, first, second)
@@ -218,7 +199,6 @@ async def test_happy_eyeballs_all_refused(loop):
 
 
 @support.needs_ipv6
-@on_loop
 async def test_interleave(loop):
     """Families alternate: after the first refused IPv6 address comes an IPv4 one."""
     tried = []
@@ -236,20 +216,16 @@ async def test_interleave(loop):
     assert tried == [socket.AF_INET6, socket.AF_INET, socket.AF_INET6]
 
 
-@on_loop
 async def test_a_cancelled_attempt_leaves_nothing_behind(loop):
     with black_hole() as (host, port):
         before = support.open_fds()
         task = loop.create_task(loop.create_connection(asyncio.Protocol, host, port))
         await asyncio.sleep(0.05)
         assert not task.done()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await support.cancel(task)
         assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_failed_attempt_leaves_nothing_behind(loop):
     before = support.open_fds()
     with support.refused_address() as (host, port):
@@ -259,7 +235,6 @@ async def test_a_failed_attempt_leaves_nothing_behind(loop):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_port_out_of_range(loop):
     before = support.open_fds()
     with pytest.raises(OverflowError):
@@ -279,15 +254,12 @@ async def test_a_port_out_of_range(loop):
         ({"ssl": True, "port": 1}, "You must set server_hostname"),
     ],
 )
-@on_loop
 async def test_create_connection_refuses_combinations(loop, kwargs, message):
     with pytest.raises(ValueError, match=message):
         await loop.create_connection(asyncio.Protocol, **kwargs)
 
 
-@on_loop
-async def test_create_connection_refuses_sockets(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_create_connection_refuses_sockets(loop, ours):
     with pytest.raises(ValueError, match="can not be specified at the same time"):
         await loop.create_connection(asyncio.Protocol, "127.0.0.1", 1, sock=ours)
     with pytest.raises(ValueError, match="You must set server_hostname"):
@@ -309,7 +281,6 @@ def wrapped_socket():
 # --- create_server -------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_serve_on_several_hosts(loop):
     async with open_server(loop, Echo, ["127.0.0.1", "127.0.0.2"]) as server:
         addresses = {sock.getsockname() for sock in server.sockets}
@@ -318,14 +289,12 @@ async def test_serve_on_several_hosts(loop):
             assert await echo_once(loop, host=host, port=port) == (host, port)
 
 
-@on_loop
 async def test_a_host_given_twice_is_bound_once(loop):
     async with open_server(loop, Echo, ("127.0.0.1", "127.0.0.1")) as server:
         assert len(server.sockets) == 1
 
 
 @pytest.mark.parametrize("host", ["", None])
-@on_loop
 async def test_serve_on_every_interface(loop, host):
     async with open_server(loop, Echo, host, family=socket.AF_INET) as server:
         assert server.sockets[0].getsockname()[0] == "0.0.0.0"
@@ -333,7 +302,6 @@ async def test_serve_on_every_interface(loop, host):
 
 
 @support.needs_ipv6
-@on_loop
 async def test_an_ipv6_server_leaves_ipv4_alone(loop):
     async with contextlib.AsyncExitStack() as servers:
         # A port that is free for IPv6 may be in use for IPv4: then another one is requested.
@@ -351,18 +319,15 @@ async def test_an_ipv6_server_leaves_ipv4_alone(loop):
         await echo_once(loop, host="::1", port=port)
 
 
-@on_loop
 async def test_serve_on_a_given_socket(loop):
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     server = await loop.create_server(Echo, sock=sock)
     await echo_once(loop, host="127.0.0.1", port=sock.getsockname()[1])
-    server.close()
-    await server.wait_closed()
+    await support.close(server)
     assert sock.fileno() == -1
 
 
-@on_loop
 async def test_reuse_port(loop):
     async with open_server(loop, Echo, reuse_port=True) as first:
         port = port_of(first)
@@ -376,7 +341,6 @@ async def test_reuse_port(loop):
 
 
 @pytest.mark.parametrize("reuse_address", [None, True, False])
-@on_loop
 async def test_reuse_address(loop, reuse_address):
     async with open_server(loop, Echo, reuse_address=reuse_address) as server:
         option = server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
@@ -385,9 +349,7 @@ async def test_reuse_address(loop, reuse_address):
 
 @needs_keep_alive
 @pytest.mark.parametrize("keep_alive", [None, True, False])
-@on_loop
-async def test_keep_alive(loop, keep_alive):
-    protocol = Recorder(loop)
+async def test_keep_alive(loop, keep_alive, protocol):
     async with open_server(loop, lambda: protocol, keep_alive=keep_alive) as server:
         client, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port_of(server))
         await protocol.made
@@ -399,7 +361,6 @@ async def test_keep_alive(loop, keep_alive):
         await protocol.lost
 
 
-@on_loop
 async def test_an_address_in_use(loop):
     before = support.open_fds()
     with support.listening_socket() as sock:
@@ -410,7 +371,6 @@ async def test_an_address_in_use(loop):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_an_address_that_is_not_ours(loop):
     with pytest.raises(OSError, match="bind on a"):
         await loop.create_server(Echo, "192.0.2.1", 0)
@@ -426,13 +386,11 @@ async def test_an_address_that_is_not_ours(loop):
         ({"port": 0, "ssl_shutdown_timeout": 1}, ValueError, "only meaningful with ssl"),
     ],
 )
-@on_loop
 async def test_create_server_refuses_combinations(loop, kwargs, exception, message):
     with pytest.raises(exception, match=message):
         await loop.create_server(asyncio.Protocol, **kwargs)
 
 
-@on_loop
 async def test_create_server_refuses_sockets(loop):
     with support.listening_socket() as sock:
         with pytest.raises(ValueError, match="can not be specified at the same time"):
@@ -447,7 +405,6 @@ async def test_create_server_refuses_sockets(loop):
 # --- connect_accepted_socket ---------------------------------------------------------------------
 
 
-@on_loop
 async def test_connect_accepted_socket(loop):
     with support.listening_socket() as listener, socket.socket() as client:
         client.setblocking(False)
@@ -463,9 +420,7 @@ async def test_connect_accepted_socket(loop):
         assert await loop.sock_recv(client, 100) == b""
 
 
-@on_loop
-async def test_connect_accepted_socket_refuses(loop, tcp_pair):
-    ours, _ = tcp_pair
+async def test_connect_accepted_socket_refuses(loop, ours):
     for kwargs in ({"ssl_handshake_timeout": 1}, {"ssl_shutdown_timeout": 1}):
         with pytest.raises(ValueError, match="only meaningful with ssl"):
             await loop.connect_accepted_socket(Echo, ours, **kwargs)
@@ -479,9 +434,7 @@ async def test_connect_accepted_socket_refuses(loop, tcp_pair):
 # --- what a transport says about itself ----------------------------------------------------------
 
 
-@on_loop
-async def test_extra_info(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, theirs):
         for transport in (ours, theirs):
             sock = transport.get_extra_info("socket")
@@ -501,9 +454,7 @@ async def test_extra_info(loop):
         assert ours.get_extra_info("peername") == theirs.get_extra_info("sockname")
 
 
-@on_loop
-async def test_extra_info_outlives_the_connection(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_extra_info_outlives_the_connection(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, _):
         sockname = ours.get_extra_info("socket").getsockname()
         ours.close()
@@ -514,21 +465,16 @@ async def test_extra_info_outlives_the_connection(loop):
         assert ours.get_extra_info("socket").fileno() == -1
 
 
-@on_loop
-async def test_a_peer_that_has_gone_before_the_transport_exists(loop, tcp_pair):
+async def test_a_peer_that_has_gone_before_the_transport_exists(loop, ours, peer, protocol):
     """getpeername() fails on such a socket, but the transport is made and closed normally."""
-    ours, peer = tcp_pair
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
-    protocol = Recorder(loop)
     transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
     assert transport.get_extra_info("peername") is None
     assert isinstance(await protocol.lost, ConnectionResetError)
 
 
-@on_loop
-async def test_a_transport_is_an_asyncio_transport(loop):
-    client, server = Recorder(loop), Recorder(loop)
+async def test_a_transport_is_an_asyncio_transport(loop, client, server):
     async with connected_pair(loop, client, server) as (ours, theirs):
         for transport in (ours, theirs):
             for base in ("Transport", "ReadTransport", "WriteTransport", "BaseTransport"):
@@ -538,7 +484,6 @@ async def test_a_transport_is_an_asyncio_transport(loop):
         assert str(ours.get_extra_info("socket").fileno()) in repr(ours)
 
 
-@on_loop
 async def test_connections_of_a_server_run_in_the_context_it_was_made_in(loop):
     variable = contextvars.ContextVar("variable", default="unset")
     seen = set()
@@ -578,14 +523,12 @@ async def test_connections_of_a_server_run_in_the_context_it_was_made_in(loop):
     assert seen == {(event, "server") for event in ("factory", "made", "data", "lost")}
 
 
-@on_loop
 async def test_many_connections_at_once(loop):
     async with open_server(loop, Echo, backlog=200) as server:
         port = port_of(server)
         await asyncio.gather(*(echo_once(loop, host="127.0.0.1", port=port) for _ in range(200)))
 
 
-@on_loop
 async def test_a_descriptor_reused_at_once_belongs_to_the_new_connection(loop):
     """The kernel assigns the lowest free number: a closed connection's number is reused first."""
     async with open_server(loop, Echo) as server:

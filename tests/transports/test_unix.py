@@ -11,13 +11,7 @@ import stat
 
 import pytest
 import support
-from peers import (
-    Echo,
-    Recorder,
-    either_protocol,
-    on_loop,
-    read_all,
-)
+from peers import Echo, Recorder, either_protocol, read_all
 
 CLEANS_UP = (
     "cleanup_socket" in inspect.signature(asyncio.SelectorEventLoop.create_unix_server).parameters
@@ -51,7 +45,6 @@ async def echo_once(loop, **kwargs):
 
 
 @pytest.mark.parametrize("convert", [str, pathlib.Path, os.fsencode])
-@on_loop
 async def test_a_path(loop, path, convert):
     server = await loop.create_unix_server(Echo, convert(path))
     assert stat.S_ISSOCK(os.stat(path).st_mode)
@@ -61,7 +54,6 @@ async def test_a_path(loop, path, convert):
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-@on_loop
 async def test_an_abstract_name(loop, as_bytes):
     name = f"\0mgloop-test-{os.getpid()}"
     name = name.encode() if as_bytes else name
@@ -71,7 +63,6 @@ async def test_an_abstract_name(loop, as_bytes):
     await close(server)
 
 
-@on_loop
 async def test_given_sockets(loop, path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -86,19 +77,17 @@ async def test_given_sockets(loop, path):
 
 
 @either_protocol
-@on_loop
-async def test_large_messages_and_half_close(loop, socketpair, recorder):
+async def test_large_messages_and_half_close(loop, left, right, recorder):
     message = support.pattern(3_000_000)
-    ours, peer = socketpair
     protocol = recorder(loop, keep_open=True)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=ours)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
     transport.write(message)
     assert transport.get_write_buffer_size() > 0
     transport.write_eof()
-    assert await read_all(loop, peer) == message
-    await loop.sock_sendall(peer, message)
+    assert await read_all(loop, right) == message
+    await loop.sock_sendall(right, message)
     assert await protocol.got(len(message)) == message
-    peer.shutdown(socket.SHUT_WR)
+    right.shutdown(socket.SHUT_WR)
     await protocol.eof
     assert not transport.is_closing()
     transport.close()
@@ -116,10 +105,8 @@ async def test_large_messages_and_half_close(loop, socketpair, recorder):
     ],
     ids=["path", "longest", "no text", "abstract"],
 )
-@on_loop
-async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, debug):
+async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, debug, protocol):
     loop.set_debug(debug)
-    protocol = Recorder(loop)
     server = await loop.create_unix_server(lambda: protocol, path)
     with socket.socket(socket.AF_UNIX) as client:
         client.bind(name)
@@ -131,9 +118,7 @@ async def test_a_client_that_has_a_name_is_known_by_it(loop, path, name, shown, 
     await close(server)
 
 
-@on_loop
-async def test_extra_info(loop, path):
-    protocol = Recorder(loop)
+async def test_extra_info(loop, path, protocol):
     server = await loop.create_unix_server(lambda: protocol, path)
     client = Recorder(loop)
     transport, _ = await loop.create_unix_connection(lambda: client, path)
@@ -154,7 +139,6 @@ async def test_extra_info(loop, path):
     await close(server)
 
 
-@on_loop
 async def test_streams(loop, path):
     async def greet(reader, writer):
         writer.write(b"hello " + await reader.readline())
@@ -165,19 +149,16 @@ async def test_streams(loop, path):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"world\n")
         assert await reader.read() == b"hello world\n"
-        writer.close()
-        await writer.wait_closed()
+        await support.close(writer)
     await close(server)
 
 
-@on_loop
 async def test_tls(loop, path, server_ssl_context, client_ssl_context):
     server = await loop.create_unix_server(Echo, path, ssl=server_ssl_context)
     await echo_once(loop, path=path, ssl=client_ssl_context, server_hostname="localhost")
     await close(server)
 
 
-@on_loop
 async def test_many_connections_at_once(loop, path):
     server = await loop.create_unix_server(Echo, path, backlog=200)
     await asyncio.gather(*(echo_once(loop, path=path) for _ in range(200)))
@@ -187,7 +168,6 @@ async def test_many_connections_at_once(loop, path):
 # --- the file of a socket ------------------------------------------------------------------------
 
 
-@on_loop
 async def test_a_stale_socket_file_is_replaced(loop, path):
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(path)
@@ -198,7 +178,6 @@ async def test_a_stale_socket_file_is_replaced(loop, path):
     await close(server)
 
 
-@on_loop
 async def test_a_file_that_is_no_socket_is_left_alone(loop, path):
     pathlib.Path(path).write_text("precious")
     before = support.open_fds()
@@ -209,7 +188,6 @@ async def test_a_file_that_is_no_socket_is_left_alone(loop, path):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_the_file_goes_with_the_server(loop, path):
     server = await loop.create_unix_server(Echo, path)
     await close(server)
@@ -217,7 +195,6 @@ async def test_the_file_goes_with_the_server(loop, path):
 
 
 @needs_cleanup_socket
-@on_loop
 async def test_cleanup_socket_false(loop, path):
     server = await loop.create_unix_server(Echo, path, cleanup_socket=False)
     await close(server)
@@ -225,7 +202,6 @@ async def test_cleanup_socket_false(loop, path):
 
 
 @needs_cleanup_socket
-@on_loop
 async def test_cleanup_spares_a_file_that_is_not_ours_any_more(loop, path):
     """Another server has replaced the file at the path: it must remain."""
     first = await loop.create_unix_server(Echo, path)
@@ -237,7 +213,6 @@ async def test_cleanup_spares_a_file_that_is_not_ours_any_more(loop, path):
 
 
 @needs_cleanup_socket
-@on_loop
 async def test_cleanup_of_a_given_socket(loop, path):
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(path)
@@ -246,7 +221,6 @@ async def test_cleanup_of_a_given_socket(loop, path):
 
 
 @needs_cleanup_socket
-@on_loop
 async def test_cleanup_of_a_file_that_has_gone(loop, path):
     server = await loop.create_unix_server(Echo, path)
     os.unlink(path)
@@ -256,7 +230,6 @@ async def test_cleanup_of_a_file_that_has_gone(loop, path):
 # --- bad input -----------------------------------------------------------------------------------
 
 
-@on_loop
 async def test_nobody_there(loop, path):
     before = support.open_fds()
     with pytest.raises(FileNotFoundError):
@@ -266,7 +239,6 @@ async def test_nobody_there(loop, path):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_path_too_long(loop, path):
     before = support.open_fds()
     with pytest.raises(OSError, match="path too long"):
@@ -276,7 +248,6 @@ async def test_a_path_too_long(loop, path):
     assert not support.fds_opened_since(before)
 
 
-@on_loop
 async def test_a_missing_directory(loop, path):
     with pytest.raises(FileNotFoundError):
         await loop.create_unix_server(Echo, "no/such/directory")
@@ -292,7 +263,6 @@ async def test_a_missing_directory(loop, path):
         ({"path": "x", "ssl_shutdown_timeout": 1}, "only meaningful with ssl"),
     ],
 )
-@on_loop
 async def test_create_unix_connection_refuses_combinations(loop, kwargs, message):
     with pytest.raises(ValueError, match=message):
         await loop.create_unix_connection(asyncio.Protocol, **kwargs)
@@ -307,18 +277,15 @@ async def test_create_unix_connection_refuses_combinations(loop, kwargs, message
         ({"path": "x", "ssl_shutdown_timeout": 1}, ValueError, "only meaningful with ssl"),
     ],
 )
-@on_loop
 async def test_create_unix_server_refuses_combinations(loop, kwargs, exception, message):
     with pytest.raises(exception, match=message):
         await loop.create_unix_server(asyncio.Protocol, **kwargs)
 
 
-@on_loop
-async def test_sockets_of_the_wrong_kind(loop, socketpair):
-    unix, _ = socketpair
+async def test_sockets_of_the_wrong_kind(loop, left):
     for create in (loop.create_unix_connection, loop.create_unix_server):
         with pytest.raises(ValueError, match="can not be specified at the same time"):
-            await create(asyncio.Protocol, "x", sock=unix)
+            await create(asyncio.Protocol, "x", sock=left)
         for family, kind in (
             (socket.AF_INET, socket.SOCK_STREAM),
             (socket.AF_UNIX, socket.SOCK_DGRAM),

@@ -20,7 +20,6 @@ import support
 from peers import (
     Echo,
     Recorder,
-    on_loop,
     open_server,
     port_of,
     raw_connection,
@@ -122,10 +121,8 @@ def give_up(peer):
     reset(peer)
 
 
-@on_loop
-async def test_the_shutdown_after_the_last_byte_fails(loop, reported):
+async def test_the_shutdown_after_the_last_byte_fails(loop, reported, protocol):
     """The peer reads everything and resets after the last send() and before the shutdown()."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
 
         def resume_writing():
@@ -145,7 +142,7 @@ async def test_the_shutdown_after_the_last_byte_fails(loop, reported):
         await assert_serving(loop)
 
 
-def test_a_streams_server_whose_clients_read_everything_and_reset(loop, run, reported):
+async def test_a_streams_server_whose_clients_read_everything_and_reset(loop, reported):
     """These clients used to kill a server after 20 to 50 connections."""
     size = 3_000_000
     connections = 60
@@ -172,20 +169,16 @@ def test_a_streams_server_whose_clients_read_everything_and_reset(loop, run, rep
                 reset(sock)
             assert got == size
 
-    async def main():
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        async with server:
-            await asyncio.wait_for(
-                loop.run_in_executor(None, read_and_reset, port_of(server)), support.PATIENCE
-            )
-            await turns(5)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
-            assert len(await asyncio.wait_for(reader.read(), support.PATIENCE)) == size
-            writer.close()
-            await writer.wait_closed()
-        await support.wait_until(lambda: len(asyncio.all_tasks()) == 1)
-
-    run(main())
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        await asyncio.wait_for(
+            loop.run_in_executor(None, read_and_reset, port_of(server)), support.PATIENCE
+        )
+        await turns(5)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        assert len(await asyncio.wait_for(reader.read(), support.PATIENCE)) == size
+        await support.close(writer)
+    await support.wait_until(lambda: len(asyncio.all_tasks()) == 1)
     for context in reported.pop_all():
         assert context["exception"].errno == errno.ENOTCONN
 
@@ -209,10 +202,8 @@ async def in_a_busy_iteration(loop, action):
 
 
 @pytest.mark.parametrize("method", ["write", "writelines"])
-@on_loop
-async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
+async def test_write_eof_after_a_write_to_who_has_gone(loop, method, protocol):
     """A caller sees that write() has closed the transport, so write_eof() does nothing."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
 
         def act():
@@ -229,10 +220,8 @@ async def test_write_eof_after_a_write_to_who_has_gone(loop, method):
         await assert_serving(loop)
 
 
-@on_loop
-async def test_write_eof_to_who_has_gone(loop):
+async def test_write_eof_to_who_has_gone(loop, protocol):
     """Nothing was written, so write_eof() itself gets the error, and raises it."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol) as (transport, peer):
         reset(peer)
         with pytest.raises(OSError) as info:
@@ -243,10 +232,8 @@ async def test_write_eof_to_who_has_gone(loop):
 
 
 @pytest.mark.parametrize("method", ["write", "close", "write_eof", "abort"])
-@on_loop
-async def test_pause_writing_and_resume_writing_that_do_everything_but_wait(loop, method):
+async def test_pause_writing_and_resume_writing_that_do_everything_but_wait(loop, method, protocol):
     """The methods are called in the middle of sending, also at the end of a busy iteration."""
-    protocol = Recorder(loop)
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         acted = []
 
@@ -321,7 +308,6 @@ either_mode = pytest.mark.parametrize("debug", [False, True], ids=["normal", "de
 @left_to_the_collector
 @either_mode
 @no_protocol
-@on_loop
 async def test_a_factory_that_makes_no_protocol(loop, reported, serve, make, error, debug):
     """For an accepted connection: reported in debug mode only, and the connection ends."""
     loop.set_debug(debug)
@@ -345,7 +331,6 @@ async def test_a_factory_that_makes_no_protocol(loop, reported, serve, make, err
 @left_to_the_collector
 @either_mode
 @pytest.mark.parametrize("error", [OopsError, asyncio.CancelledError, GeneratorExit])
-@on_loop
 async def test_a_factory_that_raises(loop, reported, serve, error, debug):
     loop.set_debug(debug)
     made = []
@@ -366,7 +351,6 @@ async def test_a_factory_that_raises(loop, reported, serve, error, debug):
 
 @left_to_the_collector
 @no_protocol
-@on_loop
 async def test_no_protocol_for_a_connection(loop, loop_kind, run, reported, make, error, tmp_path):
     """The method that makes the connection raises the exception."""
     skip_where_asyncio_forgets_a_transport(loop_kind)
@@ -387,7 +371,6 @@ async def test_no_protocol_for_a_connection(loop, loop_kind, run, reported, make
 
 @left_to_the_collector
 @no_protocol
-@on_loop
 async def test_no_protocol_for_datagrams_and_pipes(loop, reported, make, error):
     with pytest.raises(error):
         await loop.create_datagram_endpoint(make, local_addr=("127.0.0.1", 0))
@@ -403,7 +386,6 @@ async def test_no_protocol_for_datagrams_and_pipes(loop, reported, make, error):
 
 
 @either_mode
-@on_loop
 async def test_connection_made_that_raises(loop, reported, serve, debug):
     """It is reported, and the connection continues, whether or not it was accepted."""
     loop.set_debug(debug)
@@ -432,7 +414,6 @@ async def test_connection_made_that_raises(loop, reported, serve, debug):
 @left_to_the_collector
 @either_mode
 @pytest.mark.parametrize("clients", [1, 5])
-@on_loop
 async def test_a_factory_that_closes_its_own_server(
     loop, loop_kind, reported, serve, monkeypatch, clients, debug
 ):
@@ -460,7 +441,6 @@ async def test_a_factory_that_closes_its_own_server(
     await assert_serving(loop)
 
 
-@on_loop
 async def test_connection_made_that_closes_its_own_server(loop, reported, serve):
     lost = []
     async with serve(lambda: Closing(loop)) as server:
@@ -486,7 +466,6 @@ async def test_connection_made_that_closes_its_own_server(loop, reported, serve)
 @left_to_the_collector
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("way", ["TLS", "debug mode"])
-@on_loop
 async def test_a_task_factory_that_raises_as_a_connection_is_accepted(
     loop, reported, server_ssl_context, way
 ):
@@ -538,7 +517,6 @@ def close_in(loop, sock, side, how):
 @pytest.mark.parametrize("how", HOW_TO_CLOSE)
 @pytest.mark.parametrize("side", ["reader", "writer"])
 @pytest.mark.parametrize("first", ["callback", "call"])
-@on_loop
 async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
     loop, reported, side, how, first
 ):
@@ -593,7 +571,6 @@ async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
 
 
 @pytest.mark.without_debug
-@on_loop
 async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop, reported):
     """Each reader closes its socket while a call waits for it, and the number is reused before the
     call notices.  No event of the old socket may reach a new one."""
@@ -647,7 +624,6 @@ async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop
 
 
 @pytest.mark.without_debug
-@on_loop
 async def test_a_call_on_the_next_life_of_a_number(loop, reported):
     """The reader closes the socket, and the same callback waits for the number's next owner."""
     for life in range(300):
@@ -733,7 +709,6 @@ async def full_endpoint(loop, protocol, path, queued):
 
 
 @pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
-@on_loop
 async def test_error_received_that_raises_for_a_queued_datagram(loop, reported, tmp_path, closing):
     """It is called once per datagram that the kernel refuses, and each failure is reported."""
     protocol = Datagrams(loop, ["error_received"])
@@ -758,7 +733,6 @@ async def test_error_received_that_raises_for_a_queued_datagram(loop, reported, 
     await assert_serving(loop)
 
 
-@on_loop
 async def test_error_received_that_raises_in_sendto(loop, reported, tmp_path):
     """The datagram is not queued, so the caller of sendto() gets the exception."""
     path = str(tmp_path / "socket")
@@ -776,7 +750,6 @@ async def test_error_received_that_raises_in_sendto(loop, reported, tmp_path):
     await assert_serving(loop)
 
 
-@on_loop
 async def test_error_received_that_raises_for_what_the_peer_sends_back(loop, reported):
     """The next recv() reports ICMP's "port unreachable"."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
@@ -795,7 +768,6 @@ async def test_error_received_that_raises_for_what_the_peer_sends_back(loop, rep
     await assert_serving(loop)
 
 
-@on_loop
 async def test_resume_writing_that_raises_for_datagrams(loop, reported, tmp_path):
     protocol = Datagrams(loop, ["pause_writing", "resume_writing"])
     transport, receiver = await full_endpoint(loop, protocol, str(tmp_path / "socket"), 3)
@@ -817,7 +789,6 @@ async def test_resume_writing_that_raises_for_datagrams(loop, reported, tmp_path
     await assert_serving(loop)
 
 
-@on_loop
 async def test_datagram_received_that_raises(loop, reported):
     """Each exception is reported, and the endpoint stays open."""
     protocol = Datagrams(loop, ["datagram_received"])

@@ -18,7 +18,7 @@ SIZES = (1, 1000, 16_384, 16_385, 1_000_000, 5_000_000)
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what comes, up to the end."""
+    """Send back the received data, up to the end."""
     while data := await reader.read(100_000):
         writer.write(data)
         await writer.drain()

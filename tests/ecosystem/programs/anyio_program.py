@@ -14,7 +14,7 @@ from common import expect, run, say
 
 
 async def echo(stream: anyio.abc.ByteStream) -> None:
-    """Send back what comes until the peer has finished."""
+    """Send back the received data until the peer has finished."""
     async with stream:
         async for chunk in stream:
             await stream.send(chunk)

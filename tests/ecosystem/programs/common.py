@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs of this folder share: the loop they run on, and how they say what they saw.
+"""Shared parts of the programs: the loop that they run on, and the output of their findings.
 
 A program is a script; it exits with a traceback and status 1 when something is not as it should be.
 ``ECOSYSTEM_LOOP`` names the loop as ``module:class``.
@@ -27,7 +27,7 @@ def loop_class() -> type[asyncio.AbstractEventLoop]:
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run *main* on a loop of ``loop_class()``; unhandled errors are fatal.
 
-    An exception that ends up in the loop's exception handler would otherwise be no more than a log
+    An exception that ends up in the loop's exception handler would otherwise only be a log
     line.
     """
     unhandled: list[dict] = []
@@ -51,7 +51,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 def say(text: str) -> None:
-    """Print one finding, indented, at once."""
+    """Print one finding, indented, and flush the output."""
     print(f"  {text}")
     sys.stdout.flush()
 

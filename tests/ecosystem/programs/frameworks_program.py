@@ -2,10 +2,10 @@
 """Applications of seven web frameworks (frameworks/), served by `mgloop serve` and by uvicorn as
 processes of their own, used through httpx and websockets, and compared observation by observation.
 
-Every application has the same paths. What any of them must answer is asserted; the rest of it
-(headers, statuses of what is wrong, close codes, what the application saw in the end) has to be
-the same from both servers, but for the lines of DIFFERENCES. Over asyncio's loop uvicorn alone is
-run: mgloop is not installed there.
+Every application has the same paths. The program asserts the answers that all applications must
+give; the rest (headers, statuses of errors, close codes, the application's observations) must be
+the same from both servers, except for the lines of DIFFERENCES. On asyncio's loop the program runs
+uvicorn alone, because mgloop is not installed there.
 
     frameworks_program.py [FRAMEWORK ...]
 """
@@ -40,13 +40,13 @@ PATIENCE = 60
 
 
 class Framework(NamedTuple):
-    """What an application does not have, and what the servers are told about it."""
+    """The features that an application lacks, and its options for the servers."""
 
     lacks: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
     #: How it notes that the client has closed its WebSocket with a code.
     gone: str = "websocket {}"
-    #: What it has with mgloop serve only.
+    #: Features that it has with mgloop serve only.
     control_lacks: frozenset[str] = frozenset()
 
 
@@ -80,14 +80,14 @@ FRAMEWORKS = {
 
 
 class Server(NamedTuple):
-    """A command, what it prints when it serves, and how it ends after SIGTERM."""
+    """A command, its output when it serves, and its exit status after SIGTERM."""
 
     command: tuple[str, ...]
     address: str
     status: int
 
 
-#: Nothing of what is logged for each request is wanted; the clients are as slow as the machine.
+#: Without an access log, and without timeouts, because the clients are as slow as the machine.
 OURS = Server(
     ("mgloop", "serve", "--timeout-body", "0", "--timeout-write", "0"),
     r"Serving on (https?://[^ ,]+|unix:[^ ,]+)",
@@ -152,22 +152,22 @@ class Site(NamedTuple):
         )
 
     def has(self, feature: str) -> bool:
-        """Whether the application has it, by this server."""
+        """Return whether the application has the feature with this server."""
         return feature not in self.framework.lacks and not (
             feature in self.framework.control_lacks and "by uvicorn" in self.name
         )
 
 
 def headers_of(response: httpx.Response, base: str) -> list[tuple[str, str]]:
-    """All but what has to be another each time, in the order of the names."""
+    """Return the headers that do not vary, in the order of their names."""
     kept = []
     for name, value in response.headers.multi_items():
         if name in ("date", "server", "expires"):
             continue
-        # An application that says what is so anyway.
+        # The application states the default.
         if (name, value.lower()) == ("connection", "keep-alive"):
             continue
-        # How the end of a body is told is the server's affair.
+        # The server chooses the framing of a body.
         if name in ("content-length", "transfer-encoding") and response.request.method != "HEAD":
             continue
         if name == "set-cookie":
@@ -179,7 +179,7 @@ def headers_of(response: httpx.Response, base: str) -> list[tuple[str, str]]:
 
 
 class Exercise:
-    """One pass over one application; `observed` is what the servers are compared by."""
+    """One pass over one application; `observed` is compared between the servers."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -354,7 +354,7 @@ class Exercise:
             await self.until(client, "background", 1)
 
     async def scope(self, client: httpx.AsyncClient) -> None:
-        """What the application is told of a request."""
+        """Compare the scope that the application gets."""
         path = "/scope/a%2Fb/%C3%A4%25?x=%20y&z"
         if not self.site.has("scope"):
             path = path.replace("/scope", "/environ")
@@ -488,12 +488,12 @@ class Exercise:
             self.check(self.observed["/ws/denied"] == (418, b"not you"), "... in one's own words")
 
     async def websockets_noted(self, client: httpx.AsyncClient) -> Counter[str]:
-        """What the application has noted of WebSockets that ended."""
+        """Compare the close codes that the application got."""
         noted = (await client.get("/ledger")).json()
         return Counter({what: n for what, n in noted.items() if what.startswith("websocket")})
 
     async def all(self, variant: str) -> dict[str, Any]:
-        """What suits the variant; what was observed."""
+        """Run the checks that suit the variant; return the observations."""
         async with self.site.client() as client:
             await self.requests(client)
             await self.scope(client)
@@ -516,14 +516,14 @@ class Exercise:
 
 
 def digest_of(content: bytes) -> dict[str, Any]:
-    """What the applications say of a body."""
+    """Return the digest of a body, as the applications compute it."""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 async def use(
     name: str, server: Server, variant: str, folder: Path, tls: ssl.SSLContext
 ) -> tuple[dict[str, Any], str]:
-    """Start the server with the application, use it, stop it: what was observed, its log."""
+    """Start the server with the application, use it and stop it; return observations and log."""
     framework = FRAMEWORKS[name]
     who = f"{name} by {server.command[0]} ({variant})"
     uds = str(folder / "socket") if variant == "uds" else None
@@ -605,7 +605,7 @@ async def use(
 
 
 def compare(name: str, variant: str, ours: dict[str, Any], control: dict[str, Any]) -> list[str]:
-    """What differs and has no line in DIFFERENCES."""
+    """Return the differences without a line in DIFFERENCES."""
     faults = []
     for what in {**control, **ours}:
         if ours.get(what) == control.get(what):

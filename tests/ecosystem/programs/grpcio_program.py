@@ -9,7 +9,7 @@ from common import expect, run, say
 
 
 async def hello(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-    """Unary: a greeting, or an error status for the name "nobody"."""
+    """Answer with a greeting, or with an error status for one special name."""
     if request == b"nobody":
         await context.abort(grpc.StatusCode.NOT_FOUND, "nobody is here")
     return b"Hello, " + request

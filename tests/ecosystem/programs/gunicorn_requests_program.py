@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """gunicorn's corpora of requests, valid and invalid ones, sent to `mgloop serve` over a socket.
 
-Each in one piece and byte by byte. What is invalid must be refused with a status of 400 or more and
-the connection closed; what is valid must reach the application as the file beside it says. Most
-files have no Host, without which every request of HTTP/1.1 is refused: where one is missing it is
-put in, so that it is the file's own fault that is found. Over another loop than mgloop's it is
-uvicorn that is examined: the control, which has no such limits and fails.
+The program sends each file in one piece and byte by byte. The server must refuse an invalid request
+with a status of 400 or more and close the connection; a valid request must reach the application as
+its description file states. Most files lack Host, without which the server refuses every request of
+HTTP/1.1. The program adds it, so that it finds the file's own fault. On a loop other than mgloop's
+it examines uvicorn, the control, which lacks such limits and fails.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from common import expect, run, say, server, serving
 
 REQUESTS = Path(os.environ["ECOSYSTEM_SOURCES"], "tests", "requests")
 
-#: gunicorn's settings, and what they are called here.
+#: gunicorn's settings -> the options of mgloop serve.
 OPTIONS = {
     "limit_request_line": "--limit-request-line",
     "limit_request_field_size": "--limit-request-field",
@@ -33,7 +33,7 @@ OPTIONS = {
 }
 #: What gunicorn does without a setting, where it is something else here.
 DEFAULTS = {"limit_request_line": 4094}
-#: Settings by which gunicorn accepts what it ought not to: it is refused here.
+#: Settings by which gunicorn accepts invalid requests: mgloop refuses these requests.
 LENIENT = {
     "header_map",
     "permit_obsolete_folding",
@@ -59,7 +59,7 @@ PATIENCE = 0.5
 
 
 async def app(scope, receive, send) -> None:
-    """Answer with what has been understood."""
+    """Answer with the request as the server parsed it."""
     body = b""
     while (message := await receive())["type"] == "http.request":
         body += message["body"]
@@ -115,13 +115,13 @@ def bytes_of(path: Path) -> bytes:
 
 
 def with_host(data: bytes, everywhere: bool) -> bytes:
-    """A request of HTTP/1.1 that has no Host is given one, and not only the first."""
+    """Add a Host to each request of HTTP/1.1 that lacks one."""
     line = rb"HTTP/1\.1\r\n" if everywhere else rb"\A[^\r\n]+HTTP/1\.1\r\n"
     return re.sub(rb"(?i)(" + line + rb")(?!(?:[^\r\n]+\r\n)*host\s*:)", rb"\1Host: h\r\n", data)
 
 
 class Answers:
-    """What has come back on a connection."""
+    """The responses on a connection."""
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
@@ -147,7 +147,7 @@ class Answers:
 
 
 async def ask(port: int, data: bytes, *, bytewise: bool) -> Answers:
-    """Send it, and read what is answered."""
+    """Send the data, and read the responses."""
     answers = Answers()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     reading = asyncio.create_task(answers.read(reader))
@@ -183,7 +183,7 @@ def differences(understood: dict, wanted: dict) -> Iterator[str]:
 
 
 def target(uri: str) -> str:
-    """As the application is told it: without a host and without a fragment."""
+    """Return the target as the application gets it: without a host and without a fragment."""
     parts = urlsplit(uri if uri.startswith("http") else f"http://h{uri}" if uri != "*" else uri)
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
@@ -191,8 +191,10 @@ def target(uri: str) -> str:
 async def verdict(
     port: int, path: Path, wanted: list[dict] | None, *, bytewise: bool, silent: bool
 ) -> str:
-    """What is wrong with how a file was answered; "" if nothing is. *silent*: it may be refused
-    without an answer, since it is not HTTP that is wrong."""
+    """Return the fault of the answer to a file, or "".
+
+    With *silent*, the server may refuse it without an answer, because HTTP itself is valid.
+    """
     data = with_host(bytes_of(path), everywhere=wanted is None or len(wanted) > 1)
     answers = await ask(port, data, bytewise=bytewise)
     if wanted is None:

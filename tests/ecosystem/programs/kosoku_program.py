@@ -21,13 +21,13 @@ from common import expect, say, server, serving
 from kosoku import FailureError, run_fuzzingclient
 from kosoku.cases import CASES
 
-#: What is no failure: (of the messages, of the closing handshake). "UNIMPLEMENTED" is one, for the
-#: server has compression.
+#: Results that are good: (of the messages, of the closing handshake). "UNIMPLEMENTED" is a failure,
+#: because the server has compression.
 GOOD = {("OK", "OK"), ("NON-STRICT", "OK"), ("INFORMATIONAL", "INFORMATIONAL")}
 
 
 async def app(scope, receive, send) -> None:
-    """Send back what comes; to HTTP, say that the server is up."""
+    """Send back messages; answer HTTP with the statement that the server is up."""
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 204})
         await send({"type": "http.response.body"})
@@ -45,14 +45,14 @@ def command() -> list[str]:
 
 
 def wait_until_up(url: str, tls: ssl.SSLContext | None = None) -> None:
-    """What the server has not accepted yet waits in the kernel."""
+    """Connections that the server has not accepted yet wait in the kernel."""
     with urllib.request.urlopen(url, timeout=60, context=tls) as response:
         expect(response.status == 204, "the application answers")
 
 
 @contextlib.asynccontextmanager
 async def relay(port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
-    """What comes in plain goes to `port` by TLS; the port to come in at."""
+    """Forward plain connections to `port` by TLS; yield the port to connect to."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -7,8 +7,10 @@ which takes no turn while a loop waits in native code.
 
 import asyncio
 import socket
+import time
+from collections.abc import Callable
 
-from common import expect, loop_class
+from common import expect, loop_class, say
 
 CLIENTS = 50
 
@@ -78,3 +80,19 @@ def in_thread() -> None:
     """Run ``network()`` on a loop of the calling thread."""
     with asyncio.Runner(loop_factory=loop_class()) as runner:
         runner.run(network())
+
+
+def beside_greenlets(spawn: Callable, in_native_thread: Callable) -> None:
+    """Run the loop in a native thread while greenlets take turns in the main thread."""
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        while True:
+            time.sleep(0.001)
+            turns += 1
+
+    turning = spawn(turn)
+    in_native_thread(in_thread)
+    turning.kill()
+    say(f"the loop in a native thread; a greenlet in the main thread took {turns} turns meanwhile")

@@ -2,8 +2,8 @@
 """The ways to run a server on mgloop's loop, each tried: the real server is started as a process by
 its own command line, and its application (selecting/) is asked for the class of its loop.
 
-Rows that do not name mgloop are the control: what the server runs on by itself, uvloop being
-installed. In others the application calls mgloop.install() as the server imports it. Either that
+Rows that do not name mgloop are the control: the loop that the server selects by itself when uvloop
+is installed. In others the application calls mgloop.install() as the server imports it. Either that
 decides the loop, or the server has chosen another one; install() warns if that one is already
 running. Over another loop than mgloop's only the controls are run. Every way that works, and the
 version that it was tried with, has to be in docs/running.md.
@@ -46,24 +46,24 @@ WARNING = "RuntimeWarning: mgloop.install() "
 
 
 class Server(NamedTuple):
-    """What is started, and how it is asked."""
+    """A program to start, and the way to ask it."""
 
-    #: Whose version is told.
+    #: The package whose version the table shows.
     package: str
     #: What a command calls `app`: a module of selecting/.
     module: str
-    #: What the command is followed by: mostly where it has to listen.
+    #: Further arguments of the command: mostly the address to listen on.
     more: str
     ask: Callable[["Row", "Path"], tuple[str, str]]
 
 
 class Row(NamedTuple):
-    """A way to start a server, as the documentation has it, and whose loop it then runs on."""
+    """A documented way to start a server, and the loop that it then runs on."""
 
     server: Server
     way: str
     expected: str
-    #: The command, if the way is none.
+    #: The command, unless the way is one.
     code: str = ""
     #: Of the environment; of SELECTING_INSTALL, asked.py and sanic_app.py know.
     variables: tuple[tuple[str, str], ...] = ()
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether mgloop has no part in it."""
+        """Whether the row does not use mgloop."""
         return "mgloop" not in self.way and not self.variables
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         return "".join(f"{name}={value} " for name, value in variables.items()) + self.way + end
 
     def command(self, **values: object) -> str:
-        """What is started."""
+        """Return the command."""
         command = f"{self.code or self.way} {self.server.more}"
         command = re.sub(r"(?<![\w.])app(?=:\w|\.py|\s+worker)", self.server.module, command)
         for name, value in values.items():
@@ -115,7 +115,7 @@ def environment(row: Row, folder: Path) -> dict[str, str]:
 def started(
     command: str, row: Row, folder: Path, stdin: Any = subprocess.DEVNULL
 ) -> Iterator[tuple[subprocess.Popen, Path]]:
-    """(the process, the file with what it says); it ends with all of its group."""
+    """Yield (the process, the file with its output); end the process with all of its group."""
     variables = environment(row, folder)
     words = shlex.split(command)
     log = folder / f"log-{words[0]}-{time.monotonic_ns()}"
@@ -493,7 +493,7 @@ ROWS = [
 
 
 def version(server: Server) -> str:
-    """As the documentation has it."""
+    """Start it as the documentation describes."""
     if server.package == "python":
         return f"CPython {sys.version.split()[0]}"
     return f"{server.package} {importlib.metadata.version(server.package)}"
@@ -508,7 +508,7 @@ def undocumented(row: Row, documentation: str) -> Iterator[str]:
 
 
 def tried(row: Row) -> tuple[str, bool]:
-    """What there is to be said of a row; whether it is as it should be."""
+    """Return the result of a row as text, and whether it is the expected one."""
     with tempfile.TemporaryDirectory(prefix="eco-") as scratch:
         folder = Path(scratch, "selecting")
         shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))

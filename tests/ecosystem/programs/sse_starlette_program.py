@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """sse-starlette over a server: events, clients that leave, and SIGTERM while streams are open.
 
-sse-starlette ends its streams when it sees that uvicorn's server stops. A server that has no
-object of that kind must end them by other means.
+sse-starlette ends its streams when it sees that uvicorn's server stops. A server without such an
+object must end them by other means.
 """
 
 import asyncio

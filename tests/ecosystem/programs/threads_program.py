@@ -15,7 +15,7 @@ WINDOW = 250
 
 
 async def main() -> None:
-    """Start the threads, serve their calls beside a timer and a socket pair, compare the counts."""
+    """Start the threads, serve their calls, a timer and a socket pair, and compare the counts."""
     loop = asyncio.get_running_loop()
     home = threading.get_ident()
     served = [0] * THREADS

@@ -30,7 +30,7 @@ class Hello(tornado.web.RequestHandler):
 
 
 class Echo(tornado.websocket.WebSocketHandler):
-    """A WebSocket that sends back what comes."""
+    """A WebSocket that sends back each message."""
 
     async def on_message(self, message: str | bytes) -> None:
         """Send it back."""

@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve
 
 
 async def echo(connection) -> None:
-    """Send back what comes."""
+    """Send back each message."""
     async for message in connection:
         await connection.send(message)
 

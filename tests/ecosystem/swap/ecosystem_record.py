@@ -2,8 +2,8 @@
 """pytest plugin: appends the outcome of every test to the file ECOSYSTEM_RECORD, a JSON line each.
 
 Loaded by ``-p ecosystem_record`` in the project's own pytest run. With xdist only the controlling
-process writes, for it is told of every report. A line is written when its test is done: what came
-before a crash is known. With ECOSYSTEM_ONLY, a file of test ids, no other test is run.
+process writes, because it gets every report. A line is written when its test has ended, so that a
+crash loses no earlier outcome. With ECOSYSTEM_ONLY, a file of test ids, no other test is run.
 """
 
 import json

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """pytest plugin for starlette's own suite: its TestClient calls the application over a socket.
 
-What the fixture test_client_factory gives is a TestClient whose transport starts a real server in a
+The fixture test_client_factory returns a TestClient whose transport starts a real server in a
 thread, over loopback or with TLS, as the URL says: mgloop.http.Server where the loop under test is
 mgloop, else uvicorn. Requests are httpx2's, WebSockets those of the package websockets. Tests that
 make no client with the fixture are left out, and so are those of TestClient itself.
 
 A test that wants its application's exception gets it from a wrapper round the application, which
 hands it on to the server as well; and as with TestClient a request is over when the application
-has returned. What only TestClient can tell (extensions of its own, the scope's addresses) fails
-over both servers.
+has returned. Tests of features that only
+TestClient has (its extensions, the addresses of its scope) fail over both servers.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class _Watched:
                 self._changed.notify_all()
 
     def returned(self):
-        """Wait until no call is running; what the first raised."""
+        """Wait until no call is running; return the first exception of a call."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running, PATIENCE)
         raised, self.raised = self.raised, []
@@ -298,7 +298,7 @@ class _Transport(httpx2.BaseTransport):
 
     @contextmanager
     def raising(self):
-        """The application's exception in place of what the client says of it."""
+        """Raise the application's exception instead of the client's."""
         try:
             yield
         except httpx2.TransportError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Makes the loop named by ECOSYSTEM_LOOP (``module:class``) the default in every process.
 
-Python imports a module of this name at start-up when its folder is on PYTHONPATH. Here the swap is
-made, asserted at once, and counted: at exit each process appends a line to the file
-ECOSYSTEM_COUNTS with how many loops of the class it made, so that the runner can tell a swap that
-took from one that did not. Without ECOSYSTEM_LOOP nothing is done.
+Python imports a module of this name at start-up when its folder is on PYTHONPATH. This one replaces
+the default loop and asserts that it did. At exit each process appends a line to the file
+ECOSYSTEM_COUNTS with the number of loops of the class that it made, so that the runner can detect a
+swap without effect. Without ECOSYSTEM_LOOP the module does nothing.
 """
 
 import os

@@ -4,11 +4,11 @@
     program.py collector|hook [--hook LIBRARY] [--stride N] [--rounds N] [--seed N]
 
 The loop serves HTTP/1 (plain and over TLS, with WebSockets), a TCP echo and a UDP echo. Each
-client, in the process of clients.py, has a byte of its own, its mark. Whatever is sent to a client
-consists of its mark and of the protocol's bytes, which are no marks. Meanwhile a hostile function
-runs: at each collection of the garbage collector (`collector`), which happens at almost every
-allocation of a container, or at every point of the compiled code where Python code can run (`hook`,
-in a build that has it). It sends to, closes and aborts connections.
+client, in the process of clients.py, has a byte of its own, its mark. The data for a client
+consists of its mark and of the protocol's bytes, which differ from all marks. At the same time a
+hostile function runs: at each collection of the garbage collector (`collector`), which happens at
+almost every allocation of a container, or at every point of the compiled code where Python code can
+run (`hook`, in a build with that hook). It sends to, closes and aborts connections.
 
 A client that receives the mark of another one has received its data: that ends the program with
 status 1. A build without the hook ends it with status 77.

@@ -16,7 +16,7 @@ import ssl
 
 import pytest
 import support
-from harness import STDLIB, Connection
+from harness import STDLIB, App, Connection
 
 KINDS = ("asyncio", "mgloop", "mgloop_ssl")
 
@@ -98,6 +98,18 @@ def prepare(loop, protocol_class, contexts):
 def connect(prepare):
     """Return connect(app, **kwargs), which makes a Connection with its handshake done."""
     return lambda app, **kwargs: prepare(app, **kwargs).shake_hands()
+
+
+@pytest.fixture
+def app():
+    """Return the application of ``connection``."""
+    return App()
+
+
+@pytest.fixture
+def connection(connect, app):
+    """Return a Connection of ``app`` with its handshake done."""
+    return connect(app)
 
 
 @pytest.fixture

@@ -57,17 +57,13 @@ def test_records_cut_anywhere(connect, loop, app_class, seed):
     assert app.data == message
 
 
-def test_records_that_arrive_together_are_delivered_together(connect):
-    app = App()
-    connection = connect(app)
+def test_records_that_arrive_together_are_delivered_together(connection, app):
     connection.arrive(connection.peer_says(*[b"%05d" % number for number in range(1000)]))
     assert len(app.chunks) == 1
     assert app.data == b"".join(b"%05d" % number for number in range(1000))
 
 
-def test_the_beginning_of_the_next_record_is_kept(connect):
-    app = App()
-    connection = connect(app)
+def test_the_beginning_of_the_next_record_is_kept(connection, app):
     first, second = connection.peer_says(b"first"), connection.peer_says(b"second" * 100)
     connection.arrive(first + second[:300])
     assert app.data == b"first"
@@ -129,9 +125,7 @@ def test_bytes_that_start_tls_found_in_a_stream_reader(loop, prepare):
     assert app.data == b"helloworld"
 
 
-def test_writing_to_the_bio_behind_the_protocols_back(connect):
-    app = App()
-    connection = connect(app)
+def test_writing_to_the_bio_behind_the_protocols_back(connection, app):
     stream = connection.peer_says(b"hello", b"world", b"again")
     connection.proto._incoming.write(stream[:10])
     for byte in range(10, len(stream)):
@@ -161,9 +155,7 @@ def test_a_forged_record_is_fatal(connect, app_class):
     assert app.data == b""
 
 
-def test_a_record_longer_than_allowed_is_fatal(connect):
-    app = App()
-    connection = connect(app)
+def test_a_record_longer_than_allowed_is_fatal(connection):
     connection.arrive(b"\x17\x03\x03\xff\xff" + b"x" * 70_000)
     assert isinstance(connection.below.fatal, ssl.SSLError)
 
@@ -204,9 +196,7 @@ def test_pause_reading_in_data_received(connect, loop, app_class):
     assert app.data == b"onetwothree"
 
 
-def test_the_transport_below_is_paused_at_the_limit(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_the_transport_below_is_paused_at_the_limit(connection, app, loop):
     app.transport.set_read_buffer_limits(high=100_000, low=20_000)
     app.transport.pause_reading()
     message = support.pattern(150_000)
@@ -222,9 +212,7 @@ def test_the_transport_below_is_paused_at_the_limit(connect, loop):
     assert app.data == message
 
 
-def test_a_low_read_limit_does_not_stop_a_record_in_the_middle(connect):
-    app = App()
-    connection = connect(app)
+def test_a_low_read_limit_does_not_stop_a_record_in_the_middle(connection, app):
     app.transport.set_read_buffer_limits(high=1000, low=0)
     stream = connection.peer_says(support.pattern(16_000))
     connection.arrive(stream[:9000])

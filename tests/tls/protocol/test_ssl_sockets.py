@@ -66,8 +66,7 @@ def test_idle_connections_share_their_read_buffer(protocol_class, contexts, kind
         tracemalloc.stop()
         for writer in writers:
             await hang_up(writer)
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
         return grown
 
     with contextlib.closing(support.new_loop("mgloop")) as loop:
@@ -110,8 +109,7 @@ def test_there_and_back_over_tcp(loop, contexts):
         assert await reader.readexactly(len(message)) == message
         assert await reader.readexactly(len(message)) == message
         await hang_up(writer)
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
 
     loop.run_until_complete(asyncio.wait_for(main(), support.PATIENCE))
 
@@ -140,8 +138,7 @@ def test_back_pressure_over_tcp(loop, contexts):
             await asyncio.sleep(0)
         assert received == total
         await hang_up(writer)
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
 
     loop.run_until_complete(asyncio.wait_for(main(), support.PATIENCE))
     assert max(sizes) < 700_000
@@ -186,8 +183,7 @@ def test_tls_in_tls(loop, contexts):
         done.set_result(None)
         await asyncio.gather(*tasks)
         writer.transport.abort()
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
 
     loop.run_until_complete(asyncio.wait_for(main(), support.PATIENCE))
 
@@ -209,8 +205,7 @@ def test_sendfile_falls_back(loop, contexts, tmp_path):
         )
         assert await reader.read() == support.pattern(300_000)
         await hang_up(writer)
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
 
     loop.run_until_complete(asyncio.wait_for(main(), support.PATIENCE))
 
@@ -232,8 +227,7 @@ def test_many_connections_come_and_go(loop, contexts):
         server, port = await start_echo(loop, contexts)
         for _ in range(5):
             await asyncio.gather(*(talk(port, number) for number in range(20)))
-        server.close()
-        await server.wait_closed()
+        await support.close(server)
         # The server's side notices the last aborts a little later.
         await support.wait_until(lambda: not server._waiters and not sockets_open())
 

@@ -293,9 +293,7 @@ def test_unclean_eof(connect, loop, app_class):
     assert app.events == ["made", "eof", "lost"]
 
 
-def test_eof_while_reading_is_paused(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_eof_while_reading_is_paused(connection, app, loop):
     app.transport.pause_reading()
     connection.arrive(connection.peer_says(b"data"))
     assert connection.proto.eof_received() is True
@@ -348,9 +346,7 @@ def test_an_error_in_eof_received_is_reported(connect, reported):
     assert isinstance(connection.below.fatal, ZeroDivisionError)
 
 
-def test_close_waits_for_the_peer(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_close_waits_for_the_peer(connection, app, loop):
     app.transport.close()
     support.turn(loop, 3)
     assert connection.below.calls == []
@@ -364,9 +360,7 @@ def test_close_waits_for_the_peer(connect, loop):
     assert app.lost_with is None
 
 
-def test_data_of_the_peer_after_our_close_is_an_error(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_data_of_the_peer_after_our_close_is_an_error(connection, app, loop):
     app.transport.close()
     connection.arrive(connection.peer_says(b"too late"))
     support.turn(loop)
@@ -375,9 +369,7 @@ def test_data_of_the_peer_after_our_close_is_an_error(connect, loop):
     assert isinstance(connection.below.fatal, ssl.SSLError)
 
 
-def test_close_with_undelivered_data(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_close_with_undelivered_data(connection, app, loop):
     app.transport.pause_reading()
     connection.arrive(connection.peer_says(b"undelivered"))
     app.transport.close()
@@ -407,9 +399,7 @@ def test_connection_lost_cancels_the_shutdown_timeout(connect, loop):
     assert connection.below.calls == []
 
 
-def test_abort(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_abort(connection, app, loop):
     app.transport.abort()
     assert app.transport.is_closing()
     assert connection.below.calls == ["force_close"]
@@ -418,10 +408,8 @@ def test_abort(connect, loop):
     assert app.events == ["made", "lost"]
 
 
-def test_abort_after_closing_twice(connect, kind):
+def test_abort_after_closing_twice(connection, app, kind):
     only_mgloop(kind, "forgets the connection at the second close")
-    app = App()
-    connection = connect(app)
     app.transport.close()
     app.transport.close()
     assert app.transport.get_extra_info("peername") == "somebody"
@@ -429,11 +417,9 @@ def test_abort_after_closing_twice(connect, kind):
     assert connection.below.calls == ["force_close"]
 
 
-def test_closing_below_counts_as_closing(connect, kind):
+def test_closing_below_counts_as_closing(connection, app, kind):
     if kind == "asyncio" and not hasattr(STDLIB, "_is_transport_closing"):
         pytest.skip("fixed in CPython 3.12.8 and 3.13.1")
-    app = App()
-    connection = connect(app)
     assert not app.transport.is_closing()
     connection.below.closing = True
     assert app.transport.is_closing()
@@ -458,9 +444,7 @@ def test_a_method_of_ones_own_over_the_transports(connect):
     assert connection.heard() == b"sent"
 
 
-def test_everything_is_harmless_when_the_connection_is_lost(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_everything_is_harmless_when_the_connection_is_lost(connection, app, loop):
     connection.lose(OSError("gone"))
     transport = app.transport
     assert str(app.lost_with) == "gone"

@@ -323,9 +323,7 @@ def test_writes_after_close_are_dropped_with_a_warning(connect, caplog):
 # --- flow control of writing ----------------------------------------------------------------------
 
 
-def test_the_transport_below_pauses_and_resumes_the_application(connect):
-    app = App()
-    connection = connect(app)
+def test_the_transport_below_pauses_and_resumes_the_application(connection, app):
     app.transport.set_write_buffer_limits(high=50_000, low=10_000)
     connection.proto.pause_writing()
     message = support.pattern(20_000)
@@ -342,9 +340,7 @@ def test_the_transport_below_pauses_and_resumes_the_application(connect):
     assert app.transport.get_write_buffer_size() == 0
 
 
-def test_a_transport_below_that_pauses_inside_write(connect):
-    app = App()
-    connection = connect(app)
+def test_a_transport_below_that_pauses_inside_write(connection, app):
     below, proto = connection.below, connection.proto
     below.on_write = proto.pause_writing
     message = support.pattern(700_000)
@@ -356,9 +352,7 @@ def test_a_transport_below_that_pauses_inside_write(connect):
     assert received + connection.heard() == message
 
 
-def test_a_mutable_buffer_that_waits_may_be_reused(connect):
-    app = App()
-    connection = connect(app)
+def test_a_mutable_buffer_that_waits_may_be_reused(connection, app):
     connection.proto.pause_writing()
     buffer = bytearray(b"x" * 10_000)
     app.transport.write(buffer)
@@ -369,9 +363,7 @@ def test_a_mutable_buffer_that_waits_may_be_reused(connect):
     assert connection.heard() == b"x" * 20_000
 
 
-def test_close_sends_what_waits(connect, loop):
-    app = App()
-    connection = connect(app)
+def test_close_sends_what_waits(connection, app, loop):
     connection.proto.pause_writing()
     message = support.pattern(300_000)
     app.transport.write(message[:5])
@@ -418,10 +410,8 @@ def test_write_buffer_limits(connect):
     assert transport.get_read_buffer_limits() == (1, 1000)
 
 
-def test_a_high_limit_of_zero_does_not_pause_an_empty_buffer(connect, kind):
+def test_a_high_limit_of_zero_does_not_pause_an_empty_buffer(connection, app, kind):
     only_mgloop(kind, "pauses at once, and on every other write")
-    app = App()
-    connection = connect(app)
     app.transport.set_write_buffer_limits(high=0)
     app.transport.write(b"x")
     assert app.events == ["made"]
@@ -447,9 +437,8 @@ class Renegotiating(ssl.SSLObject):
         return super().write(data)
 
 
-def test_writes_wait_for_the_end_of_a_renegotiation(connect, contexts):
+def test_writes_wait_for_the_end_of_a_renegotiation(connect, app, contexts):
     contexts[1].sslobject_class = Renegotiating
-    app = App()
     connection = connect(app)
     sslobj = app.transport.get_extra_info("ssl_object")
     sslobj.refusals = 100

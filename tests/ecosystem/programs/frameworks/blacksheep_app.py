@@ -4,6 +4,7 @@
 import asyncio
 from dataclasses import dataclass
 
+import shared
 from blacksheep import (
     Application,
     Cookie,
@@ -19,26 +20,11 @@ from blacksheep import (
 )
 from blacksheep.server.responses import file as send_file
 from blacksheep.server.sse import ServerSentEventsResponse, TextServerSentEvent
-from shared import (
-    DATA,
-    ORIGIN,
-    SECRET,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    seen,
-    ticks,
-)
 
 app = Application()
-app.use_sessions(SECRET)
-app.use_cors(allow_origins=ORIGIN, allow_methods="GET PUT")
-app.serve_files(STATIC, root_path="/static", extensions={".bin", ".html"})
+app.use_sessions(shared.SECRET)
+app.use_cors(allow_origins=shared.ORIGIN, allow_methods="GET PUT")
+app.serve_files(shared.STATIC, root_path="/static", extensions={".bin", ".html"})
 get, post, ws = app.router.get, app.router.post, app.router.ws
 
 
@@ -58,7 +44,7 @@ async def served_by(request: Request, handler):
 app.middlewares.append(served_by)
 
 
-@app.exception_handler(TeapotError)
+@app.exception_handler(shared.TeapotError)
 async def handle_teapot(self, request, exc):
     return json({"error": "teapot"}, 418)
 
@@ -91,12 +77,12 @@ async def upload(request: Request):
     (file,) = fields["file"]
     content = file.data if isinstance(file.data, bytes) else file.file.read()
     name = file.file_name.decode() if isinstance(file.file_name, bytes) else file.file_name
-    return json(described(fields["note"], name, content))
+    return json(shared.described(fields["note"], name, content))
 
 
 @post("/digest")
 async def digest(request: Request):
-    digest = Digest()
+    digest = shared.Digest()
     async for piece in request.stream():
         await digest.take(piece)
     return json(digest.result())
@@ -104,18 +90,18 @@ async def digest(request: Request):
 
 @get("/stream")
 async def stream():
-    return Response(200, content=StreamedContent(b"application/octet-stream", pieces))
+    return Response(200, content=StreamedContent(b"application/octet-stream", shared.pieces))
 
 
 @get("/endless")
 async def endless_stream():
-    return Response(200, content=StreamedContent(b"application/octet-stream", endless))
+    return Response(200, content=StreamedContent(b"application/octet-stream", shared.endless))
 
 
 @get("/events")
 async def events():
     async def provider():
-        async for number in ticks():
+        async for number in shared.ticks():
             yield TextServerSentEvent(str(number))
 
     return ServerSentEventsResponse(provider)
@@ -123,7 +109,7 @@ async def events():
 
 @get("/file")
 async def file():
-    return send_file(str(DATA), "application/octet-stream", file_name="data.bin")
+    return send_file(str(shared.DATA), "application/octet-stream", file_name="data.bin")
 
 
 @get("/cookies/set")
@@ -158,16 +144,12 @@ async def error():
 
 @get("/late-error")
 async def late_error():
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return Response(200, content=StreamedContent(b"text/plain", broken, 20))
+    return Response(200, content=StreamedContent(b"text/plain", shared.broken, 20))
 
 
 @get("/teapot")
 async def teapot():
-    raise TeapotError
+    raise shared.TeapotError
 
 
 @get("/state")
@@ -193,21 +175,21 @@ async def depends(value: Resource, user: Agent):
 
 @get("/scope/*")
 async def scope(request: Request):
-    return json(seen(request.scope))
+    return json(shared.seen(request.scope))
 
 
 @get("/waiting")
 async def wait_for_nothing(request: Request):
-    ledger["waiting begun"] += 1
+    shared.ledger["waiting begun"] += 1
     while not await request.is_disconnected():
         await asyncio.sleep(0.01)
-    ledger["waiting ended"] += 1
+    shared.ledger["waiting ended"] += 1
     return Response(204)
 
 
 @get("/ledger")
 async def show_ledger():
-    return json(noted())
+    return json(shared.noted())
 
 
 @get("/empty")
@@ -230,7 +212,7 @@ async def echo(websocket: WebSocket):
             else:
                 await websocket.send_bytes(message["bytes"])
     except WebSocketDisconnectError as exc:
-        ledger[f"websocket {exc.code}"] += 1
+        shared.ledger[f"websocket {exc.code}"] += 1
 
 
 @ws("/ws/refused")

@@ -7,6 +7,7 @@ import asyncio
 import json
 
 import django
+import shared
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -18,23 +19,6 @@ from django.urls import path, re_path
 from django.utils.decorators import async_only_middleware
 from django.views.decorators.http import require_GET, require_POST
 from django.views.static import serve
-from shared import (
-    DATA,
-    FOLDER,
-    ORIGIN,
-    SECRET,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    quiet,
-    seen,
-    ticks,
-)
 
 settings.configure(
     ALLOWED_HOSTS=["*"],
@@ -46,12 +30,12 @@ settings.configure(
         "django.middleware.common.CommonMiddleware",
     ],
     ROOT_URLCONF="django_app",
-    SECRET_KEY=SECRET,
+    SECRET_KEY=shared.SECRET,
     SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
     TEMPLATES=[
         {
             "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "DIRS": [FOLDER / "templates"],
+            "DIRS": [shared.FOLDER / "templates"],
         }
     ],
 )
@@ -67,8 +51,8 @@ def served_by(get_response):
         else:
             response = await get_response(request)
         response["x-served-by"] = "django"
-        if request.headers.get("origin") == ORIGIN:
-            response["access-control-allow-origin"] = ORIGIN
+        if request.headers.get("origin") == shared.ORIGIN:
+            response["access-control-allow-origin"] = shared.ORIGIN
         return response
 
     return middleware
@@ -97,39 +81,39 @@ def form(request):
 @require_POST
 def upload(request):
     file = request.FILES["file"]
-    return JsonResponse(described(request.POST["note"], file.name, file.read()))
+    return JsonResponse(shared.described(request.POST["note"], file.name, file.read()))
 
 
 @require_POST
 async def digest(request):
-    digest = Digest()
+    digest = shared.Digest()
     while piece := request.read(65536):
         await digest.take(piece)
     return JsonResponse(digest.result())
 
 
 async def stream(request):
-    return StreamingHttpResponse(pieces(), content_type="application/octet-stream")
+    return StreamingHttpResponse(shared.pieces(), content_type="application/octet-stream")
 
 
 async def endless_stream(request):
-    return StreamingHttpResponse(endless(), content_type="application/octet-stream")
+    return StreamingHttpResponse(shared.endless(), content_type="application/octet-stream")
 
 
 async def quiet_stream(request):
-    return StreamingHttpResponse(quiet(), content_type="application/octet-stream")
+    return StreamingHttpResponse(shared.quiet(), content_type="application/octet-stream")
 
 
 async def events(request):
     async def lines():
-        async for number in ticks():
+        async for number in shared.ticks():
             yield f"data: {number}\n\n"
 
     return StreamingHttpResponse(lines(), content_type="text/event-stream")
 
 
 def file(request):
-    return FileResponse(DATA.open("rb"), as_attachment=True)
+    return FileResponse(shared.DATA.open("rb"), as_attachment=True)
 
 
 def page(request):
@@ -162,37 +146,33 @@ async def error(request):
 
 
 async def late_error(request):
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return StreamingHttpResponse(broken(), headers={"content-length": "20"})
+    return StreamingHttpResponse(shared.broken(), headers={"content-length": "20"})
 
 
 async def teapot(request):
     try:
-        raise TeapotError
-    except TeapotError:
+        raise shared.TeapotError
+    except shared.TeapotError:
         return JsonResponse({"error": "teapot"}, status=418)
 
 
 async def scope(request, rest):
-    return JsonResponse(seen(request.scope))
+    return JsonResponse(shared.seen(request.scope))
 
 
 async def wait_for_nothing(request):
     # Django cancels a view whose client has gone.
-    ledger["waiting begun"] += 1
+    shared.ledger["waiting begun"] += 1
     try:
         await asyncio.sleep(600)
     except asyncio.CancelledError:
-        ledger["waiting ended"] += 1
+        shared.ledger["waiting ended"] += 1
         raise
 
 
 @require_GET
 async def show_ledger(request):
-    return JsonResponse(noted())
+    return JsonResponse(shared.noted())
 
 
 async def empty(request):
@@ -211,7 +191,7 @@ class Echo(AsyncWebsocketConsumer):
             await self.send(text_data, bytes_data)
 
     async def disconnect(self, code):
-        ledger[f"websocket {code}"] += 1
+        shared.ledger[f"websocket {code}"] += 1
 
 
 class Refused(AsyncWebsocketConsumer):
@@ -248,7 +228,7 @@ urlpatterns = [
     path("waiting", wait_for_nothing),
     path("ledger", show_ledger),
     path("empty", empty),
-    re_path(r"^static/(?P<path>.*)$", serve, {"document_root": STATIC}),
+    re_path(r"^static/(?P<path>.*)$", serve, {"document_root": shared.STATIC}),
 ]
 
 app = ProtocolTypeRouter(

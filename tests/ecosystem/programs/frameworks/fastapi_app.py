@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterable
 from typing import Annotated
 
+import shared
 from fastapi import (
     BackgroundTasks,
     Cookie,
@@ -32,23 +33,6 @@ from fastapi.responses import (
 from fastapi.sse import EventSourceResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
-from shared import (
-    DATA,
-    ORIGIN,
-    SECRET,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    quiet,
-    seen,
-    ticks,
-    wait_for_the_client_to_leave,
-)
 from starlette.middleware.sessions import SessionMiddleware
 
 
@@ -59,8 +43,8 @@ async def lifespan(app):
 
 
 app = FastAPI(lifespan=lifespan)
-app.add_middleware(SessionMiddleware, secret_key=SECRET)
-app.add_middleware(CORSMiddleware, allow_origins=[ORIGIN], allow_methods=["GET", "PUT"])
+app.add_middleware(SessionMiddleware, secret_key=shared.SECRET)
+app.add_middleware(CORSMiddleware, allow_origins=[shared.ORIGIN], allow_methods=["GET", "PUT"])
 
 
 @app.middleware("http")
@@ -70,8 +54,8 @@ async def served_by(request: Request, call_next):
     return response
 
 
-@app.exception_handler(TeapotError)
-async def handle_teapot(request: Request, exc: TeapotError):
+@app.exception_handler(shared.TeapotError)
+async def handle_teapot(request: Request, exc: shared.TeapotError):
     return JSONResponse({"error": "teapot"}, 418)
 
 
@@ -97,12 +81,12 @@ async def form(name: Annotated[str, Form()], city: Annotated[str, Form()]):
 
 @app.post("/upload")
 async def upload(note: Annotated[str, Form()], file: Annotated[UploadFile, File()]):
-    return described(note, file.filename, await file.read())
+    return shared.described(note, file.filename, await file.read())
 
 
 @app.post("/digest")
 async def digest(request: Request):
-    digest = Digest()
+    digest = shared.Digest()
     async for piece in request.stream():
         await digest.take(piece)
     return digest.result()
@@ -110,28 +94,28 @@ async def digest(request: Request):
 
 @app.get("/stream")
 async def stream():
-    return StreamingResponse(pieces(), media_type="application/octet-stream")
+    return StreamingResponse(shared.pieces(), media_type="application/octet-stream")
 
 
 @app.get("/endless")
 async def endless_stream():
-    return StreamingResponse(endless(), media_type="application/octet-stream")
+    return StreamingResponse(shared.endless(), media_type="application/octet-stream")
 
 
 @app.get("/quiet")
 async def quiet_stream():
-    return StreamingResponse(quiet(), media_type="application/octet-stream")
+    return StreamingResponse(shared.quiet(), media_type="application/octet-stream")
 
 
 @app.get("/events", response_class=EventSourceResponse)
 async def events() -> AsyncIterable[int]:
-    async for number in ticks():
+    async for number in shared.ticks():
         yield number
 
 
 @app.get("/file")
 async def file():
-    return FileResponse(DATA, filename="data.bin")
+    return FileResponse(shared.DATA, filename="data.bin")
 
 
 @app.get("/cookies/set", status_code=204)
@@ -158,13 +142,13 @@ async def redirect(request: Request):
 
 @app.post("/background", status_code=202)
 async def background(tasks: BackgroundTasks):
-    tasks.add_task(ledger.update, ["background"])
+    tasks.add_task(shared.ledger.update, ["background"])
 
 
 @app.post("/order", status_code=202)
 async def order(tasks: BackgroundTasks):
-    await wait_for_the_client_to_leave()
-    tasks.add_task(ledger.update, ["order done"])
+    await shared.wait_for_the_client_to_leave()
+    tasks.add_task(shared.ledger.update, ["order done"])
 
 
 @app.get("/error")
@@ -174,16 +158,12 @@ async def error():
 
 @app.get("/late-error")
 async def late_error():
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return StreamingResponse(broken(), headers={"content-length": "20"})
+    return StreamingResponse(shared.broken(), headers={"content-length": "20"})
 
 
 @app.get("/teapot")
 async def teapot():
-    raise TeapotError
+    raise shared.TeapotError
 
 
 @app.get("/state")
@@ -192,11 +172,11 @@ async def state(request: Request):
 
 
 async def resource():
-    ledger["resource opened"] += 1
+    shared.ledger["resource opened"] += 1
     try:
         yield "resource"
     finally:
-        ledger["resource closed"] += 1
+        shared.ledger["resource closed"] += 1
 
 
 def agent(user_agent: Annotated[str, Header()]):
@@ -210,12 +190,12 @@ async def depends(value: Annotated[str, Depends(resource)], user: Annotated[str,
 
 @app.get("/scope/{rest:path}")
 async def scope(request: Request):
-    return seen(request.scope)
+    return shared.seen(request.scope)
 
 
 @app.get("/ledger")
 def show_ledger():
-    return noted()
+    return shared.noted()
 
 
 @app.get("/empty", status_code=204)
@@ -239,7 +219,7 @@ async def echo(websocket: WebSocket):
             else:
                 await websocket.send_bytes(message["bytes"])
     except WebSocketDisconnect as exc:
-        ledger[f"websocket {exc.code}"] += 1
+        shared.ledger[f"websocket {exc.code}"] += 1
 
 
 @app.websocket("/ws/refused")
@@ -258,4 +238,4 @@ async def failing(websocket: WebSocket):
     raise RuntimeError("on purpose")
 
 
-app.mount("/static", StaticFiles(directory=STATIC))
+app.mount("/static", StaticFiles(directory=shared.STATIC))

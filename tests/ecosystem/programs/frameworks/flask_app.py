@@ -3,6 +3,7 @@
 do.
 """
 
+import shared
 from flask import (
     Flask,
     jsonify,
@@ -14,39 +15,27 @@ from flask import (
     session,
     url_for,
 )
-from shared import (
-    DATA,
-    FOLDER,
-    ORIGIN,
-    PIECE,
-    SECRET,
-    STATIC,
-    TeapotError,
-    described,
-    ledger,
-    noted,
-)
 
 app = Flask(
     __name__,
-    static_folder=STATIC,
+    static_folder=shared.STATIC,
     static_url_path="/static",
-    template_folder=FOLDER / "templates",
+    template_folder=shared.FOLDER / "templates",
 )
-app.secret_key = SECRET
+app.secret_key = shared.SECRET
 
 
 @app.after_request
 def served_by(response):
     response.headers["x-served-by"] = "flask"
-    if request.headers.get("origin") == ORIGIN:
-        response.headers["access-control-allow-origin"] = ORIGIN
+    if request.headers.get("origin") == shared.ORIGIN:
+        response.headers["access-control-allow-origin"] = shared.ORIGIN
         if request.method == "OPTIONS":
             response.headers["access-control-allow-methods"] = "GET, PUT"
     return response
 
 
-@app.errorhandler(TeapotError)
+@app.errorhandler(shared.TeapotError)
 def handle_teapot(exc):
     return {"error": "teapot"}, 418
 
@@ -73,14 +62,14 @@ def form():
 @app.post("/upload")
 def upload():
     file = request.files["file"]
-    return described(request.form["note"], file.filename, file.read())
+    return shared.described(request.form["note"], file.filename, file.read())
 
 
 @app.get("/stream")
 def stream():
     def body():
         for number in range(16):
-            yield bytes([number]) + PIECE[1:]
+            yield bytes([number]) + shared.PIECE[1:]
 
     return body(), 200, {"content-type": "application/octet-stream"}
 
@@ -88,19 +77,19 @@ def stream():
 @app.get("/endless")
 def endless_stream():
     def body():
-        ledger["endless begun"] += 1
+        shared.ledger["endless begun"] += 1
         try:
             while True:
-                yield PIECE
+                yield shared.PIECE
         finally:
-            ledger["endless ended"] += 1
+            shared.ledger["endless ended"] += 1
 
     return body(), 200, {"content-type": "application/octet-stream"}
 
 
 @app.get("/file")
 def file():
-    return send_file(DATA, conditional=True, as_attachment=True)
+    return send_file(shared.DATA, conditional=True, as_attachment=True)
 
 
 @app.get("/page")
@@ -139,7 +128,7 @@ def error():
 
 @app.get("/teapot")
 def teapot():
-    raise TeapotError
+    raise shared.TeapotError
 
 
 @app.get("/environ/<path:rest>")
@@ -151,7 +140,7 @@ def environ(rest):
 
 @app.get("/ledger")
 def show_ledger():
-    return jsonify(noted())
+    return jsonify(shared.noted())
 
 
 @app.get("/empty")

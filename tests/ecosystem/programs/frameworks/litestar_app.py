@@ -5,6 +5,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import shared
 from litestar import Litestar, MediaType, Request, Response, WebSocket, get, post, websocket
 from litestar.background_tasks import BackgroundTask
 from litestar.config.cors import CORSConfig
@@ -15,22 +16,6 @@ from litestar.middleware.session.client_side import CookieBackendConfig
 from litestar.params import Body
 from litestar.response import File, Redirect, ServerSentEvent, Stream
 from litestar.static_files import create_static_files_router
-from shared import (
-    DATA,
-    ORIGIN,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    quiet,
-    seen,
-    ticks,
-    wait_for_the_client_to_leave,
-)
 
 
 @dataclass
@@ -70,12 +55,12 @@ async def form(data: Annotated[Form, Body(media_type=RequestEncodingType.URL_ENC
 async def upload(
     data: Annotated[Upload, Body(media_type=RequestEncodingType.MULTI_PART)],
 ) -> dict[str, Any]:
-    return described(data.note, data.file.filename, await data.file.read())
+    return shared.described(data.note, data.file.filename, await data.file.read())
 
 
 @post("/digest", status_code=200, request_max_body_size=64 << 20)
 async def digest(request: Request) -> dict[str, Any]:
-    digest = Digest()
+    digest = shared.Digest()
     async for piece in request.stream():
         await digest.take(piece)
     return digest.result()
@@ -83,27 +68,27 @@ async def digest(request: Request) -> dict[str, Any]:
 
 @get("/stream")
 async def stream() -> Stream:
-    return Stream(pieces(), media_type="application/octet-stream")
+    return Stream(shared.pieces(), media_type="application/octet-stream")
 
 
 @get("/endless")
 async def endless_stream() -> Stream:
-    return Stream(endless(), media_type="application/octet-stream")
+    return Stream(shared.endless(), media_type="application/octet-stream")
 
 
 @get("/quiet")
 async def quiet_stream() -> Stream:
-    return Stream(quiet(), media_type="application/octet-stream")
+    return Stream(shared.quiet(), media_type="application/octet-stream")
 
 
 @get("/events")
 async def events() -> ServerSentEvent:
-    return ServerSentEvent(ticks())
+    return ServerSentEvent(shared.ticks())
 
 
 @get("/file")
 async def file() -> File:
-    return File(DATA, filename="data.bin")
+    return File(shared.DATA, filename="data.bin")
 
 
 @get("/cookies/set", status_code=204)
@@ -130,7 +115,7 @@ async def redirect(request: Request) -> Redirect:
 
 
 async def note_background() -> None:
-    ledger["background"] += 1
+    shared.ledger["background"] += 1
 
 
 @post("/background", status_code=202)
@@ -139,12 +124,12 @@ async def background() -> Response[dict[str, str]]:
 
 
 async def note_order() -> None:
-    ledger["order done"] += 1
+    shared.ledger["order done"] += 1
 
 
 @post("/order", status_code=202)
 async def order() -> Response[dict[str, str]]:
-    await wait_for_the_client_to_leave()
+    await shared.wait_for_the_client_to_leave()
     return Response({}, background=BackgroundTask(note_order))
 
 
@@ -155,16 +140,12 @@ async def error() -> None:
 
 @get("/late-error")
 async def late_error() -> Stream:
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return Stream(broken(), headers={"content-length": "20"})
+    return Stream(shared.broken(), headers={"content-length": "20"})
 
 
 @get("/teapot")
 async def teapot() -> None:
-    raise TeapotError
+    raise shared.TeapotError
 
 
 @get("/state")
@@ -173,11 +154,11 @@ async def state(state: State) -> dict[str, bool]:
 
 
 async def resource():
-    ledger["resource opened"] += 1
+    shared.ledger["resource opened"] += 1
     try:
         yield "resource"
     finally:
-        ledger["resource closed"] += 1
+        shared.ledger["resource closed"] += 1
 
 
 @get("/depends", dependencies={"value": Provide(resource)})
@@ -187,12 +168,12 @@ async def depends(value: str, request: Request) -> dict[str, str]:
 
 @get("/scope/{rest:path}")
 async def scope(rest: str, request: Request) -> dict[str, Any]:
-    return seen(request.scope)
+    return shared.seen(request.scope)
 
 
 @get("/ledger")
 async def show_ledger() -> dict[str, int]:
-    return dict(noted())
+    return dict(shared.noted())
 
 
 @get("/empty", status_code=204)
@@ -207,7 +188,7 @@ async def echo(socket: WebSocket) -> None:
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
-            ledger[f"websocket {message['code']}"] += 1
+            shared.ledger[f"websocket {message['code']}"] += 1
             return
         if (text := message.get("text")) is not None:
             if text.startswith("close "):
@@ -234,7 +215,7 @@ async def served_by(response: Response) -> Response:
     return response
 
 
-def handle_teapot(request: Request, exc: TeapotError) -> Response[dict[str, str]]:
+def handle_teapot(request: Request, exc: shared.TeapotError) -> Response[dict[str, str]]:
     return Response({"error": "teapot"}, status_code=418, media_type=MediaType.JSON)
 
 
@@ -251,11 +232,11 @@ app = Litestar(
         set_cookies, order,
         cookies, count, redirect, background, error, late_error, teapot, state, depends, scope,
         show_ledger, empty, echo, refused, failing,
-        create_static_files_router(path="/static", directories=[STATIC]),
+        create_static_files_router(path="/static", directories=[shared.STATIC]),
     ],
     after_request=served_by,
-    cors_config=CORSConfig(allow_origins=[ORIGIN], allow_methods=["GET", "PUT"]),
-    exception_handlers={TeapotError: handle_teapot},
+    cors_config=CORSConfig(allow_origins=[shared.ORIGIN], allow_methods=["GET", "PUT"]),
+    exception_handlers={shared.TeapotError: handle_teapot},
     lifespan=[lifespan],
     middleware=[CookieBackendConfig(secret=b"of the tests ...").middleware],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 
 import asyncio
 
+import shared
 from quart import (
     Quart,
     jsonify,
@@ -15,31 +16,14 @@ from quart import (
     url_for,
     websocket,
 )
-from shared import (
-    DATA,
-    FOLDER,
-    ORIGIN,
-    SECRET,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    quiet,
-    seen,
-    ticks,
-)
 
 app = Quart(
     __name__,
-    static_folder=STATIC,
+    static_folder=shared.STATIC,
     static_url_path="/static",
-    template_folder=FOLDER / "templates",
+    template_folder=shared.FOLDER / "templates",
 )
-app.secret_key = SECRET
+app.secret_key = shared.SECRET
 app.config["MAX_CONTENT_LENGTH"] = 64 << 20
 
 
@@ -53,14 +37,14 @@ async def lifespan():
 @app.after_request
 async def served_by(response):
     response.headers["x-served-by"] = "quart"
-    if request.headers.get("origin") == ORIGIN:
-        response.headers["access-control-allow-origin"] = ORIGIN
+    if request.headers.get("origin") == shared.ORIGIN:
+        response.headers["access-control-allow-origin"] = shared.ORIGIN
         if request.method == "OPTIONS":
             response.headers["access-control-allow-methods"] = "GET, PUT"
     return response
 
 
-@app.errorhandler(TeapotError)
+@app.errorhandler(shared.TeapotError)
 async def handle_teapot(exc):
     return {"error": "teapot"}, 418
 
@@ -88,12 +72,12 @@ async def form():
 async def upload():
     fields, files = await request.form, await request.files
     file = files["file"]
-    return described(fields["note"], file.filename, file.read())
+    return shared.described(fields["note"], file.filename, file.read())
 
 
 @app.post("/digest")
 async def digest():
-    digest = Digest()
+    digest = shared.Digest()
     async for piece in request.body:
         await digest.take(piece)
     return digest.result()
@@ -101,19 +85,19 @@ async def digest():
 
 @app.get("/stream")
 async def stream():
-    return pieces(), 200, {"content-type": "application/octet-stream"}
+    return shared.pieces(), 200, {"content-type": "application/octet-stream"}
 
 
 @app.get("/endless")
 async def endless_stream():
-    response = await make_response(endless(), {"content-type": "application/octet-stream"})
+    response = await make_response(shared.endless(), {"content-type": "application/octet-stream"})
     response.timeout = None
     return response
 
 
 @app.get("/quiet")
 async def quiet_stream():
-    response = await make_response(quiet(), {"content-type": "application/octet-stream"})
+    response = await make_response(shared.quiet(), {"content-type": "application/octet-stream"})
     response.timeout = None
     return response
 
@@ -121,7 +105,7 @@ async def quiet_stream():
 @app.get("/events")
 async def events():
     async def lines():
-        async for number in ticks():
+        async for number in shared.ticks():
             yield f"data: {number}\n\n".encode()
 
     return lines(), 200, {"content-type": "text/event-stream"}
@@ -129,7 +113,7 @@ async def events():
 
 @app.get("/file")
 async def file():
-    return await send_file(DATA, conditional=True, as_attachment=True)
+    return await send_file(shared.DATA, conditional=True, as_attachment=True)
 
 
 @app.get("/page")
@@ -165,7 +149,7 @@ async def redirected():
 async def background():
     async def later():
         await asyncio.sleep(0)
-        ledger["background"] += 1
+        shared.ledger["background"] += 1
 
     app.add_background_task(later)
     return {}, 202
@@ -178,16 +162,12 @@ async def error():
 
 @app.get("/late-error")
 async def late_error():
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return broken(), 200, {"content-length": "20"}
+    return shared.broken(), 200, {"content-length": "20"}
 
 
 @app.get("/teapot")
 async def teapot():
-    raise TeapotError
+    raise shared.TeapotError
 
 
 @app.get("/state")
@@ -197,23 +177,23 @@ async def state():
 
 @app.get("/scope/<path:rest>")
 async def scope(rest):
-    return seen(request.scope)
+    return shared.seen(request.scope)
 
 
 @app.get("/waiting")
 async def wait_for_nothing():
     # Quart cancels a handler whose client has gone.
-    ledger["waiting begun"] += 1
+    shared.ledger["waiting begun"] += 1
     try:
         await asyncio.sleep(600)
     except asyncio.CancelledError:
-        ledger["waiting ended"] += 1
+        shared.ledger["waiting ended"] += 1
         raise
 
 
 @app.get("/ledger")
 async def show_ledger():
-    return jsonify(noted())
+    return jsonify(shared.noted())
 
 
 @app.get("/empty")
@@ -233,7 +213,7 @@ async def echo():
                 return
             await websocket.send(message)
     except asyncio.CancelledError:
-        ledger["websocket gone"] += 1
+        shared.ledger["websocket gone"] += 1
         raise
 
 

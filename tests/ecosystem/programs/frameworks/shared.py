@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the applications of this folder have in common: the files they serve, the bodies they
-stream, and a ledger of what happened where no response can tell.
+"""Shared parts of the applications: the files that they serve, the bodies that they stream, and a
+ledger of events that no response shows.
 
 FRAMEWORKS_FOLDER names a folder with `static/page.html`, `static/data.bin` and a template.
 """
@@ -19,25 +19,25 @@ ORIGIN = "https://front.example"
 SECRET = "of the tests alone"
 PIECE = bytes(range(256)) * 256
 
-#: What happened: the test asks for it at /ledger.
+#: Events and their number: the test requests them at /ledger.
 ledger: Counter[str] = Counter()
 
 
 def noted() -> Counter[str]:
-    """The ledger. A stream that a server gave up ends when it is collected, if not before."""
+    """Return the ledger, after the collection of streams that a server has abandoned."""
     gc.collect()
     return ledger
 
 
 async def pieces():
-    """1 MiB in 16 pieces, each of which is another."""
+    """Yield 1 MiB in 16 different pieces."""
     for number in range(16):
         yield bytes([number]) + PIECE[1:]
         await asyncio.sleep(0)
 
 
 async def endless():
-    """More and more, until nobody wants it."""
+    """Yield pieces until the consumer ends."""
     ledger["endless begun"] += 1
     try:
         while True:
@@ -57,28 +57,34 @@ async def quiet():
         ledger["quiet ended"] += 1
 
 
+async def broken():
+    """Yield half of a response, and raise RuntimeError."""
+    yield b"half of it"
+    raise RuntimeError("on purpose")
+
+
 async def wait_for_the_client_to_leave():
-    """Give a client that has been noted the time to disconnect."""
+    """Give a client that the ledger contains the time to disconnect."""
     ledger["order begun"] += 1
     await asyncio.sleep(0.5)
 
 
 async def ticks():
-    """Five events for an EventSource."""
+    """Yield five events for an EventSource."""
     for number in range(5):
         yield number
         await asyncio.sleep(0.01)
 
 
 class Digest:
-    """Of a body that comes in pieces, and is not read fast."""
+    """The digest of a body that arrives in pieces and is read slowly."""
 
     def __init__(self) -> None:
         self.size = 0
         self._hash = hashlib.sha256()
 
     async def take(self, piece: bytes) -> None:
-        """Count it, and let the client wait now and then."""
+        """Add a piece, and let the client wait after each MiB."""
         before = self.size >> 20
         self.size += len(piece)
         self._hash.update(piece)
@@ -86,12 +92,12 @@ class Digest:
             await asyncio.sleep(0.02)
 
     def result(self) -> dict:
-        """What the client compares."""
+        """Return the values that the client compares."""
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
 def described(note: str, filename: str | None, content: bytes) -> dict:
-    """What the client compares of a multipart form."""
+    """Return the parts of a multipart form that the client compares."""
     return {
         "note": note,
         "filename": filename,
@@ -101,7 +107,7 @@ def described(note: str, filename: str | None, content: bytes) -> dict:
 
 
 def seen(scope: dict) -> dict:
-    """What the server says of a request; ports are another each time."""
+    """Return the scope of a request without the ports, which vary."""
     client, server = scope.get("client"), scope.get("server")
     return {
         "http_version": scope["http_version"],
@@ -122,4 +128,4 @@ def seen(scope: dict) -> dict:
 
 
 class TeapotError(Exception):
-    """For which each application has an error handler."""
+    """An error for which each application has a handler."""

@@ -4,24 +4,7 @@
 import contextlib
 import json
 
-from shared import (
-    DATA,
-    FOLDER,
-    ORIGIN,
-    SECRET,
-    STATIC,
-    Digest,
-    TeapotError,
-    described,
-    endless,
-    ledger,
-    noted,
-    pieces,
-    quiet,
-    seen,
-    ticks,
-    wait_for_the_client_to_leave,
-)
+import shared
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
@@ -43,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 from starlette.websockets import WebSocketDisconnect
 
-templates = Jinja2Templates(FOLDER / "templates")
+templates = Jinja2Templates(shared.FOLDER / "templates")
 
 
 async def item(request):
@@ -70,38 +53,38 @@ async def form(request):
 async def upload(request):
     async with request.form() as fields:
         file = fields["file"]
-        return JSONResponse(described(fields["note"], file.filename, await file.read()))
+        return JSONResponse(shared.described(fields["note"], file.filename, await file.read()))
 
 
 async def digest(request):
-    digest = Digest()
+    digest = shared.Digest()
     async for piece in request.stream():
         await digest.take(piece)
     return JSONResponse(digest.result())
 
 
 async def stream(request):
-    return StreamingResponse(pieces(), media_type="application/octet-stream")
+    return StreamingResponse(shared.pieces(), media_type="application/octet-stream")
 
 
 async def endless_stream(request):
-    return StreamingResponse(endless(), media_type="application/octet-stream")
+    return StreamingResponse(shared.endless(), media_type="application/octet-stream")
 
 
 async def quiet_stream(request):
-    return StreamingResponse(quiet(), media_type="application/octet-stream")
+    return StreamingResponse(shared.quiet(), media_type="application/octet-stream")
 
 
 async def events(request):
     async def lines():
-        async for number in ticks():
+        async for number in shared.ticks():
             yield f"data: {number}\n\n"
 
     return StreamingResponse(lines(), media_type="text/event-stream")
 
 
 async def file(request):
-    return FileResponse(DATA, filename="data.bin")
+    return FileResponse(shared.DATA, filename="data.bin")
 
 
 async def page(request):
@@ -129,7 +112,7 @@ async def redirect(request):
 
 
 def blocking():
-    ledger["background"] += 1
+    shared.ledger["background"] += 1
 
 
 async def background(request):
@@ -137,8 +120,8 @@ async def background(request):
 
 
 async def order(request):
-    await wait_for_the_client_to_leave()
-    return JSONResponse({}, 202, background=BackgroundTask(ledger.update, ["order done"]))
+    await shared.wait_for_the_client_to_leave()
+    return JSONResponse({}, 202, background=BackgroundTask(shared.ledger.update, ["order done"]))
 
 
 async def error(request):
@@ -146,15 +129,11 @@ async def error(request):
 
 
 async def late_error(request):
-    async def broken():
-        yield b"half of it"
-        raise RuntimeError("on purpose")
-
-    return StreamingResponse(broken(), headers={"content-length": "20"})
+    return StreamingResponse(shared.broken(), headers={"content-length": "20"})
 
 
 async def teapot(request):
-    raise TeapotError
+    raise shared.TeapotError
 
 
 async def state(request):
@@ -162,19 +141,19 @@ async def state(request):
 
 
 async def scope(request):
-    return JSONResponse(seen(request.scope))
+    return JSONResponse(shared.seen(request.scope))
 
 
 async def wait_for_nothing(request):
-    ledger["waiting begun"] += 1
+    shared.ledger["waiting begun"] += 1
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    ledger["waiting ended"] += 1
+    shared.ledger["waiting ended"] += 1
     return Response()
 
 
 async def show_ledger(request):
-    return JSONResponse(noted())
+    return JSONResponse(shared.noted())
 
 
 async def empty(request):
@@ -197,7 +176,7 @@ async def echo(websocket):
             else:
                 await websocket.send_bytes(message["bytes"])
     except WebSocketDisconnect as exc:
-        ledger[f"websocket {exc.code}"] += 1
+        shared.ledger[f"websocket {exc.code}"] += 1
 
 
 async def refused(websocket):
@@ -232,11 +211,11 @@ async def lifespan(app):
 
 app = Starlette(
     lifespan=lifespan,
-    exception_handlers={TeapotError: handle_teapot},
+    exception_handlers={shared.TeapotError: handle_teapot},
     middleware=[
         Middleware(ServedBy),
-        Middleware(CORSMiddleware, allow_origins=[ORIGIN], allow_methods=["GET", "PUT"]),
-        Middleware(SessionMiddleware, secret_key=SECRET),
+        Middleware(CORSMiddleware, allow_origins=[shared.ORIGIN], allow_methods=["GET", "PUT"]),
+        Middleware(SessionMiddleware, secret_key=shared.SECRET),
     ],
     routes=[
         Route("/items/{number:int}", item, name="item"),
@@ -269,6 +248,6 @@ app = Starlette(
         WebSocketRoute("/ws/refused", refused),
         WebSocketRoute("/ws/denied", denied),
         WebSocketRoute("/ws/failing", failing),
-        Mount("/static", StaticFiles(directory=STATIC)),
+        Mount("/static", StaticFiles(directory=shared.STATIC)),
     ],
 )

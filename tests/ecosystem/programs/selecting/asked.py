@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the applications of this folder say when they are asked: the class of the loop they run on.
+"""The answer of the applications of this folder: the class of the loop that they run on.
 
 With SELECTING_INSTALL in the environment they call mgloop.install() as they are imported.
 """

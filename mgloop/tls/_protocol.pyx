@@ -21,6 +21,7 @@ cimport cython
 
 from mgloop._loop cimport LoopCore, MGL_TLS, mgl_connections, mgl_count
 from mgloop.tls._buffers cimport ARRIVAL_SIZE, LoopBuffers, buffers_for
+from mgloop.tls._direct_engine cimport create_engine
 from mgloop.tls._engine cimport Engine
 from mgloop.tls._reading cimport Reading
 from mgloop.tls._states cimport (
@@ -103,7 +104,7 @@ cdef class SSLProtocol(Reading):
         self.buffers = buffers_for(loop)
         self._set_app_protocol(app_protocol)
 
-        self.tls = Engine(sslcontext, self._server_side, self._server_hostname)
+        self.tls = create_engine(sslcontext, self._server_side, self._server_hostname)
 
         self._set_read_buffer_limits()
         self._set_write_buffer_limits()
@@ -119,15 +120,17 @@ cdef class SSLProtocol(Reading):
 
     @_sslobj.setter
     def _sslobj(self, value):
-        self.tls.use(value)
+        cdef Engine tls = self.tls
+        self.leave_room()
+        self.tls = tls.with_sslobj(value)
 
     @property
     def _incoming(self):
         # start_tls() of asyncio in 3.13.12 and 3.14.3 writes bytes that a StreamReader has already
-        # buffered into this BIO. recount() follows the records in bytes that were written before
-        # the handshake. For later bytes, the engine no longer knows where a record begins.
+        # buffered into this BIO. feed_early_data() follows the records in bytes that were written
+        # before the handshake. For later bytes, the engine no longer knows where a record begins.
         if self.state != UNWRAPPED:
-            self.tls.tampered()
+            self.tls.stop_framing()
         return self.tls.incoming
 
     def _get_app_transport(self):
@@ -143,6 +146,7 @@ cdef class SSLProtocol(Reading):
 
     def connection_made(self, transport):
         """Start the handshake over *transport*."""
+        cdef Engine tls = self.tls
         self._transport = transport
         if self._loop.get_debug():
             logger.debug('%r starts SSL handshake', self)
@@ -151,7 +155,7 @@ cdef class SSLProtocol(Reading):
         self.handshaking = True
         self.handshake_timer = self._loop.call_later(
             self.handshake_timeout, self._check_handshake_timeout)
-        self.tls.recount()
+        tls.feed_early_data()
         self.advance()
 
     def connection_lost(self, exc):
@@ -260,7 +264,7 @@ cdef class SSLProtocol(Reading):
 
     cdef int on_ciphertext(self, char* data, Py_ssize_t size) except -1:
         cdef Engine tls = self.tls
-        if (self.state == WRAPPED and tls.raw and tls.framed and not tls.carry
+        if (self.state == WRAPPED and tls.framed and not tls.readable
                 and not self._app_reading_paused and not self.app_is_buffered):
             return self.advance() if self.read_arrival(data, size) else 0
         tls.feed(data, size)
@@ -338,16 +342,17 @@ cdef class SSLProtocol(Reading):
         return 0
 
     cdef int on_handshake_complete(self, object error) except -1:
+        cdef Engine tls = self.tls
         cdef bint failed = False
         if self.handshake_timer is not None:
             self.handshake_timer.cancel()
             self.handshake_timer = None
-        sslobj = self.tls.sslobj
+        sslobj = tls.sslobj
         try:
             if error is not None:
                 raise error
             self.set_state(WRAPPED)
-            self.tls.check_context()
+            self.tls = tls.after_handshake()
             peercert = sslobj.getpeercert()
         except Exception as exc:
             failed = True

@@ -13,13 +13,14 @@ the incoming BIO, and is decrypted into bytes or into the buffer of a BufferedPr
 
 SystemExit and KeyboardInterrupt of a callback end run_forever(). The functions here that catch them
 call again(), which continues when the loop runs again. Until then the engine keeps the rest, in its
-flags `carry` and `ended`, and in its BIO.
+flags `readable` and `ended`, and in its BIO.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
 from mgloop.tls._buffers cimport LoopBuffers
+from mgloop.tls._engine cimport Engine
 from mgloop.tls._states cimport APP_CON_MADE, APP_EOF, Connection, ON_MORE, READ, reaction
 from mgloop.tls._writing cimport Writing
 
@@ -61,12 +62,13 @@ cdef class Reading(Writing):
 
         Return True if the caller has to call advance(), because data or an error is left.
         """
+        cdef Engine tls = self.tls
         cdef bint failed = False
         try:
-            plain = self.tls.decrypt_arrival(data, size)
+            plain = tls.decrypt_received(data, size)
             if plain is not None:
                 self.deliver(self._app_protocol.data_received, plain)
-            if self.tls.ended:
+            if tls.ended:
                 self.end_of_stream()
             self.end_of_callback()
             self.control_ssl_reading()
@@ -78,7 +80,7 @@ cdef class Reading(Writing):
             raise
         # If the data was compressed, more is left to read. If it was not TLS, OpenSSL reports the
         # error at the next read.
-        return not failed and self.tls.carry and not self.tls.ended
+        return not failed and tls.readable and not tls.ended
 
     def _do_read(self):
         try:
@@ -92,14 +94,15 @@ cdef class Reading(Writing):
 
         Return True if the application's own buffer was too small for all of it.
         """
+        cdef Engine tls = self.tls
         cdef bint cut_short = False
         if reaction(ON_MORE, self.state) != READ:
             return False
         try:
             if not self._app_reading_paused:
-                if self.tls.ended:
+                if tls.ended:
                     self.end_of_stream()
-                elif not self.tls.drained():
+                elif not tls.drained():
                     if self.app_is_buffered:
                         cut_short = self.read_buffered()
                     else:
@@ -113,16 +116,18 @@ cdef class Reading(Writing):
         return cut_short
 
     cdef int read_copied(self) except -1:
-        plain = self.tls.decrypt_fed()
+        cdef Engine tls = self.tls
+        plain = tls.decrypt_stored()
         if plain is not None:
             self.deliver(self._app_protocol.data_received, plain)
-        if self.tls.ended:
+        if tls.ended:
             self.end_of_stream()
-        elif not self.tls.drained() and self.tls.raw:
+        elif not tls.drained():
             self.put_off(self._do_read)
         return 0
 
     cdef bint read_buffered(self) except -1:
+        cdef Engine tls = self.tls
         cdef Py_buffer view
         cdef Py_ssize_t filled
         cdef bint cut_short = False
@@ -136,15 +141,15 @@ cdef class Reading(Writing):
         try:
             if view.len == 0:
                 raise RuntimeError('get_buffer() returned an empty buffer')
-            filled = self.tls.decrypt_into(<char*>view.buf, view.len)
+            filled = tls.decrypt_into(<char*>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
-        if filled == view.len and not self.tls.drained():
+        if filled == view.len and not tls.drained():
             cut_short = True
             self.put_off(self._do_read)
         if filled > 0:
             self.deliver(self.app_buffer_updated, filled)
-        if self.tls.ended:
+        if tls.ended:
             self.end_of_stream()
         return cut_short
 
@@ -209,7 +214,7 @@ cdef class Reading(Writing):
     cdef object read_buffer_size(self):
         # The beginning of an incomplete record does not count, because pausing the transport below
         # would keep the rest of the record from arriving.
-        return self.tls.stored() if self.tls.carry or self._app_reading_paused else 0
+        return self.tls.stored() if self.tls.readable or self._app_reading_paused else 0
 
     def _get_read_buffer_size(self):
         return self.read_buffer_size()
@@ -222,7 +227,7 @@ cdef class Reading(Writing):
         if self._transport is None:
             return 0
         if not self._ssl_reading_paused:
-            if not self.tls.carry and not self._app_reading_paused:
+            if not self.tls.readable and not self._app_reading_paused:
                 return 0
             size = self.read_buffer_size()
             if size >= self._incoming_high_water and size > 0:

@@ -149,6 +149,8 @@ cdef class Connection:
     cdef int state
     cdef int app_state
     cdef int ending
+    # Another engine may replace this one during a call of its methods, because OpenSSL and the ssl
+    # module can run Python code. So a caller holds it in a local variable.
     cdef Engine tls
     cdef LoopBuffers buffers
     cdef LoopCore core              # the loop, if it is mgloop's, else None

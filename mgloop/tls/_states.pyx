@@ -7,7 +7,7 @@
            +- Reading (_reading)      from ciphertext to the application
                 +- SSLProtocol (_protocol)      handshake, shutdown, events of the transport below
     SSLTransport (_transport)    the transport that the application calls
-    Engine (_engine)             records and OpenSSL
+    Engine (_engine)             records and OpenSSL; DirectEngine and ModuleEngine derive from it
     LoopBuffers (_buffers)       memory that the connections of a loop share
 
 The tables in _states.pxd define which states follow which, and the reaction to each event in each
@@ -23,7 +23,7 @@ Besides the state there are flags. Each has one owner, and all combinations can 
     _eof_received           SSLProtocol      the peer has stopped sending
     gathering               Writing          inside a callback: small writes wait for its end
     tls.ended               Engine           the engine has read the close_notify of the peer
-    tls.carry               Engine           more data can be decrypted without further input
+    tls.readable            Engine           more data can be decrypted without further input
 
 The module is native because its methods run per packet, on the thread of the loop. Python code can
 call any method at any time: before __init__(), which creates the engine, or from a finalizer after
@@ -99,7 +99,7 @@ cdef class Connection:
             self.ending = FORGOTTEN
             self._extra = {}
             self._sslcontext = None
-            self.tls.forget()
+            self.tls = self.tls.release()
         return 0
 
     def _fatal_error(self, exc, message='Fatal error on transport'):

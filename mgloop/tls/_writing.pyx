@@ -35,7 +35,8 @@ from cpython.bytes cimport (
 from libc.string cimport memcpy
 
 from mgloop._loop cimport mgl_count
-from mgloop.tls._buffers cimport CIPHER_SIZE, LoopBuffers, RECORD_PLAIN_MAX, known_buffers
+from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX, known_buffers
+from mgloop.tls._engine cimport Engine
 from mgloop.tls._states cimport (
     Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
 )
@@ -104,9 +105,9 @@ cdef class Writing(Connection):
 
     @_outgoing.setter
     def _outgoing(self, bio):
-        self.tls.indirectly()
-        self.tls.outgoing = bio
-        self.tls.outgoing_read = bio.read
+        cdef Engine tls = self.tls
+        self.leave_room()
+        self.tls = tls.with_outgoing(bio)
 
     @property
     def _write_backlog(self):
@@ -182,6 +183,7 @@ cdef class Writing(Connection):
     cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1:
         """Do the work of put() for start[:size], the memory of *data*."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef Py_ssize_t done
         if size == 0:
             return 0
@@ -196,7 +198,7 @@ cdef class Writing(Connection):
             return self.enqueue(data, start, size)
         if size < FLUSH_SIZE and PyBytes_CheckExact(data):
             self.claim_room()
-            done = self.tls.encrypt_bytes(data)
+            done = tls.encrypt_bytes(data)
             self.unsent += done
             if self.unsent >= FLUSH_SIZE:
                 self.send_outgoing()
@@ -223,9 +225,8 @@ cdef class Writing(Connection):
     cdef int claim_room(self) except -1:
         """Let OpenSSL write into the loop's memory, unless another connection holds it."""
         cdef LoopBuffers buffers = self.buffers
-        if (buffers.cipher_owner is NULL and self.tls.session is not NULL
-                and not self._ssl_writing_paused
-                and self.tls.lend(buffers.cipher_space(), CIPHER_SIZE)):
+        if (buffers.cipher_owner is NULL and not self._ssl_writing_paused
+                and self.tls.attach_output(buffers)):
             buffers.cipher_owner = <void*>self
         return 0
 
@@ -233,7 +234,7 @@ cdef class Writing(Connection):
         """Release the loop's memory; move the ciphertext in it into the outgoing BIO."""
         if self.buffers.cipher_owner == <void*>self:
             self.buffers.cipher_owner = NULL
-            self.tls.keep()
+            self.tls.copy_output()
         return 0
 
     cdef int fatal_error(self, object exc, object message) except -1:
@@ -247,12 +248,13 @@ cdef class Writing(Connection):
 
     cdef int drop_writes(self) except -1:
         """Drop all data that has not been sent, because the connection is lost."""
+        cdef Engine tls = self.tls
         self.backlog = None
         self._write_buffer_size = 0
         if self.buffers.record_owner == <void*>self:
             self.buffers.record_owner = NULL
         self.leave_room()
-        self.tls.take()
+        tls.take_output()
         return 0
 
     cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1:
@@ -278,10 +280,11 @@ cdef class Writing(Connection):
         Return the number of bytes consumed. It is less than *size* if OpenSSL has to read first
         (for a renegotiation), or if the transport below has paused writing.
         """
+        cdef Engine tls = self.tls
         cdef Py_ssize_t done = 0, got
         while True:
             self.claim_room()
-            got = self.tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
+            got = tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
             done += got
             self.unsent += got
             if self.unsent >= FLUSH_SIZE:
@@ -293,6 +296,7 @@ cdef class Writing(Connection):
     cdef int flush_record(self) except -1:
         """Encrypt the small writes in the record buffer, if this connection holds it."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef char* record
         cdef Py_ssize_t done = 0, got
         if buffers.record_owner != <void*>self:
@@ -302,7 +306,7 @@ cdef class Writing(Connection):
             self.claim_room()
             # A user's subclass of SSLObject may consume a part only.
             while done < buffers.record_used:
-                got = self.tls.encrypt(record + done, buffers.record_used - done)
+                got = tls.encrypt(record + done, buffers.record_used - done)
                 if got == 0:
                     self.enqueue(None, record + done, buffers.record_used - done)
                     break
@@ -363,12 +367,13 @@ cdef class Writing(Connection):
         return self.process_outgoing()
 
     cdef int send_outgoing(self) except -1:
+        cdef Engine tls = self.tls
         self.unsent = 0
         if self._ssl_writing_paused or self._transport is None:
             return self.leave_room()
         if self.buffers.cipher_owner == <void*>self:
             return self.send_lent()
-        data = self.tls.take()
+        data = tls.take_output()
         if data:
             self._transport.write(data)
         return 0
@@ -376,16 +381,17 @@ cdef class Writing(Connection):
     cdef int send_lent(self) except -1:
         """Send the ciphertext in the loop's memory, without a copy if possible."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef Py_ssize_t size
         if self.below != <void*>self._transport:
-            data = self.tls.take()
+            data = tls.take_output()
             buffers.cipher_owner = NULL
             if data:
                 self._transport.write(data)
             return 0
         # The connection holds the memory until it is sent. Ciphertext that is created during the
         # call, even by this connection, goes into a BIO.
-        size = self.tls.give_back()
+        size = tls.detach_output()
         try:
             if size > 0:
                 self.write_below(self.below, buffers.cipher, size)
@@ -406,9 +412,10 @@ cdef class Writing(Connection):
     # Flow control.
 
     cdef object write_buffer_size(self):
+        cdef Engine tls = self.tls
         if not self._ssl_writing_paused:
             return self._write_buffer_size
-        return self._write_buffer_size + self.tls.unsent()
+        return self._write_buffer_size + tls.output_size()
 
     def _get_write_buffer_size(self):
         return self.write_buffer_size()

@@ -27,8 +27,8 @@ from mgloop.tls._engine cimport (
 )
 from mgloop.tls._module_engine cimport ModuleEngine, create_module_engine
 from mgloop.tls._openssl cimport (
-    MGL_WANT_READ, MGL_WANT_WRITE, insert_pipe, mgl_pipe, mgl_pipe_keep_in, mgl_pipe_keep_out,
-    mgl_pipe_lend_in, mgl_ssl, mgl_stored, session_of,
+    MGL_WANT_READ, MGL_WANT_WRITE, insert_pipe, mgl_pipe, mgl_pipe_attach_in, mgl_pipe_detach_in,
+    mgl_pipe_detach_out, mgl_ssl, mgl_stored, session_of,
 )
 
 import ssl
@@ -85,7 +85,7 @@ cdef class DirectEngine(Engine):
         cdef Py_ssize_t expected = max(records.capacity - records.count * self.overhead, 1)
         cdef Py_ssize_t size = expected, filled = 0, got
         cdef PyObject* plain = bytes_alloc(NULL, size)
-        mgl_pipe_lend_in(pipe, data, records.end)
+        mgl_pipe_attach_in(pipe, data, records.end)
         try:
             while True:
                 got = self.read(bytes_data(plain) + filled, size - filled)
@@ -117,7 +117,7 @@ cdef class DirectEngine(Engine):
             return result
         finally:
             Py_CLEAR(plain)
-            if not mgl_pipe_keep_in(pipe):
+            if not mgl_pipe_detach_in(pipe):
                 raise MemoryError
 
     cdef Py_ssize_t read(self, char* buffer, Py_ssize_t size) except -2:
@@ -159,13 +159,13 @@ cdef class DirectEngine(Engine):
         # Ciphertext in the BIO has to be sent before.
         if mgl_stored(self.pipe.lib, self.pipe.stored_out) > 0:
             return False
-        self.pipe.out = buffers.cipher_space()
+        self.pipe.out = buffers.cipher_buffer()
         self.pipe.out_size = CIPHER_SIZE
         self.pipe.out_used = 0
         return True
 
     cdef int copy_output(self) except -1:
-        if not mgl_pipe_keep_out(self.pipe):
+        if not mgl_pipe_detach_out(self.pipe):
             raise MemoryError
         return 0
 

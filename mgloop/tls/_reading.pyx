@@ -6,14 +6,17 @@ The semantics are those of asyncio.sslproto, including its limits and its use of
 eof_received(). The module is native because it runs per packet, on the thread of the loop.
 _protocol.pyx describes the lifetime.
 
+Plaintext is the application's data, and ciphertext is its encrypted form. The incoming BIO is a
+memory buffer from which OpenSSL reads ciphertext, and into which the engine puts it.
+
 Data is delivered in one of three ways. The usual one decrypts it directly from the buffer of
 received ciphertext: if no earlier data is left, the application's protocol is not a
 BufferedProtocol, and the application has not paused reading. Otherwise the ciphertext goes through
 the incoming BIO, and is decrypted into bytes or into the buffer of a BufferedProtocol.
 
 SystemExit and KeyboardInterrupt of a callback end run_forever(). The functions here that catch them
-call again(), which continues when the loop runs again. Until then the engine keeps the rest, in its
-flags `readable` and `ended`, and in its BIO.
+call resume_later(), which continues when the loop runs again. Until then the engine keeps the rest,
+in its flags `readable` and `ended`, and in its BIO.
 """
 
 cimport cython
@@ -57,7 +60,7 @@ cdef class Reading(Writing):
         self.app_is_buffered = False
         return 0
 
-    cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1:
+    cdef bint read_received(self, char* data, Py_ssize_t size) except -1:
         """Decrypt and deliver data[:size], if no earlier data is left and reading is not paused.
 
         Return True if the caller has to call advance(), because data or an error is left.
@@ -76,7 +79,7 @@ cdef class Reading(Writing):
             self.fatal_error(exc, 'Fatal error on SSL protocol')
             failed = True
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
         # If the data was compressed, more is left to read. If it was not TLS, OpenSSL reports the
         # error at the next read.
@@ -86,7 +89,7 @@ cdef class Reading(Writing):
         try:
             self.do_read()
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
 
     cdef bint do_read(self) except -1:
@@ -123,7 +126,7 @@ cdef class Reading(Writing):
         if tls.ended:
             self.end_of_stream()
         elif not tls.drained():
-            self.put_off(self._do_read)
+            self.defer(self._do_read)
         return 0
 
     cdef bint read_buffered(self) except -1:
@@ -131,13 +134,13 @@ cdef class Reading(Writing):
         cdef Py_buffer view
         cdef Py_ssize_t filled
         cdef bint cut_short = False
-        room = self.app_get_buffer(self.read_buffer_size())
+        buffer = self.app_get_buffer(self.read_buffer_size())
         try:
-            PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
+            PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         except BufferError:
             # The ssl module raises the same error.
             raise TypeError("read() argument 2 must be read-write bytes-like object, "
-                            f"not {type(room).__name__}") from None
+                            f"not {type(buffer).__name__}") from None
         try:
             if view.len == 0:
                 raise RuntimeError('get_buffer() returned an empty buffer')
@@ -146,7 +149,7 @@ cdef class Reading(Writing):
             PyBuffer_Release(&view)
         if filled == view.len and not tls.drained():
             cut_short = True
-            self.put_off(self._do_read)
+            self.defer(self._do_read)
         if filled > 0:
             self.deliver(self.app_buffer_updated, filled)
         if tls.ended:
@@ -162,9 +165,9 @@ cdef class Reading(Writing):
         cdef LoopBuffers buffers = self.buffers
         # True if this call is nested in another one of this connection: a peer in the same loop can
         # answer before the application's write() returns.
-        cdef bint within = self.delivering
-        self.gathering = not self.exposed
-        if not within:
+        cdef bint nested = self.delivering
+        self.coalescing = not self.exposed
+        if not nested:
             self.delivering = True
             self.outer = buffers.delivering
             buffers.delivering = <void *>self
@@ -173,20 +176,20 @@ cdef class Reading(Writing):
         except BaseException:
             # Send the data that the callback wrote before it failed, because asyncio would have
             # sent it already.
-            if not within:
-                self.delivered(buffers)
-            self.gathering = False
+            if not nested:
+                self.end_delivery(buffers)
+            self.coalescing = False
             try:
                 self.end_of_callback()
             except Exception as exc:
                 self.fatal_error(exc, 'Fatal error on SSL protocol')
             raise
-        if not within:
-            self.delivered(buffers)
-        self.gathering = False
+        if not nested:
+            self.end_delivery(buffers)
+        self.coalescing = False
         return self.flush_record()
 
-    cdef void delivered(self, LoopBuffers buffers) noexcept:
+    cdef void end_delivery(self, LoopBuffers buffers) noexcept:
         self.delivering = False
         buffers.delivering = self.outer
 
@@ -208,7 +211,7 @@ cdef class Reading(Writing):
     cdef int resume_reading(self) except -1:
         if self._app_reading_paused:
             self._app_reading_paused = False
-            self.put_off(self._resume)
+            self.defer(self._resume)
         return 0
 
     cdef object read_buffer_size(self):

@@ -633,10 +633,10 @@ cdef class Stream(SocketTransport):
         cdef SSLProtocol tls = self.tls
         if tls is not None:
             tls.exposed |= for_good
-            if tls.gathering:
+            if tls.coalescing:
                 tls.flush_pending()
                 if for_good:
-                    tls.gathering = False
+                    tls.coalescing = False
         return SocketTransport.flush_for_outsider(self, for_good)
 
     def can_write_eof(self):

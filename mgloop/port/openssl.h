@@ -7,11 +7,11 @@
  * functions is the same from OpenSSL 1.1.1 to 3. pipe_bio.h implements pipes.
  *
  * A pipe (struct mgl_pipe) is the BIO through which a session then reads and writes. It wraps the two
- * memory BIOs that were passed to ssl.SSLContext.wrap_bio(). Received data is lent to it (`in`), so
- * OpenSSL reads the records directly from the buffer of recv(). Outgoing data is written to a lent
- * buffer (`out`), which all connections of a loop share. Without lent buffers the pipe uses only the
- * memory BIOs, so the `ssl` module can use the session as before. Data in a memory BIO always comes
- * before data in a lent buffer.
+ * memory BIOs that were passed to ssl.SSLContext.wrap_bio(). Received data is attached to it (`in`), so
+ * OpenSSL reads the records directly from the buffer of recv(). Outgoing data is written to an attached
+ * buffer (`out`), which all connections of a loop share. Without attached buffers the pipe uses only
+ * the memory BIOs, so the `ssl` module can use the session as before. Data in a memory BIO always comes
+ * before data in an attached buffer.
  *
  * Only the thread of the connection's loop may use it. */
 #ifndef MGLOOP_OPENSSL_H
@@ -77,10 +77,10 @@ struct mgl_openssl {
 struct mgl_pipe {
     const struct mgl_openssl *lib;
     mgl_bio *stored_in, *stored_out; /* the memory BIOs, owned references */
-    const char *in;                  /* lent: unread received data */
+    const char *in;                  /* attached: unread received data */
     size_t in_left;
     int in_waits; /* stored_in must be read first */
-    char *out; /* lent buffer for outgoing data, or NULL */
+    char *out; /* attached buffer for outgoing data, or NULL */
     size_t out_size, out_used;
 };
 
@@ -88,14 +88,14 @@ static inline size_t mgl_stored(const struct mgl_openssl *lib, mgl_bio *bio) {
     return (size_t) lib->BIO_ctrl(bio, MGL_CTRL_PENDING, 0, NULL);
 }
 
-static inline void mgl_pipe_lend_in(struct mgl_pipe *p, const char *data, size_t size) {
+static inline void mgl_pipe_attach_in(struct mgl_pipe *p, const char *data, size_t size) {
     p->in = data;
     p->in_left = size;
     p->in_waits = mgl_stored(p->lib, p->stored_in) > 0;
 }
 
-/* End the loan of a buffer: copy unread or unsent data to the memory BIO. 0 if memory is exhausted. */
-static inline int mgl_pipe_keep_in(struct mgl_pipe *p) {
+/* Detach a buffer: copy unread or unsent data to the memory BIO. 0 if memory is exhausted. */
+static inline int mgl_pipe_detach_in(struct mgl_pipe *p) {
     int ok = p->in_left == 0
         || p->lib->BIO_write(p->stored_in, p->in, (int) p->in_left) == (int) p->in_left;
     p->in = NULL;
@@ -103,7 +103,7 @@ static inline int mgl_pipe_keep_in(struct mgl_pipe *p) {
     return ok;
 }
 
-static inline int mgl_pipe_keep_out(struct mgl_pipe *p) {
+static inline int mgl_pipe_detach_out(struct mgl_pipe *p) {
     int ok = p->out_used == 0
         || p->lib->BIO_write(p->stored_out, p->out, (int) p->out_used) == (int) p->out_used;
     p->out = NULL;

@@ -22,26 +22,26 @@ static struct mgl_openssl mgl_openssl;
 /* Index of the word of an _ssl._SSLSocket that is the session; 0 if OpenSSL must not be called
  * directly, -1 if not determined yet. All threads read it. Release and acquire order make the
  * functions visible that were looked up before it was written. */
-static ptrdiff_t mgl_place = -1;
-static inline ptrdiff_t mgl_session_place(void) { return __atomic_load_n(&mgl_place, __ATOMIC_ACQUIRE); }
-static inline void mgl_session_place_is(ptrdiff_t place) {
-    __atomic_store_n(&mgl_place, place, __ATOMIC_RELEASE);
+static ptrdiff_t mgl_index = -1;
+static inline ptrdiff_t mgl_session_index(void) { return __atomic_load_n(&mgl_index, __ATOMIC_ACQUIRE); }
+static inline void mgl_set_session_index(ptrdiff_t index) {
+    __atomic_store_n(&mgl_index, index, __ATOMIC_RELEASE);
 }
 
-static int mgl_pipe_read(mgl_bio *bio, char *room, int size) {
+static int mgl_pipe_read(mgl_bio *bio, char *buffer, int size) {
     const struct mgl_openssl *lib = &mgl_openssl;
     struct mgl_pipe *p = lib->BIO_get_data(bio);
     int got;
     lib->BIO_clear_flags(bio, MGL_FLAGS_RETRY);
-    if (room == NULL || size <= 0) return 0;
+    if (buffer == NULL || size <= 0) return 0;
     if (p->in_left > 0 && !p->in_waits) {
         got = (size_t) size < p->in_left ? size : (int) p->in_left;
-        memcpy(room, p->in, (size_t) got);
+        memcpy(buffer, p->in, (size_t) got);
         p->in += got;
         p->in_left -= (size_t) got;
         return got;
     }
-    got = lib->BIO_read(p->stored_in, room, size);
+    got = lib->BIO_read(p->stored_in, buffer, size);
     p->in_waits = p->in_left > 0 && mgl_stored(lib, p->stored_in) > 0;
     if (got <= 0) lib->BIO_set_flags(bio, lib->BIO_test_flags(p->stored_in, MGL_FLAGS_RETRY));
     return got;
@@ -50,7 +50,7 @@ static int mgl_pipe_read(mgl_bio *bio, char *room, int size) {
 static int mgl_pipe_write(mgl_bio *bio, const char *data, int size) {
     const struct mgl_openssl *lib = &mgl_openssl;
     struct mgl_pipe *p = lib->BIO_get_data(bio);
-    int put;
+    int written;
     lib->BIO_clear_flags(bio, MGL_FLAGS_RETRY);
     if (data == NULL || size <= 0) return 0;
     if (p->out != NULL) {
@@ -59,11 +59,11 @@ static int mgl_pipe_write(mgl_bio *bio, const char *data, int size) {
             p->out_used += (size_t) size;
             return size;
         }
-        if (!mgl_pipe_keep_out(p)) return -1;
+        if (!mgl_pipe_detach_out(p)) return -1;
     }
-    put = lib->BIO_write(p->stored_out, data, size);
-    if (put <= 0) lib->BIO_set_flags(bio, lib->BIO_test_flags(p->stored_out, MGL_FLAGS_RETRY));
-    return put;
+    written = lib->BIO_write(p->stored_out, data, size);
+    if (written <= 0) lib->BIO_set_flags(bio, lib->BIO_test_flags(p->stored_out, MGL_FLAGS_RETRY));
+    return written;
 }
 
 static long mgl_pipe_ctrl(mgl_bio *bio, int command, long number, void *pointer) {
@@ -113,7 +113,7 @@ static struct mgl_pipe *mgl_pipe_insert(mgl_ssl *ssl) {
 }
 
 /* Looks the functions up in the library `handle`. Returns NULL, or the name of one that is missing. */
-static const char *mgl_openssl_look_up(void *handle) {
+static const char *mgl_openssl_find_functions(void *handle) {
     struct mgl_openssl *lib = &mgl_openssl;
     void *found, *usual;
 #define F(type, name, parameters)                                                                  \

@@ -3,15 +3,15 @@
 
 
 cdef enum:
-    ARRIVAL_SIZE = 256 * 1024
+    RECEIVE_SIZE = 256 * 1024
     RECORD_PLAIN_MAX = 16 * 1024
     CIPHER_SIZE = 128 * 1024
 
 
 cdef class LoopBuffers:
     # The pointers to connections are borrowed.
-    cdef object arrival_view        # memoryview for ciphertext that is received
-    cdef Py_buffer pin              # an export of the same memory, which keeps it in place
+    cdef object receive_view        # memoryview for ciphertext that is received
+    cdef Py_buffer receive_export   # an export of the same memory, which keeps it in place
     cdef object record              # bytearray that collects small writes into one record
     cdef Py_ssize_t record_used     # bytes in `record`
     cdef void* record_owner         # the connection that is filling `record`, or NULL
@@ -19,8 +19,10 @@ cdef class LoopBuffers:
     cdef void* cipher_owner         # the connection whose ciphertext is in `cipher`, or NULL
     cdef void* delivering           # the innermost connection inside data_received(), or NULL
 
-    cdef char* arrival_space(self, Py_ssize_t* size) except NULL
-    cdef char* cipher_space(self) except NULL
+    # Return the memory for ciphertext that is received, and its size in bytes. Raise MemoryError.
+    cdef char* receive_buffer(self, Py_ssize_t* size) except NULL
+    # Return the memory for ciphertext to send, of CIPHER_SIZE bytes. Raise MemoryError.
+    cdef char* cipher_buffer(self) except NULL
 
 
 # Return the buffers of a loop, which are created at the first call. For a loop that is not

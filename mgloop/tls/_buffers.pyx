@@ -2,9 +2,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Memory that all TLS connections of one loop use in turn.
 
-There are three buffers: for ciphertext that is received, for small writes that are collected into
-one record, and for ciphertext to send. A loop has one of each, while asyncio.sslproto has 256 KiB
-per connection. The module is native because the engine uses the buffers as plain memory.
+There are three buffers: one for ciphertext (the encrypted bytes of TLS) that is received, one for
+small writes that are collected into one TLS record, and one for ciphertext to send. A loop has one
+of each, while asyncio.sslproto has 256 KiB per connection. The module is native because the engine
+uses the buffers as plain memory.
 
 The buffers are used on the thread of the loop, and are free between two callbacks. A connection
 takes the received ciphertext out before anything else runs. It holds the other two buffers only
@@ -37,21 +38,21 @@ cdef class LoopBuffers:
         self.delivering = NULL
 
     def __dealloc__(self):
-        if self.pin.buf is not NULL:
-            PyBuffer_Release(&self.pin)
+        if self.receive_export.buf is not NULL:
+            PyBuffer_Release(&self.receive_export)
         PyMem_Free(self.cipher)
 
-    cdef char* arrival_space(self, Py_ssize_t* size) except NULL:
-        if self.pin.buf is NULL:
-            arrival = bytearray(ARRIVAL_SIZE)
-            self.arrival_view = memoryview(arrival)
+    cdef char* receive_buffer(self, Py_ssize_t* size) except NULL:
+        if self.receive_export.buf is NULL:
+            memory = bytearray(RECEIVE_SIZE)
+            self.receive_view = memoryview(memory)
             # This export is released in __dealloc__() only. Code that has the memoryview could
             # release it, and a bytearray without exports can be resized, which frees its memory.
-            PyObject_GetBuffer(arrival, &self.pin, PyBUF_WRITABLE)
-        size[0] = ARRIVAL_SIZE
-        return <char*>self.pin.buf
+            PyObject_GetBuffer(memory, &self.receive_export, PyBUF_WRITABLE)
+        size[0] = RECEIVE_SIZE
+        return <char*>self.receive_export.buf
 
-    cdef char* cipher_space(self) except NULL:
+    cdef char* cipher_buffer(self) except NULL:
         if self.cipher is NULL:
             self.cipher = <char*>PyMem_Malloc(CIPHER_SIZE)
             if self.cipher is NULL:

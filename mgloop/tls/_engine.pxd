@@ -1,80 +1,97 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Declare the engine, which converts TLS records to plaintext and back, without asyncio."""
+"""Declare Engine, the interface of the objects that convert TLS records to plaintext and back."""
 
-from mgloop.tls._openssl cimport mgl_pipe, mgl_ssl
+from mgloop.tls._buffers cimport LoopBuffers
+
+cdef extern from "Python.h":
+    # A bytes object that its creator fills and shortens. CPython permits this while the creator has
+    # the only reference.
+    ctypedef struct PyObject
+    PyObject* bytes_alloc "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL
+    int bytes_resize "_PyBytes_Resize"(PyObject**, Py_ssize_t) except -1
+    char* bytes_data "PyBytes_AS_STRING"(PyObject*) noexcept
+    void Py_CLEAR(PyObject*)
+
+cdef enum:
+    RECORD_HEADER_SIZE = 5          # content type (1 byte), version (2), length of the body (2)
+
+# The complete records in received data. The beginning of the first one may have arrived earlier.
+cdef struct Records:
+    Py_ssize_t count
+    Py_ssize_t first_end            # offset of the end of the first record
+    Py_ssize_t end                  # offset of the end of the last record
+    Py_ssize_t capacity             # bytes of all bodies; their plaintext is normally shorter
 
 
 cdef class Engine:
-    cdef object sslobj              # the SSLObject that the user's SSLContext has created
+    cdef object sslobj              # the SSLObject that the user's SSLContext has created, or None
     cdef object incoming            # the MemoryBIO for received ciphertext
     cdef object outgoing            # the MemoryBIO for ciphertext to send
-    cdef bint raw                   # the methods below are those of the `_ssl` object in `sslobj`
-    cdef object sslobj_read
-    cdef object sslobj_write
-    cdef object sslobj_pending
-    cdef object incoming_write
-    cdef object outgoing_read
-
-    # OpenSSL is called directly if `session` is not NULL.
-    cdef object inner               # the `_ssl` object, which keeps the session alive, or None
-    cdef mgl_ssl* session
-    cdef mgl_pipe* pipe             # the BIO between the session and its memory BIOs
-    cdef Py_ssize_t overhead        # bytes by which recent records exceeded their plaintext
 
     # The framing of received records, and the header of the one that is incomplete.
     cdef bint framed                # all bytes received so far form TLS records
-    cdef bint carry                 # OpenSSL may return data without further input
+    cdef bint readable              # OpenSSL may return data without further ciphertext
     cdef bint ended                 # the close_notify of the peer has been read: no data can follow
-    cdef int header_seen            # bytes in `header`
-    cdef unsigned char header[5]
-    cdef Py_ssize_t record_size     # bytes of the record's body, as its header announces
+    cdef int header_received        # bytes in `header`
+    cdef unsigned char header[RECORD_HEADER_SIZE]
+    cdef Py_ssize_t body_size       # bytes of the record's body, as its header announces
     cdef Py_ssize_t body_missing    # bytes of the body that have not been received
 
-    cdef int use(self, object sslobj) except -1
-    cdef int call_directly(self) except -1
-    cdef int indirectly(self) except -1
-    cdef int check_context(self) except -1
-    cdef str name(self)
-    cdef int forget(self) except -1
-    cdef int recount(self) except -1
-    cdef int tampered(self) except -1
-
-    # From ciphertext to plaintext.
+    # These methods are the same for all engines.
     cdef int feed(self, char* data, Py_ssize_t size) except -1
+    cdef int feed_early_data(self) except -1
+    cdef int stop_framing(self) except -1
+    cdef int continue_from(self, Engine previous) except -1
+    cdef Py_ssize_t partial_size(self) noexcept
+    cdef object decrypt_received(self, char* data, Py_ssize_t size)
+
+    # The methods below differ between the engines.
+
+    # Return the name of the engine: 'openssl' if it is called directly, else 'ssl'.
+    cdef str name(self)
+    # Return the engine that takes over the connection: this one or another one. The caller holds a
+    # reference to this engine until the call returns.
+    cdef Engine after_handshake(self)
+    cdef Engine with_sslobj(self, object sslobj)
+    cdef Engine with_outgoing(self, object bio)
+    # Release OpenSSL's objects. The engine that is returned cannot encrypt or decrypt.
+    cdef Engine release(self)
+
+    # From ciphertext to plaintext. Return True if OpenSSL cannot return data without more
+    # ciphertext.
     cdef bint drained(self) except -1
-    cdef object decrypt_arrival(self, char* data, Py_ssize_t size)
-    cdef object decrypt_fed(self)
-    cdef Py_ssize_t decrypt_into(self, char* room, Py_ssize_t size) except -1
+    # Decrypt the complete records in *data*. Return bytes, or None if they have no plaintext.
+    cdef object decrypt_records(self, char* data, const Records* records)
+    # Decrypt the data in the incoming BIO. Return bytes, or None if it has no plaintext.
+    # `readable` stays set if OpenSSL may return more.
+    cdef object decrypt_stored(self)
+    # Decrypt data of the incoming BIO into buffer[:size], which is not empty. Return the number of
+    # bytes.
+    cdef Py_ssize_t decrypt_into(self, char* buffer, Py_ssize_t size) except -1
+    # Decrypt the rest of a record, or the next record, into buffer[:size]. Return the number of
+    # bytes, 0 at the end of the stream, or -1 if OpenSSL needs more ciphertext.
+    cdef Py_ssize_t read(self, char* buffer, Py_ssize_t size) except -2
+    # Put ciphertext into the incoming BIO.
+    cdef int store(self, char* data, Py_ssize_t size) except -1
+    # Return the number of bytes of ciphertext in the incoming BIO.
+    cdef Py_ssize_t stored(self) except -1
+    # Return the number of bytes that OpenSSL has decrypted and not returned yet.
+    cdef Py_ssize_t pending(self) except -1
 
-    # Return all ciphertext that has to be sent, as bytes, and forget it.
-    cdef object take(self)
-    # Return the number of bytes of that ciphertext.
-    cdef Py_ssize_t unsent(self) except -1
-    # Let OpenSSL write ciphertext into room[:size] instead of the outgoing BIO. This holds until
-    # take(), keep() or give_back(). Return False if it is not possible at present.
-    cdef bint lend(self, char* room, Py_ssize_t size) noexcept
-    # Copy the ciphertext in the lent memory into the outgoing BIO, and no longer use the memory.
-    cdef int keep(self) except -1
-    # No longer use the lent memory, and return the number of bytes of ciphertext in it.
-    cdef Py_ssize_t give_back(self) noexcept
-
-    # Encrypt plaintext. Return the number of bytes consumed, 0 if OpenSSL has to read first.
+    # From plaintext to ciphertext. Encrypt *data*, which is not empty. Return the number of bytes
+    # consumed, 0 if OpenSSL has to read first.
     cdef Py_ssize_t encrypt_bytes(self, bytes data) except -1
     cdef Py_ssize_t encrypt(self, char* data, Py_ssize_t size) except -1
 
-    cdef Py_ssize_t frame(self, const unsigned char* data, Py_ssize_t size) noexcept
-    cdef Py_ssize_t partial_size(self) noexcept
-    cdef int store(self, char* data, Py_ssize_t size) except -1
-    cdef Py_ssize_t stored(self) except -1
-    cdef Py_ssize_t pending(self) except -1
-    cdef Py_ssize_t pull(self, char* room, Py_ssize_t size) except -2
-    cdef Py_ssize_t push(self, char* data, Py_ssize_t size) except -1
-    cdef Py_ssize_t offer(self, object data, Py_ssize_t size) except -1
-    cdef object decrypt_lent(self, char* data, Py_ssize_t whole, Py_ssize_t room,
-                             Py_ssize_t records)
-    cdef object decrypt_one(self, Py_ssize_t room)
-    cdef object decrypt_many(self, char* data, Py_ssize_t first, Py_ssize_t whole,
-                             Py_ssize_t room)
-    cdef object read_all(self)
-    cdef object read_until_again(self)
-    cdef Py_ssize_t read_into(self, char* room, Py_ssize_t size) except -1
+    # The ciphertext to send is in the outgoing BIO, or in the loop's buffer while it is attached.
+    # Let OpenSSL write into that buffer instead of the BIO. Return False if this is not possible at
+    # present. It holds until take_output(), copy_output() or detach_output().
+    cdef bint attach_output(self, LoopBuffers buffers) except -1
+    # Detach the buffer, and copy the ciphertext in it into the outgoing BIO.
+    cdef int copy_output(self) except -1
+    # Detach the buffer, and return the number of bytes of ciphertext in it.
+    cdef Py_ssize_t detach_output(self) noexcept
+    # Return all ciphertext that has to be sent, as bytes, and forget it.
+    cdef object take_output(self)
+    # Return the number of bytes of that ciphertext.
+    cdef Py_ssize_t output_size(self) except -1

@@ -38,9 +38,9 @@ cdef extern from "openssl.h":
         MGL_WANT_WRITE
 
     size_t mgl_stored(const mgl_openssl *lib, mgl_bio *bio) noexcept
-    void mgl_pipe_lend_in(mgl_pipe *pipe, const char *data, size_t size) noexcept
-    bint mgl_pipe_keep_in(mgl_pipe *pipe) noexcept
-    bint mgl_pipe_keep_out(mgl_pipe *pipe) noexcept
+    void mgl_pipe_attach_in(mgl_pipe *pipe, const char *data, size_t size) noexcept
+    bint mgl_pipe_detach_in(mgl_pipe *pipe) noexcept
+    bint mgl_pipe_detach_out(mgl_pipe *pipe) noexcept
 
 
 # Return the session of an `_ssl._SSLSocket`, or NULL if it must not be called directly.

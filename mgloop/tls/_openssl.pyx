@@ -2,9 +2,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The interpreter's own OpenSSL: its functions, and the session (`SSL *`) of an `ssl.SSLObject`.
 
-The `ssl` module gives no public access to the session. mgloop calls OpenSSL directly only if an
-experiment has shown that this is safe. The experiment runs once in a process, when the first TLS
-connection is created, and checks the following:
+A session is OpenSSL's object for one TLS connection, with its keys and its state. The `ssl` module
+gives no public access to the session. mgloop calls OpenSSL directly only if an experiment has shown
+that this is safe. The experiment runs once in a process, when the first TLS connection is created,
+and checks the following:
 
 * The functions come from the libraries that `_ssl` itself has loaded, and no other library
   interposes them. The library identifies itself as OpenSSL, in a known version.
@@ -32,12 +33,12 @@ import threading
 
 cdef extern from "pipe_bio.h":
     mgl_openssl library "mgl_openssl"
-    const char *mgl_openssl_look_up(void *handle) noexcept
+    const char *mgl_openssl_find_functions(void *handle) noexcept
     bint mgl_openssl_make_method() noexcept
     bint mgl_points_to(const int *ends, const void *address, const void *word) noexcept
     mgl_pipe *mgl_pipe_insert(mgl_ssl *session) noexcept
-    Py_ssize_t mgl_session_place() noexcept
-    void mgl_session_place_is(Py_ssize_t place) noexcept
+    Py_ssize_t mgl_session_index() noexcept
+    void mgl_set_session_index(Py_ssize_t index) noexcept
 
 cdef extern from "dlfcn.h":
     void *dlopen(const char *name, int mode) noexcept
@@ -55,9 +56,9 @@ cdef object MemoryBIO = _ssl.MemoryBIO
 # collector may run during the experiment, and code that it runs may create a connection.
 cdef object LOCK = threading.RLock()
 # The index of the word of an _SSLSocket that is the session; 0: not found, -1: not tried.
-cdef Py_ssize_t found_place = -1
-cdef object not_found = None        # the reason why it was not found, or None
-cdef object why_not = None          # the reason why connections use the `ssl` module, or None
+cdef Py_ssize_t found_index = -1
+cdef object failure = None          # the reason why it was not found, or None
+cdef object fallback_reason = None  # the reason why connections use the `ssl` module, or None
 
 
 cdef inline void *word(object raw, Py_ssize_t index) noexcept:
@@ -65,16 +66,16 @@ cdef inline void *word(object raw, Py_ssize_t index) noexcept:
 
 
 cdef mgl_ssl *session_of(object raw) except? NULL:
-    cdef Py_ssize_t place = mgl_session_place()
-    if place < 0:
+    cdef Py_ssize_t index = mgl_session_index()
+    if index < 0:
         try:
             engine()
         except OSError:
             pass    # The experiment needs two descriptors. The next connection tries it again.
-        place = mgl_session_place()
-    if place <= 0 or type(raw) is not RawObject:
+        index = mgl_session_index()
+    if index <= 0 or type(raw) is not RawObject:
         return NULL
-    return <mgl_ssl *>word(raw, place)
+    return <mgl_ssl *>word(raw, index)
 
 
 cdef mgl_pipe *insert_pipe(mgl_ssl *session) except NULL:
@@ -91,41 +92,42 @@ def engine(choice=None):
     called directly. *choice*, one of the two names, selects the engine for all later connections,
     as MGLOOP_TLS_ENGINE does. Raise OSError if no descriptor is left for the experiment.
     """
-    global why_not
+    global fallback_reason
     LOCK.acquire()
     try:
-        if choice is None and mgl_session_place() < 0:
+        if choice is None and mgl_session_index() < 0:
             choice = os.environ.get("MGLOOP_TLS_ENGINE", "openssl")
         if choice == "openssl":
-            find_out()
-            why_not = not_found
-            mgl_session_place_is(found_place)
+            run_experiment()
+            fallback_reason = failure
+            mgl_set_session_index(found_index)
         elif choice is not None:
-            why_not = f"MGLOOP_TLS_ENGINE={choice}"
-            mgl_session_place_is(0)
-        return ("openssl", None) if mgl_session_place() > 0 else ("ssl", why_not)
+            fallback_reason = f"MGLOOP_TLS_ENGINE={choice}"
+            mgl_set_session_index(0)
+        return ("openssl", None) if mgl_session_index() > 0 else ("ssl", fallback_reason)
     finally:
         LOCK.release()
 
 
-cdef int find_out() except -1:
-    global found_place, not_found
-    cdef Py_ssize_t place = 0
-    if found_place >= 0:
+cdef int run_experiment() except -1:
+    """Set `found_index` and `failure`, if they are not set; raise OSError without descriptors."""
+    global found_index, failure
+    cdef Py_ssize_t index = 0
+    if found_index >= 0:
         return 0
-    not_found = look_up()
-    if not_found is None:
-        place = find_place()
-        if place == 0:
-            not_found = "the session of an SSLObject was not found"
+    failure = find_functions()
+    if failure is None:
+        index = find_session_index()
+        if index == 0:
+            failure = "the session of an SSLObject was not found"
         elif library.method is NULL and not mgl_openssl_make_method():
-            place = 0
-            not_found = "OpenSSL failed to create a BIO method"
-    found_place = place
+            index = 0
+            failure = "OpenSSL failed to create a BIO method"
+    found_index = index
     return 0
 
 
-cdef object look_up():
+cdef object find_functions():
     """Find the functions of OpenSSL; return None, or the reason why they cannot be called."""
     cdef void *handle
     cdef const char *missing
@@ -138,7 +140,7 @@ cdef object look_up():
         handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)
     if handle is NULL:
         return "the module _ssl is not a shared library"
-    missing = mgl_openssl_look_up(handle)
+    missing = mgl_openssl_find_functions(handle)
     if missing is not NULL:
         return f"{missing.decode()} was not found, or belongs to another library"
     name = library.OpenSSL_version(0).decode(errors="replace")
@@ -150,21 +152,22 @@ cdef object look_up():
     return None
 
 
-cdef Py_ssize_t find_place() except -1:
+cdef Py_ssize_t find_session_index() except -1:
     """Find out which word of an _SSLSocket is its session; return its index, or 0 for none."""
     cdef Py_ssize_t client, server
     cdef int ends[2]
     ends[0], ends[1] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        client = place_in(ends, False)
-        server = place_in(ends, True) if client else 0
+        client = session_index_of(ends, False)
+        server = session_index_of(ends, True) if client else 0
     finally:
         close(ends[0])
         close(ends[1])
     return client if client == server else 0
 
 
-cdef Py_ssize_t place_in(const int *ends, bint server_side) except -1:
+cdef Py_ssize_t session_index_of(const int *ends, bint server_side) except -1:
+    """Do the work of find_session_index() for a client or a server; *ends* is a pipe."""
     cdef const void *method
     cdef Py_ssize_t index, found = 0
     cdef mgl_ssl *session

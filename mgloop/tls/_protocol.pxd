@@ -7,8 +7,8 @@ Any asyncio transport can be the lower one. It calls `SSLProtocol` as any other
 methods instead of them, which create no Python object:
 
     cdef Py_ssize_t size
-    cdef char* room = protocol.read_buffer(&size)     # NULL: MemoryError is set
-    n = recv(fd, room, size, 0)
+    cdef char* buffer = protocol.read_buffer(&size)     # NULL: MemoryError is set
+    n = recv(fd, buffer, size, 0)
     if n > 0:
         protocol.data_arrived(n)                      # -1: an exception is set
 
@@ -36,9 +36,9 @@ cdef class SSLProtocol(Reading):
     cdef object handshake_timer
     cdef object shutdown_timer
     cdef object handshake_started
-    cdef LoopBuffers arrival        # the memory that get_buffer() returns, or None at first
+    cdef LoopBuffers own_buffers    # the memory that get_buffer() returns, or None at first
 
-    cdef char* own_space(self, Py_ssize_t* size) except NULL
+    cdef char* own_receive_buffer(self, Py_ssize_t* size) except NULL
 
     cdef char* read_buffer(self, Py_ssize_t* size) except NULL
     cdef int data_arrived(self, Py_ssize_t nbytes) except -1
@@ -48,8 +48,8 @@ cdef class SSLProtocol(Reading):
     cdef int react(self, int event) except -1
     cdef int do_handshake(self) except -1
     cdef int on_handshake_complete(self, object error) except -1
-    cdef int handshake_counted(self, bint done) except -1
+    cdef int count_handshake(self, bint succeeded) except -1
     cdef int do_flush(self) except -1
     cdef int do_shutdown(self) except -1
     cdef int on_shutdown_complete(self, object error) except -1
-    cdef int give_up(self) except -1
+    cdef int time_out(self) except -1

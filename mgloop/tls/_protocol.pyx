@@ -3,15 +3,19 @@
 """TLS over any asyncio transport: `SSLProtocol`, the protocol of the transport below.
 
 SSLProtocol owns the course of a connection: the handshake, the events of the transport below, the
-shutdown and the timeouts. Its base classes transfer the data, and the engine handles records and
-OpenSSL. _states.pyx has a map of these classes, and _states.pxd the table of states and events. The
-semantics are those of `asyncio.sslproto`: the states and their order, the timeouts, the flow
-control in both directions, and the errors and where they are reported. The module is native because
-the transport below calls it per packet.
+shutdown and the timeouts. In the handshake, the peers agree on the keys and check certificates. In
+the shutdown, they exchange close_notify alerts; a stream that ends without one may have been cut
+off by an attacker. OpenSSL creates and processes these messages, and this module only passes them
+on. do_handshake() and unwrap() of `ssl.SSLObject` raise SSLWantReadError until the peer's answer
+has arrived, so they are called again after each arrival. SSLProtocol's base classes transfer the
+data, and the engine handles records and OpenSSL. _states.pyx has a map of these classes, and
+_states.pxd the table of states and events. The semantics are those of `asyncio.sslproto`: the
+states and their order, the timeouts, the flow control in both directions, and the errors and where
+they are reported. The module is native because the transport below calls it per packet.
 
 A callback of the application that raises SystemExit or KeyboardInterrupt ends run_forever(). The
-work that the exception prevented is done when the loop runs again, see again(). That can be the
-delivery of decrypted data, the end of the stream, or the end of the handshake.
+work that the exception prevented is done when the loop runs again, see resume_later(). That can be
+the delivery of decrypted data, the end of the stream, or the end of the handshake.
 
 All code runs on the thread of the loop. Lifetime: the transport below holds the protocol, and the
 protocol holds both transports. connection_lost() drops these references.
@@ -20,14 +24,15 @@ protocol holds both transports. connection_lost() drops these references.
 cimport cython
 
 from mgloop._loop cimport LoopCore, MGL_TLS, mgl_connections, mgl_count
-from mgloop.tls._buffers cimport ARRIVAL_SIZE, LoopBuffers, buffers_for
+from mgloop.tls._buffers cimport LoopBuffers, RECEIVE_SIZE, buffers_for
+from mgloop.tls._direct_engine cimport create_engine
 from mgloop.tls._engine cimport Engine
 from mgloop.tls._reading cimport Reading
 from mgloop.tls._states cimport (
     ABORT, ANSWER, APP_CON_LOST, APP_CON_MADE, APP_EOF, APP_INIT, DO_HANDSHAKE,
-    FAIL_HANDSHAKE, FLUSH, FLUSHING, GIVE_UP, IGNORE, LOST, ON_CLOSE, ON_EOF,
-    ON_HANDSHAKE_TIMEOUT, ON_PROGRESS, ON_SHUTDOWN_TIMEOUT, READ, SHAKE_HANDS, SHUTDOWN,
-    START_CLOSE, START_FLUSH, UNWRAPPED, WRAPPED, reaction,
+    FAIL_HANDSHAKE, FLUSH, FLUSHING, HANDSHAKE, IGNORE, LOST, ON_CLOSE, ON_EOF,
+    ON_HANDSHAKE_TIMEOUT, ON_PROGRESS, ON_SHUTDOWN_TIMEOUT, READ, SHUTDOWN, START_CLOSE,
+    START_FLUSH, TIME_OUT, UNWRAPPED, WRAPPED, reaction,
 )
 from mgloop.tls._transport cimport SSLTransport
 
@@ -65,7 +70,7 @@ cdef class SSLProtocol(Reading):
     application's connection_made() is not called. Raise ValueError for a timeout of 0 or less.
     """
 
-    max_size = ARRIVAL_SIZE
+    max_size = RECEIVE_SIZE
 
     def __init__(self, loop, app_protocol, sslcontext, waiter,
                  server_side=False, server_hostname=None,
@@ -103,7 +108,7 @@ cdef class SSLProtocol(Reading):
         self.buffers = buffers_for(loop)
         self._set_app_protocol(app_protocol)
 
-        self.tls = Engine(sslcontext, self._server_side, self._server_hostname)
+        self.tls = create_engine(sslcontext, self._server_side, self._server_hostname)
 
         self._set_read_buffer_limits()
         self._set_write_buffer_limits()
@@ -119,15 +124,17 @@ cdef class SSLProtocol(Reading):
 
     @_sslobj.setter
     def _sslobj(self, value):
-        self.tls.use(value)
+        cdef Engine tls = self.tls
+        self.release_cipher_buffer()
+        self.tls = tls.with_sslobj(value)
 
     @property
     def _incoming(self):
         # start_tls() of asyncio in 3.13.12 and 3.14.3 writes bytes that a StreamReader has already
-        # buffered into this BIO. recount() follows the records in bytes that were written before
-        # the handshake. For later bytes, the engine no longer knows where a record begins.
+        # buffered into this BIO. feed_early_data() follows the records in bytes that were written
+        # before the handshake. For later bytes, the engine no longer knows where a record begins.
         if self.state != UNWRAPPED:
-            self.tls.tampered()
+            self.tls.stop_framing()
         return self.tls.incoming
 
     def _get_app_transport(self):
@@ -143,6 +150,7 @@ cdef class SSLProtocol(Reading):
 
     def connection_made(self, transport):
         """Start the handshake over *transport*."""
+        cdef Engine tls = self.tls
         self._transport = transport
         if self._loop.get_debug():
             logger.debug('%r starts SSL handshake', self)
@@ -151,7 +159,7 @@ cdef class SSLProtocol(Reading):
         self.handshaking = True
         self.handshake_timer = self._loop.call_later(
             self.handshake_timeout, self._check_handshake_timeout)
-        self.tls.recount()
+        tls.feed_early_data()
         self.advance()
 
     def connection_lost(self, exc):
@@ -162,9 +170,9 @@ cdef class SSLProtocol(Reading):
         """
         cdef SSLTransport app_transport = self._app_transport
         app_protocol = self._app_protocol
-        tell = self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF)
+        was_connected = self.state != DO_HANDSHAKE and self.app_state in (APP_CON_MADE, APP_EOF)
         self.drop_writes()
-        self.handshake_counted(False)
+        self.count_handshake(False)
         if self.counted:
             self.counted = False
             mgl_count(&self.core.count.connections[MGL_TLS].closed, 1)
@@ -183,11 +191,11 @@ cdef class SSLProtocol(Reading):
         if self.handshake_timer is not None:
             self.handshake_timer.cancel()
             self.handshake_timer = None
-        self.hold_no_more(LOST)
+        self.release_engine(LOST)
         # Both calls come last because they can fail: the loop may be closed, or the application's
         # protocol may lack connection_lost().
         try:
-            if tell:
+            if was_connected:
                 self.app_state = APP_CON_LOST
                 self._loop.call_soon(app_protocol.connection_lost, exc)
         finally:
@@ -200,29 +208,29 @@ cdef class SSLProtocol(Reading):
         before it has data to put into the buffer.
         """
         cdef Py_ssize_t size
-        self.own_space(&size)
-        return self.arrival.arrival_view
+        self.own_receive_buffer(&size)
+        return self.own_buffers.receive_view
 
     def buffer_updated(self, nbytes):
         """Process the *nbytes* of ciphertext in the buffer."""
         cdef Py_ssize_t size
-        cdef char* data = self.own_space(&size)
+        cdef char* data = self.own_receive_buffer(&size)
         self.on_ciphertext(data, max(0, min(<Py_ssize_t>nbytes, size)))
 
-    cdef char* own_space(self, Py_ssize_t* size) except NULL:
-        if self.arrival is None:
+    cdef char* own_receive_buffer(self, Py_ssize_t* size) except NULL:
+        if self.own_buffers is None:
             # If the loop is not mgloop's, the connection has buffers of its own already.
-            self.arrival = self.buffers if self.core is None else LoopBuffers()
-        return self.arrival.arrival_space(size)
+            self.own_buffers = self.buffers if self.core is None else LoopBuffers()
+        return self.own_buffers.receive_buffer(size)
 
     cdef char* read_buffer(self, Py_ssize_t* size) except NULL:
-        return self.buffers.arrival_space(size)
+        return self.buffers.receive_buffer(size)
 
     cdef int data_arrived(self, Py_ssize_t nbytes) except -1:
         # A C caller need not hold a reference, and the application may drop the last one.
         cdef SSLProtocol alive = self
         cdef Py_ssize_t size
-        cdef char* data = alive.buffers.arrival_space(&size)
+        cdef char* data = alive.buffers.receive_buffer(&size)
         return alive.on_ciphertext(data, max(0, min(nbytes, size)))
 
     def eof_received(self):
@@ -243,7 +251,7 @@ cdef class SSLProtocol(Reading):
                 self._transport.close()
             raise
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
 
     def pause_writing(self):
@@ -260,9 +268,9 @@ cdef class SSLProtocol(Reading):
 
     cdef int on_ciphertext(self, char* data, Py_ssize_t size) except -1:
         cdef Engine tls = self.tls
-        if (self.state == WRAPPED and tls.raw and tls.framed and not tls.carry
+        if (self.state == WRAPPED and tls.framed and not tls.readable
                 and not self._app_reading_paused and not self.app_is_buffered):
-            return self.advance() if self.read_arrival(data, size) else 0
+            return self.advance() if self.read_received(data, size) else 0
         tls.feed(data, size)
         return self.advance()
 
@@ -271,47 +279,47 @@ cdef class SSLProtocol(Reading):
         try:
             self.react(ON_PROGRESS)
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
         return 0
 
-    cdef int again(self) except -1:
+    cdef int resume_later(self) except -1:
         """Schedule the work that SystemExit or KeyboardInterrupt of a callback has interrupted.
 
         It is done when the loop runs again.
         """
         if self.state != UNWRAPPED:
-            self.put_off(self._resume)
+            self.defer(self._resume)
         return 0
 
     cdef int react(self, int event) except -1:
         """Carry out the table in _states.pxd.
 
-        _writing handles ON_WRITE and ON_ROOM, and _reading handles ON_MORE.
+        _writing handles ON_WRITE and ON_WRITABLE, and _reading handles ON_MORE.
         """
-        cdef int what = reaction(event, self.state)
-        if what == READ:
+        cdef int action = reaction(event, self.state)
+        if action == READ:
             self.do_read()
-        elif what == SHAKE_HANDS:
+        elif action == HANDSHAKE:
             self.do_handshake()
-        elif what == FAIL_HANDSHAKE:
+        elif action == FAIL_HANDSHAKE:
             self.on_handshake_complete(ConnectionResetError)
-        elif what == START_CLOSE:
+        elif action == START_CLOSE:
             self.set_state(FLUSHING)
             self.shutdown_timer = self._loop.call_later(
                 self.shutdown_timeout, self._check_shutdown_timeout, context=self.context)
             self.do_flush()
-        elif what == START_FLUSH or what == FLUSH:
-            if what == START_FLUSH:
+        elif action == START_FLUSH or action == FLUSH:
+            if action == START_FLUSH:
                 self.set_state(FLUSHING)
             if not self._app_reading_paused:
                 self.do_flush()
-        elif what == ANSWER:
+        elif action == ANSWER:
             self.do_shutdown()
-        elif what == ABORT:
+        elif action == ABORT:
             self.abort(None)
-        elif what == GIVE_UP:
-            self.give_up()
+        elif action == TIME_OUT:
+            self.time_out()
         return 0
 
     def _resume(self):
@@ -338,20 +346,21 @@ cdef class SSLProtocol(Reading):
         return 0
 
     cdef int on_handshake_complete(self, object error) except -1:
+        cdef Engine tls = self.tls
         cdef bint failed = False
         if self.handshake_timer is not None:
             self.handshake_timer.cancel()
             self.handshake_timer = None
-        sslobj = self.tls.sslobj
+        sslobj = tls.sslobj
         try:
             if error is not None:
                 raise error
             self.set_state(WRAPPED)
-            self.tls.check_context()
+            self.tls = tls.after_handshake()
             peercert = sslobj.getpeercert()
         except Exception as exc:
             failed = True
-            self.handshake_counted(False)
+            self.count_handshake(False)
             self.set_state(UNWRAPPED)
             if isinstance(exc, CertificateError):
                 message = 'SSL handshake failed on verifying the certificate'
@@ -361,7 +370,7 @@ cdef class SSLProtocol(Reading):
             self.wakeup_waiter(exc)
         if failed:
             return 0
-        self.handshake_counted(True)
+        self.count_handshake(True)
         if self.handshake_started is not None and self._loop.get_debug():
             took = self._loop.time() - self.handshake_started
             logger.debug('%r: SSL handshake took %.1f ms', self, took * 1e3)
@@ -381,13 +390,13 @@ cdef class SSLProtocol(Reading):
         self.do_read()
         return 0
 
-    cdef int handshake_counted(self, bint done) except -1:
+    cdef int count_handshake(self, bint succeeded) except -1:
         """Count the result of the handshake in the loop's statistics, once."""
         cdef mgl_connections *connections
         if not self.handshaking or self.core is None:
             return 0
         self.handshaking = False
-        if not done:
+        if not succeeded:
             mgl_count(&self.core.count.handshakes_failed, 1)
             return 0
         mgl_count(&self.core.count.handshakes, 1)
@@ -407,7 +416,7 @@ cdef class SSLProtocol(Reading):
         try:
             self.start_shutdown()
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
         return 0
 
@@ -420,7 +429,7 @@ cdef class SSLProtocol(Reading):
     def _check_shutdown_timeout(self):
         self.react(ON_SHUTDOWN_TIMEOUT)
 
-    cdef int give_up(self) except -1:
+    cdef int time_out(self) except -1:
         """Abort the connection, because the handshake or the shutdown has timed out."""
         if self.state == DO_HANDSHAKE:
             self.fatal_error(ConnectionAbortedError(
@@ -478,7 +487,7 @@ cdef class SSLProtocol(Reading):
         self.abort(exc)
 
     cdef int abort(self, object exc) except -1:
-        if self.gathering and self.state == WRAPPED:
+        if self.coalescing and self.state == WRAPPED:
             # Send the data that was written before the abort, because asyncio would have sent it
             # already.
             try:

@@ -21,7 +21,7 @@ cdef class Reading(Writing):
     cdef object read_buffer_size(self)
 
     # Called by SSLProtocol. True: data is left, and the caller has to call do_read() for it.
-    cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1
+    cdef bint read_received(self, char* data, Py_ssize_t size) except -1
     cdef bint do_read(self) except -1
     cdef int call_eof_received(self) except -1
     cdef int forget_application(self) except -1
@@ -29,5 +29,5 @@ cdef class Reading(Writing):
     cdef int read_copied(self) except -1
     cdef bint read_buffered(self) except -1
     cdef int deliver(self, object callback, object data) except -1
-    cdef void delivered(self, LoopBuffers buffers) noexcept
+    cdef void end_delivery(self, LoopBuffers buffers) noexcept
     cdef int end_of_stream(self) except -1

@@ -6,20 +6,24 @@ The semantics are those of asyncio.sslproto, including its limits and its use of
 eof_received(). The module is native because it runs per packet, on the thread of the loop.
 _protocol.pyx describes the lifetime.
 
+Plaintext is the application's data, and ciphertext is its encrypted form. The incoming BIO is a
+memory buffer from which OpenSSL reads ciphertext, and into which the engine puts it.
+
 Data is delivered in one of three ways. The usual one decrypts it directly from the buffer of
 received ciphertext: if no earlier data is left, the application's protocol is not a
 BufferedProtocol, and the application has not paused reading. Otherwise the ciphertext goes through
 the incoming BIO, and is decrypted into bytes or into the buffer of a BufferedProtocol.
 
 SystemExit and KeyboardInterrupt of a callback end run_forever(). The functions here that catch them
-call again(), which continues when the loop runs again. Until then the engine keeps the rest, in its
-flags `carry` and `ended`, and in its BIO.
+call resume_later(), which continues when the loop runs again. Until then the engine keeps the rest,
+in its flags `readable` and `ended`, and in its BIO.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
 from mgloop.tls._buffers cimport LoopBuffers
+from mgloop.tls._engine cimport Engine
 from mgloop.tls._states cimport APP_CON_MADE, APP_EOF, Connection, ON_MORE, READ, reaction
 from mgloop.tls._writing cimport Writing
 
@@ -56,17 +60,18 @@ cdef class Reading(Writing):
         self.app_is_buffered = False
         return 0
 
-    cdef bint read_arrival(self, char* data, Py_ssize_t size) except -1:
+    cdef bint read_received(self, char* data, Py_ssize_t size) except -1:
         """Decrypt and deliver data[:size], if no earlier data is left and reading is not paused.
 
         Return True if the caller has to call advance(), because data or an error is left.
         """
+        cdef Engine tls = self.tls
         cdef bint failed = False
         try:
-            plain = self.tls.decrypt_arrival(data, size)
+            plain = tls.decrypt_received(data, size)
             if plain is not None:
                 self.deliver(self._app_protocol.data_received, plain)
-            if self.tls.ended:
+            if tls.ended:
                 self.end_of_stream()
             self.end_of_callback()
             self.control_ssl_reading()
@@ -74,17 +79,17 @@ cdef class Reading(Writing):
             self.fatal_error(exc, 'Fatal error on SSL protocol')
             failed = True
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
         # If the data was compressed, more is left to read. If it was not TLS, OpenSSL reports the
         # error at the next read.
-        return not failed and self.tls.carry and not self.tls.ended
+        return not failed and tls.readable and not tls.ended
 
     def _do_read(self):
         try:
             self.do_read()
         except (KeyboardInterrupt, SystemExit):
-            self.again()
+            self.resume_later()
             raise
 
     cdef bint do_read(self) except -1:
@@ -92,14 +97,15 @@ cdef class Reading(Writing):
 
         Return True if the application's own buffer was too small for all of it.
         """
+        cdef Engine tls = self.tls
         cdef bint cut_short = False
         if reaction(ON_MORE, self.state) != READ:
             return False
         try:
             if not self._app_reading_paused:
-                if self.tls.ended:
+                if tls.ended:
                     self.end_of_stream()
-                elif not self.tls.drained():
+                elif not tls.drained():
                     if self.app_is_buffered:
                         cut_short = self.read_buffered()
                     else:
@@ -113,38 +119,40 @@ cdef class Reading(Writing):
         return cut_short
 
     cdef int read_copied(self) except -1:
-        plain = self.tls.decrypt_fed()
+        cdef Engine tls = self.tls
+        plain = tls.decrypt_stored()
         if plain is not None:
             self.deliver(self._app_protocol.data_received, plain)
-        if self.tls.ended:
+        if tls.ended:
             self.end_of_stream()
-        elif not self.tls.drained() and self.tls.raw:
-            self.put_off(self._do_read)
+        elif not tls.drained():
+            self.defer(self._do_read)
         return 0
 
     cdef bint read_buffered(self) except -1:
+        cdef Engine tls = self.tls
         cdef Py_buffer view
         cdef Py_ssize_t filled
         cdef bint cut_short = False
-        room = self.app_get_buffer(self.read_buffer_size())
+        buffer = self.app_get_buffer(self.read_buffer_size())
         try:
-            PyObject_GetBuffer(room, &view, PyBUF_WRITABLE)
+            PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         except BufferError:
             # The ssl module raises the same error.
             raise TypeError("read() argument 2 must be read-write bytes-like object, "
-                            f"not {type(room).__name__}") from None
+                            f"not {type(buffer).__name__}") from None
         try:
             if view.len == 0:
                 raise RuntimeError('get_buffer() returned an empty buffer')
-            filled = self.tls.decrypt_into(<char*>view.buf, view.len)
+            filled = tls.decrypt_into(<char*>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
-        if filled == view.len and not self.tls.drained():
+        if filled == view.len and not tls.drained():
             cut_short = True
-            self.put_off(self._do_read)
+            self.defer(self._do_read)
         if filled > 0:
             self.deliver(self.app_buffer_updated, filled)
-        if self.tls.ended:
+        if tls.ended:
             self.end_of_stream()
         return cut_short
 
@@ -157,9 +165,9 @@ cdef class Reading(Writing):
         cdef LoopBuffers buffers = self.buffers
         # True if this call is nested in another one of this connection: a peer in the same loop can
         # answer before the application's write() returns.
-        cdef bint within = self.delivering
-        self.gathering = not self.exposed
-        if not within:
+        cdef bint nested = self.delivering
+        self.coalescing = not self.exposed
+        if not nested:
             self.delivering = True
             self.outer = buffers.delivering
             buffers.delivering = <void *>self
@@ -168,20 +176,20 @@ cdef class Reading(Writing):
         except BaseException:
             # Send the data that the callback wrote before it failed, because asyncio would have
             # sent it already.
-            if not within:
-                self.delivered(buffers)
-            self.gathering = False
+            if not nested:
+                self.end_delivery(buffers)
+            self.coalescing = False
             try:
                 self.end_of_callback()
             except Exception as exc:
                 self.fatal_error(exc, 'Fatal error on SSL protocol')
             raise
-        if not within:
-            self.delivered(buffers)
-        self.gathering = False
+        if not nested:
+            self.end_delivery(buffers)
+        self.coalescing = False
         return self.flush_record()
 
-    cdef void delivered(self, LoopBuffers buffers) noexcept:
+    cdef void end_delivery(self, LoopBuffers buffers) noexcept:
         self.delivering = False
         buffers.delivering = self.outer
 
@@ -203,13 +211,13 @@ cdef class Reading(Writing):
     cdef int resume_reading(self) except -1:
         if self._app_reading_paused:
             self._app_reading_paused = False
-            self.put_off(self._resume)
+            self.defer(self._resume)
         return 0
 
     cdef object read_buffer_size(self):
         # The beginning of an incomplete record does not count, because pausing the transport below
         # would keep the rest of the record from arriving.
-        return self.tls.stored() if self.tls.carry or self._app_reading_paused else 0
+        return self.tls.stored() if self.tls.readable or self._app_reading_paused else 0
 
     def _get_read_buffer_size(self):
         return self.read_buffer_size()
@@ -222,7 +230,7 @@ cdef class Reading(Writing):
         if self._transport is None:
             return 0
         if not self._ssl_reading_paused:
-            if not self.tls.carry and not self._app_reading_paused:
+            if not self.tls.readable and not self._app_reading_paused:
                 return 0
             size = self.read_buffer_size()
             if size >= self._incoming_high_water and size > 0:

@@ -12,7 +12,15 @@ from mgloop.tls._engine cimport Engine
 cdef extern from *:
     """
     /* The states and their order are those of asyncio.sslproto. */
-    enum { UNWRAPPED, DO_HANDSHAKE, WRAPPED, FLUSHING, SHUTDOWN, MGL_TLS_STATES };
+    enum {
+        UNWRAPPED,              /* not connected yet, or closed */
+        DO_HANDSHAKE,           /* the peers agree on the keys; no data can be encrypted */
+        WRAPPED,                /* the connection is established; data goes both ways */
+        FLUSHING,               /* this side is closing, and delivers and sends the data left */
+        SHUTDOWN,               /* this side has no more data, and exchanges close_notify alerts,
+                                   with which each peer announces the end of its data */
+        MGL_TLS_STATES
+    };
 
     /* The events of a connection. Those that have the same effect in every state are not in the
        table: connection_lost() and abort() lead to UNWRAPPED, and pausing only sets a flag. */
@@ -20,26 +28,26 @@ cdef extern from *:
         ON_PROGRESS,            /* ciphertext has arrived, the application reads again, or the loop
                                    runs again after an exception of a callback had stopped it */
         ON_MORE,                /* data is left: the application's buffer was too small, or the
-                                   rest was put off to the next iteration */
+                                   rest was deferred to the next iteration */
         ON_EOF,                 /* the peer has stopped sending */
         ON_CLOSE,               /* close(), or a close_notify alert of the peer */
         ON_HANDSHAKE_TIMEOUT,
         ON_SHUTDOWN_TIMEOUT,
         ON_WRITE,               /* the application writes */
-        ON_ROOM,                /* the transport below is writable again, or a callback has ended */
+        ON_WRITABLE,            /* the transport below is writable again, or a callback has ended */
         MGL_TLS_EVENTS
     };
 
     /* The reactions to events. */
     enum {
         IGNORE,
-        SHAKE_HANDS, FAIL_HANDSHAKE,
+        HANDSHAKE, FAIL_HANDSHAKE,
         READ,                   /* decrypt and deliver data */
         FLUSH,                  /* deliver and send all data, then enter SHUTDOWN */
         START_FLUSH,            /* enter FLUSHING, then FLUSH unless reading is paused */
         START_CLOSE,            /* enter FLUSHING, start the shutdown timeout, then FLUSH */
         ANSWER,                 /* send close_notify, or process that of the peer */
-        ABORT, GIVE_UP,         /* close the transport below immediately, or after a timeout */
+        ABORT, TIME_OUT,        /* close the transport below immediately, or after a timeout */
         REFUSE, QUEUE, ENCRYPT, /* reactions to a write */
         SEND,                   /* send the ciphertext that OpenSSL has ready */
         SEND_BACKLOG            /* encrypt and send the plaintext in the backlog, too */
@@ -49,14 +57,14 @@ cdef extern from *:
     {
         static const unsigned char table[MGL_TLS_EVENTS][MGL_TLS_STATES] = {
     /*                        UNWRAPPED  DO_HANDSHAKE       WRAPPED       FLUSHING      SHUTDOWN */
-    [ON_PROGRESS]          = {IGNORE,    SHAKE_HANDS,       READ,         FLUSH,        ANSWER},
+    [ON_PROGRESS]          = {IGNORE,    HANDSHAKE,         READ,         FLUSH,        ANSWER},
     [ON_MORE]              = {IGNORE,    IGNORE,            READ,         READ,         IGNORE},
     [ON_EOF]               = {IGNORE,    FAIL_HANDSHAKE,    START_FLUSH,  FLUSH,        ANSWER},
     [ON_CLOSE]             = {IGNORE,    ABORT,             START_CLOSE,  IGNORE,       IGNORE},
-    [ON_HANDSHAKE_TIMEOUT] = {IGNORE,    GIVE_UP,           IGNORE,       IGNORE,       IGNORE},
-    [ON_SHUTDOWN_TIMEOUT]  = {IGNORE,    IGNORE,            IGNORE,       GIVE_UP,      GIVE_UP},
+    [ON_HANDSHAKE_TIMEOUT] = {IGNORE,    TIME_OUT,          IGNORE,       IGNORE,       IGNORE},
+    [ON_SHUTDOWN_TIMEOUT]  = {IGNORE,    IGNORE,            IGNORE,       TIME_OUT,     TIME_OUT},
     [ON_WRITE]             = {REFUSE,    QUEUE,             ENCRYPT,      REFUSE,       REFUSE},
-    [ON_ROOM]              = {IGNORE,    SEND,              SEND_BACKLOG, SEND_BACKLOG, SEND},
+    [ON_WRITABLE]          = {IGNORE,    SEND,              SEND_BACKLOG, SEND_BACKLOG, SEND},
         };
         return table[event][state];
     }
@@ -89,10 +97,10 @@ cdef extern from *:
         ON_HANDSHAKE_TIMEOUT
         ON_SHUTDOWN_TIMEOUT
         ON_WRITE
-        ON_ROOM
+        ON_WRITABLE
     enum:
         IGNORE
-        SHAKE_HANDS
+        HANDSHAKE
         FAIL_HANDSHAKE
         READ
         FLUSH
@@ -100,7 +108,7 @@ cdef extern from *:
         START_CLOSE
         ANSWER
         ABORT
-        GIVE_UP
+        TIME_OUT
         REFUSE
         QUEUE
         ENCRYPT
@@ -119,12 +127,12 @@ cdef enum:
     APP_CON_LOST
 
 cdef enum:
-    # Whether the connection still needs OpenSSL's objects. After both UNWANTED and LOST it has
+    # Whether the connection still needs OpenSSL's objects. After both CLOSED_TWICE and LOST it has
     # released them.
-    HELD                            # it needs them
-    UNWANTED                        # the application has closed its transport twice
+    IN_USE                          # it needs them
+    CLOSED_TWICE                    # the application has closed its transport twice
     LOST                            # connection_lost() was called
-    FORGOTTEN                       # it has released them
+    RELEASED                        # it has released them
 
 
 # Send data[:size] through the transport below. The memory is used during the call only.
@@ -148,7 +156,9 @@ cdef class Connection:
 
     cdef int state
     cdef int app_state
-    cdef int ending
+    cdef int engine_use
+    # Another engine may replace this one during a call of its methods, because OpenSSL and the ssl
+    # module can run Python code. So a caller holds it in a local variable.
     cdef Engine tls
     cdef LoopBuffers buffers
     cdef LoopCore core              # the loop, if it is mgloop's, else None
@@ -160,13 +170,13 @@ cdef class Connection:
     cdef bint handshaking           # the loop's statistics do not have the result of the handshake
 
     cdef int set_state(self, int new_state) except -1
-    cdef int hold_no_more(self, int reason) except -1
+    cdef int release_engine(self, int reason) except -1
     cdef int fatal_error(self, object exc, object message) except -1
     cdef int wakeup_waiter(self, object exc) except -1
-    cdef int put_off(self, object callback) except -1
+    cdef int defer(self, object callback) except -1
 
     # Methods of SSLProtocol that its base classes call.
     cdef int close(self) except -1
     cdef int abort(self, object exc) except -1
     cdef int start_shutdown(self) except -1
-    cdef int again(self) except -1
+    cdef int resume_later(self) except -1

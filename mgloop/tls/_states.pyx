@@ -7,7 +7,7 @@
            +- Reading (_reading)      from ciphertext to the application
                 +- SSLProtocol (_protocol)      handshake, shutdown, events of the transport below
     SSLTransport (_transport)    the transport that the application calls
-    Engine (_engine)             records and OpenSSL
+    Engine (_engine)             records and OpenSSL; DirectEngine and ModuleEngine derive from it
     LoopBuffers (_buffers)       memory that the connections of a loop share
 
 The tables in _states.pxd define which states follow which, and the reaction to each event in each
@@ -21,9 +21,9 @@ Besides the state there are flags. Each has one owner, and all combinations can 
     _ssl_writing_paused     SSLProtocol      the transport below has paused writing
     _app_writing_paused     Writing          the connection has paused the application's writing
     _eof_received           SSLProtocol      the peer has stopped sending
-    gathering               Writing          inside a callback: small writes wait for its end
+    coalescing              Writing          inside a callback: small writes wait for its end
     tls.ended               Engine           the engine has read the close_notify of the peer
-    tls.carry               Engine           more data can be decrypted without further input
+    tls.readable            Engine           more data can be decrypted without further input
 
 The module is native because its methods run per packet, on the thread of the loop. Python code can
 call any method at any time: before __init__(), which creates the engine, or from a finalizer after
@@ -77,7 +77,7 @@ cdef class Connection:
                 waiter.set_result(None)
         return 0
 
-    cdef int put_off(self, object callback) except -1:
+    cdef int defer(self, object callback) except -1:
         """Schedule the callback for the next iteration, in the context of the connection.
 
         Otherwise it would run in the context of the present caller, for example of a task.
@@ -85,21 +85,21 @@ cdef class Connection:
         self._loop.call_soon(callback, context=self.context)
         return 0
 
-    cdef int hold_no_more(self, int reason) except -1:
+    cdef int release_engine(self, int reason) except -1:
         """Release OpenSSL's objects after this has been called with both reasons.
 
-        UNWANTED: close() was called on a transport that was closing already, so its extra info is
-        no longer needed. LOST: the connection is lost. After both, the SSL context and OpenSSL's
+        CLOSED_TWICE: close() was called on a transport that was closing already, so its extra info
+        is no longer needed. LOST: the connection is lost. After both, the SSL context and OpenSSL's
         objects are released, even while the application holds the transport. asyncio drops the
         protocol at the second close() instead, and abort() does nothing from then on.
         """
-        if self.ending == HELD:
-            self.ending = reason
-        elif self.ending != reason and self.ending != FORGOTTEN:
-            self.ending = FORGOTTEN
+        if self.engine_use == IN_USE:
+            self.engine_use = reason
+        elif self.engine_use != reason and self.engine_use != RELEASED:
+            self.engine_use = RELEASED
             self._extra = {}
             self._sslcontext = None
-            self.tls.forget()
+            self.tls = self.tls.release()
         return 0
 
     def _fatal_error(self, exc, message='Fatal error on transport'):
@@ -129,5 +129,5 @@ cdef class Connection:
     cdef int start_shutdown(self) except -1:
         raise NotImplementedError
 
-    cdef int again(self) except -1:
+    cdef int resume_later(self) except -1:
         raise NotImplementedError

@@ -11,7 +11,7 @@ cimport cython
 
 from mgloop._loop cimport own_thread
 from mgloop.tls._reading cimport Reading
-from mgloop.tls._states cimport UNWANTED
+from mgloop.tls._states cimport CLOSED_TWICE
 
 from asyncio import constants, sslproto
 from warnings import warn
@@ -92,7 +92,7 @@ cdef class SSLTransport:
             self._closed = True
             self._ssl_protocol.close()
         else:
-            self._ssl_protocol.hold_no_more(UNWANTED)
+            self._ssl_protocol.release_engine(CLOSED_TWICE)
 
     def abort(self):
         """Close the transport below immediately; buffered data is lost."""

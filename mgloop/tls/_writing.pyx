@@ -5,6 +5,11 @@
 The semantics are those of asyncio.sslproto, including its limits and pause_writing(). The module is
 native because it runs per write, on the thread of the loop. _protocol.pyx describes the lifetime.
 
+Plaintext is the application's data, and ciphertext is its encrypted form. The outgoing BIO is a
+memory buffer into which OpenSSL writes ciphertext, unless the loop's buffer for it is attached to
+the engine. TLS encrypts data in records of up to 16 KiB, and each record costs time and about 22
+bytes, so small writes are put together.
+
 It differs from asyncio.sslproto in two points, for speed and memory:
 
 * Data that the application writes in a callback that delivers data is sent when the callback
@@ -12,7 +17,7 @@ It differs from asyncio.sslproto in two points, for speed and memory:
 * While the transport below has paused writing, plaintext is kept here, by reference if it is bytes.
   asyncio encrypts it immediately into a BIO, which never frees its memory.
 
-A write takes one of four ways (ON_WRITE in the table, then put_memory()):
+A write takes one of four ways (ON_WRITE in the table, then encrypt_or_queue_memory()):
 
     the connection is closing                   dropped, with a warning after several writes
     handshake, non-empty backlog, or
@@ -35,9 +40,10 @@ from cpython.bytes cimport (
 from libc.string cimport memcpy
 
 from mgloop._loop cimport mgl_count
-from mgloop.tls._buffers cimport CIPHER_SIZE, LoopBuffers, RECORD_PLAIN_MAX, known_buffers
+from mgloop.tls._buffers cimport LoopBuffers, RECORD_PLAIN_MAX, known_buffers
+from mgloop.tls._engine cimport Engine
 from mgloop.tls._states cimport (
-    Connection, ENCRYPT, IGNORE, ON_ROOM, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
+    Connection, ENCRYPT, IGNORE, ON_WRITABLE, ON_WRITE, REFUSE, SEND_BACKLOG, WRAPPED, reaction,
 )
 
 import collections
@@ -66,7 +72,7 @@ cdef inline Py_ssize_t bytes_in(object data) except -1:
     return memoryview(data).nbytes
 
 
-cdef object without_head(object data, Py_ssize_t done):
+cdef object without_prefix(object data, Py_ssize_t done):
     """Return *data* without its first *done* bytes, as an object that its owner cannot change."""
     if done == 0 and type(data) is bytes:
         return data
@@ -74,7 +80,7 @@ cdef object without_head(object data, Py_ssize_t done):
     return view[done:] if type(view.obj) is bytes else bytes(view[done:])
 
 
-cdef inline bint takes_at_once(Writing self) noexcept:
+cdef inline bint can_encrypt_now(Writing self) noexcept:
     """Return whether a write can be encrypted now.
 
     Otherwise it has to wait for the handshake, for the backlog, or for the transport below.
@@ -104,9 +110,9 @@ cdef class Writing(Connection):
 
     @_outgoing.setter
     def _outgoing(self, bio):
-        self.tls.indirectly()
-        self.tls.outgoing = bio
-        self.tls.outgoing_read = bio.read
+        cdef Engine tls = self.tls
+        self.release_cipher_buffer()
+        self.tls = tls.with_outgoing(bio)
 
     @property
     def _write_backlog(self):
@@ -127,44 +133,44 @@ cdef class Writing(Connection):
         if self.refuse_write():
             return 0
         try:
-            self.put(data)
-            if not self.gathering:
+            self.encrypt_or_queue(data)
+            if not self.coalescing:
                 self.end_of_callback()
         except Exception as exc:
             self.fatal_error(exc, 'Fatal error on SSL protocol')
         return 0
 
-    cdef int write_many(self, object chunks) except -1:
-        cdef bint was_gathering = self.gathering
-        cdef list pieces = []
+    cdef int write_many(self, object list_of_data) except -1:
+        cdef bint was_coalescing = self.coalescing
+        cdef list chunks = []
         if self.refuse_write():
             return 0
         try:
-            for chunk in chunks:
+            for chunk in list_of_data:
                 if bytes_in(chunk) > 0:
-                    pieces.append(chunk)
+                    chunks.append(chunk)
         except BaseException:
             # The chunks before the failure wait in the backlog for the next write, as with asyncio.
             self.flush_record()
-            for chunk in pieces:
+            for chunk in chunks:
                 self.append(chunk)
             raise
         try:
-            self.gathering = True
+            self.coalescing = True
             try:
-                for chunk in pieces:
-                    self.put(chunk)
+                for chunk in chunks:
+                    self.encrypt_or_queue(chunk)
             finally:
-                self.gathering = was_gathering
-                if not was_gathering:
+                self.coalescing = was_coalescing
+                if not was_coalescing:
                     self.flush_record()
-            if not was_gathering:
+            if not was_coalescing:
                 self.end_of_callback()
         except Exception as exc:
             self.fatal_error(exc, 'Fatal error on SSL protocol')
         return 0
 
-    cdef int put(self, object data) except -1:
+    cdef int encrypt_or_queue(self, object data) except -1:
         """Encrypt *data* if that is possible now, else put it into the backlog.
 
         One export of its buffer is held during that time, and its size is taken from that. So
@@ -172,31 +178,33 @@ cdef class Writing(Connection):
         """
         cdef Py_buffer view
         if PyBytes_CheckExact(data):
-            return self.put_memory(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+            return self.encrypt_or_queue_memory(
+                data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            return self.put_memory(data, <char*>view.buf, view.len)
+            return self.encrypt_or_queue_memory(data, <char*>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
 
-    cdef int put_memory(self, object data, char* start, Py_ssize_t size) except -1:
-        """Do the work of put() for start[:size], the memory of *data*."""
+    cdef int encrypt_or_queue_memory(self, object data, char* start, Py_ssize_t size) except -1:
+        """Do the work of encrypt_or_queue() for start[:size], the memory of *data*."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef Py_ssize_t done
         if size == 0:
             return 0
-        if (self.gathering and size <= SMALL_WRITE and takes_at_once(self)
+        if (self.coalescing and size <= SMALL_WRITE and can_encrypt_now(self)
                 and self.claim_record(buffers, size)):
             memcpy(PyByteArray_AS_STRING(buffers.record) + buffers.record_used, start, size)
             buffers.record_used += size
             return 0
         if buffers.record_owner == <void*>self:
             self.flush_record()
-        if not takes_at_once(self):
+        if not can_encrypt_now(self):
             return self.enqueue(data, start, size)
         if size < FLUSH_SIZE and PyBytes_CheckExact(data):
-            self.claim_room()
-            done = self.tls.encrypt_bytes(data)
+            self.claim_cipher_buffer()
+            done = tls.encrypt_bytes(data)
             self.unsent += done
             if self.unsent >= FLUSH_SIZE:
                 self.send_outgoing()
@@ -213,46 +221,46 @@ cdef class Writing(Connection):
         """
         if buffers.record_owner == <void*>self and buffers.record_used + size > RECORD_PLAIN_MAX:
             self.flush_record()
-            if not takes_at_once(self):
+            if not can_encrypt_now(self):
                 return False
         if buffers.record_owner == NULL:
             buffers.record_owner = <void*>self
             buffers.record_used = 0
         return buffers.record_owner == <void*>self
 
-    cdef int claim_room(self) except -1:
+    cdef int claim_cipher_buffer(self) except -1:
         """Let OpenSSL write into the loop's memory, unless another connection holds it."""
         cdef LoopBuffers buffers = self.buffers
-        if (buffers.cipher_owner is NULL and self.tls.session is not NULL
-                and not self._ssl_writing_paused
-                and self.tls.lend(buffers.cipher_space(), CIPHER_SIZE)):
+        if (buffers.cipher_owner is NULL and not self._ssl_writing_paused
+                and self.tls.attach_output(buffers)):
             buffers.cipher_owner = <void*>self
         return 0
 
-    cdef int leave_room(self) except -1:
+    cdef int release_cipher_buffer(self) except -1:
         """Release the loop's memory; move the ciphertext in it into the outgoing BIO."""
         if self.buffers.cipher_owner == <void*>self:
             self.buffers.cipher_owner = NULL
-            self.tls.keep()
+            self.tls.copy_output()
         return 0
 
     cdef int fatal_error(self, object exc, object message) except -1:
-        self.leave_room()
+        self.release_cipher_buffer()
         return Connection.fatal_error(self, exc, message)
 
     cdef int append(self, object data) except -1:
         """Put *data* into the backlog, in any state."""
-        data = without_head(data, 0)
+        data = without_prefix(data, 0)
         return self.enqueue(data, NULL, len(data))
 
     cdef int drop_writes(self) except -1:
         """Drop all data that has not been sent, because the connection is lost."""
+        cdef Engine tls = self.tls
         self.backlog = None
         self._write_buffer_size = 0
         if self.buffers.record_owner == <void*>self:
             self.buffers.record_owner = NULL
-        self.leave_room()
-        self.tls.take()
+        self.release_cipher_buffer()
+        tls.take_output()
         return 0
 
     cdef int enqueue(self, object data, char* start, Py_ssize_t size) except -1:
@@ -261,9 +269,9 @@ cdef class Writing(Connection):
         Keep a reference if the memory belongs to a bytes object, else a copy.
         """
         if PyBytes_CheckExact(data):
-            data = without_head(data, PyBytes_GET_SIZE(data) - size)
+            data = without_prefix(data, PyBytes_GET_SIZE(data) - size)
         elif type(data) is memoryview and type(data.obj) is bytes:
-            data = without_head(data, data.nbytes - size)
+            data = without_prefix(data, data.nbytes - size)
         else:
             data = PyBytes_FromStringAndSize(start, size)
         if self.backlog is None:
@@ -278,10 +286,11 @@ cdef class Writing(Connection):
         Return the number of bytes consumed. It is less than *size* if OpenSSL has to read first
         (for a renegotiation), or if the transport below has paused writing.
         """
+        cdef Engine tls = self.tls
         cdef Py_ssize_t done = 0, got
         while True:
-            self.claim_room()
-            got = self.tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
+            self.claim_cipher_buffer()
+            got = tls.encrypt(start + done, min(size - done, <Py_ssize_t>FLUSH_SIZE))
             done += got
             self.unsent += got
             if self.unsent >= FLUSH_SIZE:
@@ -293,16 +302,17 @@ cdef class Writing(Connection):
     cdef int flush_record(self) except -1:
         """Encrypt the small writes in the record buffer, if this connection holds it."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef char* record
         cdef Py_ssize_t done = 0, got
         if buffers.record_owner != <void*>self:
             return 0
         record = PyByteArray_AS_STRING(buffers.record)
         try:
-            self.claim_room()
+            self.claim_cipher_buffer()
             # A user's subclass of SSLObject may consume a part only.
             while done < buffers.record_used:
-                got = self.tls.encrypt(record + done, buffers.record_used - done)
+                got = tls.encrypt(record + done, buffers.record_used - done)
                 if got == 0:
                     self.enqueue(None, record + done, buffers.record_used - done)
                     break
@@ -332,12 +342,12 @@ cdef class Writing(Connection):
             data = self.backlog.popleft()
             size = len(data)
             if size <= SMALL_WRITE and self.backlog:
-                pieces = [data]
+                chunks = [data]
                 while self.backlog and size + len(self.backlog[0]) <= RECORD_PLAIN_MAX:
                     data = self.backlog.popleft()
-                    pieces.append(data)
+                    chunks.append(data)
                     size += len(data)
-                data = b''.join(pieces)
+                data = b''.join(chunks)
             PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
             try:
                 done = self.encrypt(<char*>view.buf, view.len)
@@ -347,45 +357,47 @@ cdef class Writing(Connection):
                 return 0
             self._write_buffer_size -= done
             if done < size:
-                self.backlog.appendleft(without_head(data, done))
+                self.backlog.appendleft(without_prefix(data, done))
                 break
         return self.process_outgoing()
 
     cdef int end_of_callback(self) except -1:
         """Send the data written since the last flush, and OpenSSL's own records."""
-        cdef int what
+        cdef int action
         self.flush_record()
-        what = reaction(ON_ROOM, self.state)
-        if what == IGNORE:
+        action = reaction(ON_WRITABLE, self.state)
+        if action == IGNORE:
             return 0
-        if what == SEND_BACKLOG and self._write_buffer_size > 0:
+        if action == SEND_BACKLOG and self._write_buffer_size > 0:
             return self.send_backlog(False)
         return self.process_outgoing()
 
     cdef int send_outgoing(self) except -1:
+        cdef Engine tls = self.tls
         self.unsent = 0
         if self._ssl_writing_paused or self._transport is None:
-            return self.leave_room()
+            return self.release_cipher_buffer()
         if self.buffers.cipher_owner == <void*>self:
-            return self.send_lent()
-        data = self.tls.take()
+            return self.send_cipher_buffer()
+        data = tls.take_output()
         if data:
             self._transport.write(data)
         return 0
 
-    cdef int send_lent(self) except -1:
+    cdef int send_cipher_buffer(self) except -1:
         """Send the ciphertext in the loop's memory, without a copy if possible."""
         cdef LoopBuffers buffers = self.buffers
+        cdef Engine tls = self.tls
         cdef Py_ssize_t size
         if self.below != <void*>self._transport:
-            data = self.tls.take()
+            data = tls.take_output()
             buffers.cipher_owner = NULL
             if data:
                 self._transport.write(data)
             return 0
         # The connection holds the memory until it is sent. Ciphertext that is created during the
         # call, even by this connection, goes into a BIO.
-        size = self.tls.give_back()
+        size = tls.detach_output()
         try:
             if size > 0:
                 self.write_below(self.below, buffers.cipher, size)
@@ -406,9 +418,10 @@ cdef class Writing(Connection):
     # Flow control.
 
     cdef object write_buffer_size(self):
+        cdef Engine tls = self.tls
         if not self._ssl_writing_paused:
             return self._write_buffer_size
-        return self._write_buffer_size + self.tls.unsent()
+        return self._write_buffer_size + tls.output_size()
 
     def _get_write_buffer_size(self):
         return self.write_buffer_size()

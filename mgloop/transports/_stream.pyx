@@ -370,10 +370,10 @@ cdef class Stream(ReceivingStream):
         cdef SSLProtocol tls = self.tls
         if tls is not None:
             tls.exposed |= permanent
-            if tls.gathering:
+            if tls.coalescing:
                 tls.flush_pending()
                 if permanent:
-                    tls.gathering = False
+                    tls.coalescing = False
         return SocketWatcher.flush_for_external_use(self, permanent)
 
     def can_write_eof(self):

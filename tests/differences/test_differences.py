@@ -136,9 +136,7 @@ class TestScheduling:
 
         assert run(main()) == side(loop_kind, asyncio=(True, True), mgloop=(False, True))
 
-    def test_a_clock_of_the_class_counts_from_the_next_run(
-        self, loop, run, loop_kind, monkeypatch
-    ):
+    def test_a_clock_of_the_class_counts_from_the_next_run(self, loop, run, loop_kind, monkeypatch):
         calls = support.Calls()
 
         async def main():

@@ -687,7 +687,8 @@ def test_blank_objects(in_child):
             "_handle.Handle", "_handle.TimerHandle", "_handle.ThreadSafeHandle", "_loop.LoopCore",
             "_loop.Watcher", "_interest.FdWatch", "_sock.SockCall", "transports._stream.Stream",
             "transports._listener.Listener", "transports._datagram.Datagram",
-            "transports._pipe.ReadPipe", "transports._pipe.WritePipe", "tls._engine.Engine",
+            "transports._pipe.ReadPipe", "transports._pipe.WritePipe",
+            "tls._direct_engine.DirectEngine", "tls._module_engine.ModuleEngine",
             "tls._protocol.SSLProtocol",
         } - {name.removeprefix("mgloop.") for name in types}
         assert not missing, missing

@@ -229,7 +229,7 @@ cdef class FdWatch(Watcher):
             self.try_sync()
         return 0
 
-    cdef int give_way(self, Watcher other) except -1:
+    cdef int relinquish(self, Watcher other) except -1:
         """Give up the descriptor: it is another file now, or a transport takes it over."""
         self.ready = 0
         self.fd = -1
@@ -237,10 +237,10 @@ cdef class FdWatch(Watcher):
         self.fail_waiters()
         self.reading.cancel_callback()
         self.writing.cancel_callback()
-        # `under` is a closing transport that is still sending. From now on `other` passes the
+        # `displaced` is a closing transport that is still sending. From now on `other` passes the
         # events on to it.
-        other.under = self.under
-        self.under = None
+        other.displaced = self.displaced
+        self.displaced = None
         return 0
 
     cdef int enlist(self, Waiter waiter, object sock) except -1:

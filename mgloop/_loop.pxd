@@ -145,7 +145,7 @@ cdef class Watcher:
     cdef uint32_t events        # events that the descriptor is registered for
     cdef bint queued            # is in the ready queue
     cdef bint flush_queued      # is in the loop's `flushes`
-    cdef Watcher under          # the displaced watcher, which also receives the events, or None
+    cdef Watcher displaced      # the previous owner, which also receives the events, or None
     cdef object __weakref__
 
     # Handle `events` when the loop runs the watcher from the ready queue. `ready` is 0 again.
@@ -161,7 +161,7 @@ cdef class Watcher:
     # leave run_forever().
     cdef int interrupted(self, uint32_t events) except -1
     # Give up the descriptor because `other` will watch it, or raise RuntimeError.
-    cdef int give_way(self, Watcher other) except -1
+    cdef int relinquish(self, Watcher other) except -1
     # Return whether add_reader() and the other methods for users' descriptors must reject the
     # descriptor because it belongs to an open transport.
     cdef bint owns_descriptor(self) noexcept
@@ -221,7 +221,7 @@ cdef class LoopCore:
     cdef void unwatch(self, Watcher watcher) noexcept
     cdef int rearm(self, Watcher watcher, uint32_t events) except -1
     cdef Watcher owner_of(self, int fd)
-    cdef int displace(self, Watcher watcher, int fd) except -1
+    cdef int take_over(self, Watcher watcher, int fd) except -1
     cdef int watch_limit(self) noexcept
     # Append the watcher to the ready queue as if the kernel had reported `events`.
     cdef int mark_ready(self, Watcher watcher, uint32_t events) except -1

@@ -241,7 +241,7 @@ cdef class Watcher:
             self.loop.mark_ready(self, events)
         return 0
 
-    cdef int give_way(self, Watcher other) except -1:
+    cdef int relinquish(self, Watcher other) except -1:
         raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
 
     cdef bint owns_descriptor(self) noexcept:
@@ -264,8 +264,8 @@ cdef void record(PyObject *loop, PyObject *owner, uint32_t events) noexcept:
     """Queue the owner of a ready registration. mg_mgr_poll() calls this; no user code runs here."""
     # Nothing here can fail, because iterate() has reserved space in the queue for all events that
     # one poll can return.
-    if (<Watcher>owner).under is not None:
-        (<LoopCore>loop).mark_ready((<Watcher>owner).under, events)
+    if (<Watcher>owner).displaced is not None:
+        (<LoopCore>loop).mark_ready((<Watcher>owner).displaced, events)
     if (<Watcher>owner).on_event(events):
         return
     (<Watcher>owner).ready |= events
@@ -966,8 +966,8 @@ cdef class LoopCore:
 
     # -------------------------------------------------------------- interest ----
 
-    cdef int displace(self, Watcher watcher, int fd) except -1:
-        """Have the current owner of descriptor *fd*, if any, give way to *watcher*.
+    cdef int take_over(self, Watcher watcher, int fd) except -1:
+        """Have the current owner of descriptor *fd*, if any, relinquish it to *watcher*.
 
         Raise RuntimeError if the owner refuses.
         """
@@ -976,13 +976,13 @@ cdef class LoopCore:
         self.adopt()
         owner = mgl_poll_owner(self.poll, fd)
         if owner is not NULL and <void *>owner != <void *>watcher:
-            (<Watcher>owner).give_way(watcher)
+            (<Watcher>owner).relinquish(watcher)
             mgl_poll_remove(self.poll, fd, True)
         return 0
 
     cdef int claim(self, Watcher watcher, int fd) except -1:
         cdef int rc
-        self.displace(watcher, fd)
+        self.take_over(watcher, fd)
         rc = mgl_poll_claim(self.poll, fd, <PyObject *>watcher)
         if rc < 0:
             raise_errno(-rc)
@@ -991,7 +991,7 @@ cdef class LoopCore:
 
     cdef int watch(self, Watcher watcher, int fd, uint32_t events) except -1:
         cdef int rc
-        self.displace(watcher, fd)
+        self.take_over(watcher, fd)
         watcher.events = events
         rc = mgl_poll_add(self.poll, fd, all_events(watcher), <PyObject *>watcher)
         if rc < 0:
@@ -1001,16 +1001,16 @@ cdef class LoopCore:
 
     cdef void unwatch(self, Watcher watcher) noexcept:
         cdef Watcher owner = self.owner_of(watcher.fd)
-        cdef Watcher under = watcher.under
+        cdef Watcher displaced = watcher.displaced
         watcher.ready = 0
         if owner is watcher:
-            watcher.under = None
+            watcher.displaced = None
             mgl_poll_remove(self.poll, watcher.fd, True)
-            if under is not None:
-                mgl_poll_add(self.poll, watcher.fd, under.events, <PyObject *>under)
-        elif owner is not None and owner.under is watcher:
+            if displaced is not None:
+                mgl_poll_add(self.poll, watcher.fd, displaced.events, <PyObject *>displaced)
+        elif owner is not None and owner.displaced is watcher:
             # Ignore an error of epoll_ctl(), because the descriptor is about to be closed.
-            owner.under = None
+            owner.displaced = None
             mgl_poll_modify(self.poll, watcher.fd, owner.events)
 
     cdef int rearm(self, Watcher watcher, uint32_t events) except -1:
@@ -1023,7 +1023,7 @@ cdef class LoopCore:
         self.check_open()
         self.adopt()
         owner = self.owner_of(watcher.fd)
-        if owner is not None and owner is not watcher and owner.under is not watcher:
+        if owner is not None and owner is not watcher and owner.displaced is not watcher:
             owner = None
         watcher.events = events
         rc = ENOENT if owner is None \
@@ -1224,7 +1224,7 @@ cdef object histogram(const mgl_histogram *h):
 
 
 cdef inline uint32_t all_events(Watcher owner) noexcept:
-    return owner.events if owner.under is None else owner.events | owner.under.events
+    return owner.events if owner.displaced is None else owner.events | owner.displaced.events
 
 
 CLOSED = LoopCore.__new__(LoopCore, enable_wakeup=False)

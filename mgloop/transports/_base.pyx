@@ -215,7 +215,7 @@ cdef class SocketTransport(SocketWatcher):
             return 0
         return self.loop.mark_ready(self, events)
 
-    cdef int give_way(self, Watcher other) except -1:
+    cdef int relinquish(self, Watcher other) except -1:
         """Give up the descriptor if the transport is closing, or raise RuntimeError.
 
         As in asyncio, `other` may then share the descriptor. The transport still sends its queue,
@@ -223,7 +223,7 @@ cdef class SocketTransport(SocketWatcher):
         """
         if self.closing:
             if not self.conn_lost:
-                other.under = self
+                other.displaced = self
         elif self.sock is not None and self.sock.fileno() != self.fd:
             # The program has closed the socket, and its number now belongs to another file.
             self.force_close(os_error(EBADF))

@@ -127,7 +127,7 @@ cdef class Listener(Watcher):
             self.report("socket.accept() out of system resource", exc)
             self.retry = self.loop.call_later(_stdlib.ACCEPT_RETRY_DELAY, self._resume)
 
-    cdef int give_way(self, Watcher other) except -1:
+    cdef int relinquish(self, Watcher other) except -1:
         if self.sock.fileno() == self.fd:
             raise RuntimeError(f"File descriptor {self.fd} is used by {self!r}")
         # The program has closed the socket, and its number now belongs to another file.

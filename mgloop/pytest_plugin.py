@@ -63,9 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make asyncio create mgloop's loops, if the plugin is enabled."""
     if not _wanted(config):
         return
-    from mgloop import _install
+    from mgloop.use import install
 
-    _install.use()
+    install.use()
     config.stash[_INSTALLED] = True
 
 

@@ -19,6 +19,9 @@ LANGUAGES = {
 }  # fmt: skip
 
 MAKEFILE = (ROOT / "Makefile").read_text()
+#: The commands of `mgloop`.
+COMMANDS = ("run", "serve", "top")
+
 TARGETS = set(" ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE, re.M)).split()) - {"\\"}
 VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 
@@ -58,7 +61,7 @@ def check_mgloop(arguments):
     """Check the arguments with the parser itself, which also refuses invalid values."""
     if not arguments or arguments[0] in ("--help", "--version"):
         return
-    assert arguments[0] in ("run", "serve"), f"mgloop has no command {arguments[0]}"
+    assert arguments[0] in COMMANDS, f"mgloop has no command {arguments[0]}"
     if arguments[0] == "serve" and "--help" not in arguments:
         try:
             given = vars(cli.parser().parse_args(arguments))
@@ -133,7 +136,7 @@ def test_commands_in_sentences_exist(page):
         if name == "make" and (target := re.match(r"[a-z][a-z-]*", rest)):
             assert target[0] in TARGETS, f"{page.name}: `{code}`: no such target"
         elif name == "mgloop" and (command := re.match(r"[a-z][a-z-]*", rest)):
-            assert command[0] in ("run", "serve"), f"{page.name}: `{code}`: no such command"
+            assert command[0] in COMMANDS, f"{page.name}: `{code}`: no such command"
 
 
 def test_the_reference_has_every_variable_of_the_environment():

@@ -407,7 +407,7 @@ cdef class Site:
         from . import files
 
         for request in self.running:
-            if request.patience is not None:
+            if request.file_timeout is not None:
                 files.watch(request)
 
     cdef int shorten_times(self) except -1:

@@ -245,11 +245,8 @@ cdef class Site:
 
     # ------------------------------------------------------------------ responses ----
 
-    def default_headers(self):
-        """Return the header lines that all responses have, as bytes."""
-        return self.headers_now()
-
     cdef bytes headers_now(self):
+        """Return the header lines that all responses have."""
         cdef time_t now = time(NULL)
         if now != self.made_at:
             lines = []

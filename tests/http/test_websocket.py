@@ -229,11 +229,11 @@ async def test_a_denial_in_one_piece(loop):
             status, headers = await peer.read_head()
             assert status == b"HTTP/1.1 401 Unauthorized"
             assert headers == [
-                (b"server", b"mgloop"),
                 (b"x-why", b"because"),
-                (b"connection", b"close"),
                 (b"content-type", b"text/plain; charset=utf-8"),
                 (b"content-length", b"2"),
+                (b"connection", b"close"),
+                (b"server", b"mgloop"),
             ]
             assert await peer.reader.read() == b"no"
         assert site.answers == [401]
@@ -263,7 +263,7 @@ async def test_a_denial_without_a_body(loop, status):
 
     async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
         _, headers = await peer.read_head()
-        assert headers == [(b"server", b"mgloop"), (b"connection", b"close")]
+        assert headers == [(b"connection", b"close"), (b"server", b"mgloop")]
         assert await peer.reader.read() == b""
 
 
@@ -324,10 +324,69 @@ async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
                     assert await peer.reader.read() in (b"a", b"")
 
 
+@on_loop
+async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
+    """Otherwise the client would take the part that it has received for the whole."""
+    received = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send({"type": "websocket.http.response.start", "status": 403})
+        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        await received.wait()
+        raise ZeroDivisionError
+
+    async with upgrading.serving(loop, app) as site:
+        with logged(caplog):
+            async with bare(site, shake=False) as peer:
+                await peer.read_head()
+                assert await peer.reader.readexactly(1) == b"a"
+                received.set()
+                with pytest.raises(ConnectionResetError):
+                    await peer.reader.read()
+        assert site.answers == [403]
+
+
+@on_loop
+async def test_a_denial_raises_what_the_response_to_a_request_raises(loop):
+    async def app(scope, receive, send):
+        start = {"type": "websocket.http.response.start", "status": 403}
+        with pytest.raises(RuntimeError, match="Unsupported Transfer-Encoding"):
+            await send({**start, "headers": [(b"transfer-encoding", b"gzip")]})
+        with pytest.raises(TypeError):
+            await send({**start, "headers": [("x", "str")]})
+        await send(start)
+        with pytest.raises(TypeError):
+            await send({"type": "websocket.http.response.body", "body": "str"})
+        await send({"type": "websocket.http.response.body", "body": bytearray(b"no")})
+
+    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
+        _, headers = await peer.read_head()
+        assert dict(headers)[b"content-length"] == b"2"
+        assert await peer.reader.read() == b"no"
+
+
+@on_loop
+async def test_a_client_that_leaves_during_a_denial_is_logged(loop):
+    lost = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send({"type": "websocket.http.response.start", "status": 403})
+        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        await receive()
+        assert await receive() == disconnect(1006)
+        lost.set()
+
+    async with upgrading.serving(loop, app) as site:
+        async with bare(site, shake=False) as peer:
+            await peer.read_head()
+        await lost.wait()
+        assert site.answers == [403]
+
+
 @pytest.mark.parametrize("status", [99, 101, 199, 600, support.UntruthfulInt(-5)])
 async def test_a_denial_needs_a_status_that_ends_a_request(loop, status):
     async def app(scope, receive, send):
-        with pytest.raises(RuntimeError, match=f"Invalid HTTP status code '{status}'"):
+        with pytest.raises(ValueError, match=f"Invalid HTTP status code {status} in response"):
             await send({"type": "websocket.http.response.start", "status": status})
         await send({"type": "websocket.close"})
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Replacements for an HTTP server and a conforming client in the tests of WebSockets.
 
-Site has the attributes that a session needs of the server's site. Upgrade is a protocol that reads
+Site records the access log. Upgrade is a protocol that reads
 one upgrade request and hands the connection over. frame() and read_frame() are a second, simple
 implementation of framing, because no client library sends invalid frames.
 """
@@ -12,7 +12,9 @@ import socket
 import types
 
 import support
+from sites import DEFAULTS
 
+from mgloop.http.wire import _site
 from mgloop.http.wire._connection import Connection
 from mgloop.http.wire._websocket import WebSocket
 
@@ -21,38 +23,33 @@ KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
-class Site:
-    """A replacement for the state that the connections of a loop share."""
+class Site(_site.Site):
+    """The state that the connections of a loop share; `answers` are the statuses in its log."""
 
     def __init__(self, loop, app, **options):
-        self.loop = loop
-        self.app = app
-        self.config = types.SimpleNamespace(
-            **{
-                "ws_max_size": 16 * 1024 * 1024,
-                "ws_max_queue": 32,
-                "ws_ping_interval": None,
-                "ws_ping_timeout": None,
-                "ws_per_message_deflate": True,
-                "timeout_write": 60.0,
-                "timeout_stream_shutdown": 0,
-                **options,
-            }
-        )
-        self.closing = False
-        self.members = []
+        config = DEFAULTS | {
+            "server_header": True,
+            "ws_max_size": 16 * 1024 * 1024,
+            "ws_max_queue": 32,
+            "ws_ping_interval": None,
+            "ws_ping_timeout": None,
+            "ws_per_message_deflate": True,
+            "timeout_write": 60.0,
+        }
         self.answers = []
+        super().__init__(
+            loop,
+            app,
+            types.SimpleNamespace(**config | options),
+            connection=Connection,
+            access_log=self._log,
+        )
 
-    def default_headers(self):
-        return b"server: mgloop\r\n"
+    @property
+    def members(self):
+        return list(super().members)
 
-    def attach(self, member):
-        self.members.append(member)
-
-    def detach(self, member):
-        self.members.remove(member)
-
-    def access_log(self, scope, status, nbytes, seconds):
+    def _log(self, scope, status, nbytes, seconds):
         assert scope["type"] == "websocket"
         assert seconds >= 0
         self.answers.append(status)
@@ -101,7 +98,7 @@ class Upgrade(asyncio.Protocol):
 @contextlib.asynccontextmanager
 async def serving(loop, app, *, ssl=None, **options):
     """Yield a Site with a server; at the end every session must end or is cut off."""
-    site = Site(loop, app, connection=Connection, **options)
+    site = Site(loop, app, **options)
     server = await loop.create_server(lambda: Upgrade(site), "127.0.0.1", 0, ssl=ssl)
     site.address = server.sockets[0].getsockname()
     site.url = f"{'wss' if ssl else 'ws'}://localhost:{site.address[1]}/"
@@ -110,7 +107,7 @@ async def serving(loop, app, *, ssl=None, **options):
         await support.wait_until(lambda: not site.members)
     finally:
         server.close()
-        for member in list(site.members):
+        for member in site.members:
             member.cancel()
         await support.wait_until(lambda: not site.members)
         await server.wait_closed()

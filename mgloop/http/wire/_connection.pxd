@@ -5,13 +5,14 @@ _connection.pyx explains how the connection works.
 """
 
 from mgloop.http.wire._llhttp cimport llhttp_t
-from mgloop.http.wire._request cimport Channel, Request
+from mgloop.http.wire._request cimport Request
+from mgloop.http.wire._response cimport BaseConnection
 
 
 cdef extern from *:
     """
     /* The state of the reading side of a connection. The response holds the state of the writing
-       side (_request.pxd). */
+       side (_response.pxd). */
     enum {
         MGL_READS_HEAD,     /* between requests, or in the middle of a head */
         MGL_READS_BODY,     /* the application has the request; its body is still arriving */
@@ -65,7 +66,7 @@ cdef extern from *:
     int mgl_next_state(int state, int event) noexcept
 
 
-cdef class Connection(Channel):
+cdef class Connection(BaseConnection):
     cdef llhttp_t parser
     cdef int state
     cdef Request request                # the one whose response is not complete, or None

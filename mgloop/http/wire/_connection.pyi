@@ -3,12 +3,12 @@ import asyncio
 
 from typing_extensions import disjoint_base
 
-from ._request import Channel
+from ._response import BaseConnection
 from ._site import Site
 from .proxy_protocol import Ends
 
 @disjoint_base
-class Connection(Channel):
+class Connection(BaseConnection):
     ends: Ends
     handshake: object
     unnamed: bool

@@ -27,7 +27,9 @@ from mgloop.http.wire._llhttp cimport (
     llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
     llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive, llhttp_t,
 )
-from mgloop.http.wire._request cimport MGL_HELD, Channel, Request, mgl_clock_ns
+from mgloop.http.wire._body cimport BODY_RECEIVING
+from mgloop.http.wire._request cimport Request
+from mgloop.http.wire._response cimport MGL_HELD, BaseConnection, Response, mgl_clock_ns
 from mgloop.http.wire._site cimport (
     MGL_BODY, MGL_HEAD, MGL_KEEP_ALIVE, MGL_LINGER, MGL_TAIL, MGL_WRITE, Site, closing_response,
     mgl_coarse_time, mgl_deadline_unset, mgl_is_host, mgl_is_method, mgl_lower, mgl_unquote,
@@ -215,7 +217,7 @@ cdef bint is_used_up(Share *share) noexcept:
     return share.requests > MAX_REQUESTS or mgl_coarse_time() != share.began
 
 
-cdef class Connection(Channel):
+cdef class Connection(BaseConnection):
     """Serve one HTTP/1 connection of `site`, as an asyncio.Protocol."""
 
     def __cinit__(self, *args, **kwargs):
@@ -266,7 +268,7 @@ cdef class Connection(Channel):
         self.request = self.unbegun = None
         self.ahead = None
         self.forget_head()
-        self.room.wake_all()
+        self.writable.wake_all()
         if request is not None:
             request.disconnect()
         self.site.detach(self)
@@ -281,7 +283,7 @@ cdef class Connection(Channel):
         self.paused_writing = False
         if self.state != MGL_GONE:      # after close() the timeout runs until the last byte is sent
             mgl_deadline_unset(&self.write_deadline)
-        self.room.wake_all()
+        self.writable.wake_all()
         if self.ahead is not None and self.state == MGL_READS_HEAD:
             self.schedule_go_on()
 
@@ -415,9 +417,9 @@ cdef class Connection(Channel):
             return 0
         if self.unbegun is not None:
             self.begin_request()
-        elif self.request is not None and self.request.reading is not None:
-            if self.request.body_len or self.request.received:
-                self.request.reading.wake_all()
+        elif self.request is not None and self.request.receivers is not None:
+            if self.request.body_len or self.request.body_state != BODY_RECEIVING:
+                self.request.receivers.wake_all()
         if self.request is not None and self.state == MGL_READS_BODY \
                 and self.request.body_len >= self.site.body_buffer:
             self.pause_reading()
@@ -657,7 +659,7 @@ cdef class Connection(Channel):
         elif self.parser.content_length > <unsigned long long>site.limit_body:
             return self.fail(413, "request body too large")
         request = Request.__new__(Request)
-        request.channel = self
+        request.connection = self
         request.is_head = self.method is HEAD
         request.http_10 = http_10
         request.keep_alive = llhttp_should_keep_alive(&self.parser)
@@ -873,11 +875,11 @@ cdef class Connection(Channel):
             return 0
         site.in_flight += 1
         site.count_request()
-        request.step_on()
+        request.start_task()
         return 0
 
-    cdef int answered(self, Request request, bint keep_alive) except -1:
-        if self.request is not request:
+    cdef int answered(self, Response response, bint keep_alive) except -1:
+        if self.request is not response:
             return 0
         self.request = None
         if not keep_alive:
@@ -904,11 +906,11 @@ cdef class Connection(Channel):
         self.resume_reading()
         self.feed(PyBytes_AS_STRING(ahead), PyBytes_GET_SIZE(ahead))
 
-    cdef int wants_more(self, Request request) except -1:
+    cdef int wants_more(self, Response response) except -1:
         # During sendfile() over TLS, asyncio puts a protocol of its own in place of this one. That
         # protocol cannot receive data, so reading stays paused until the file has been sent.
-        if self.request is request and self.paused_reading and self.state == MGL_READS_BODY \
-                and not request.in_file:
+        if self.request is response and self.paused_reading and self.state == MGL_READS_BODY \
+                and not response.in_file:
             self.resume_reading()
             self.set_deadline(MGL_BODY)
         return 0
@@ -1023,13 +1025,13 @@ cdef class Connection(Channel):
         self.progress_at = mgl_coarse_time()
         return self.set_deadline(kind)
 
-    cdef int cut_short(self, Request request) except -1:
+    cdef int cut_short(self, Response response) except -1:
         """End the connection in the middle of a response, so that the client sees it is incomplete.
 
         If only the end of the connection marks the end of the body, reset the connection. Otherwise
         close it after the data that has been written.
         """
-        if request.looks_whole():
+        if response.is_close_delimited():
             self.enter(MGL_ON_LOSS)
             _peer.reset(self.transport)
             return 0
@@ -1043,7 +1045,7 @@ cdef class Connection(Channel):
         if self.lost:
             return 0
         if self.transport.get_write_buffer_size() \
-                or self.request is not None and self.request.looks_whole():
+                or self.request is not None and self.request.is_close_delimited():
             _peer.reset(self.transport)
         else:
             self.transport.abort()

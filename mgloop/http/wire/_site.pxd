@@ -84,24 +84,6 @@ cdef inline int check_header(bytes name, bytes value) except -1:
     return 0
 
 
-# Return the value of a Content-Length of the application; raise RuntimeError if it is invalid.
-cdef inline long long content_length(bytes value) except -1:
-    cdef long long length = mgl_decimal(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-    if length < 0:
-        raise RuntimeError(f"Content-Length {value!r} is not a number of bytes")
-    return length
-
-
-# Compare a part of the body, of n bytes, with the `left` bytes of the Content-Length that remain.
-# Raise RuntimeError if it is longer, or if it is the last part (not `more`) and shorter.
-cdef inline int check_piece(Py_ssize_t n, long long left, bint more) except -1:
-    if n > left:
-        raise RuntimeError("Response content longer than Content-Length")
-    if not more and n < left:
-        raise RuntimeError("Response content shorter than Content-Length")
-    return 0
-
-
 # The status lines of responses, as bytes. The index is the status, 0 to 599.
 cdef tuple STATUS_LINES
 
@@ -117,8 +99,8 @@ cdef bytes without(bytes lines, bint date, bint server)
 cdef bytes header_line(bytes name, bytes value)
 
 
-# The base class of connections. A site keeps its members alive until they have ended. WebSockets
-# are members, too, but not instances of this class.
+# The base class of connections, including WebSockets. A site keeps its members alive until they
+# have ended.
 cdef class Member:
     cdef Site site
     cdef mgl_deadline deadline          # for data that the peer has to send

@@ -245,11 +245,8 @@ cdef class Site:
 
     # ------------------------------------------------------------------ responses ----
 
-    def default_headers(self):
-        """Return the header lines that all responses have, as bytes."""
-        return self.headers_now()
-
     cdef bytes headers_now(self):
+        """Return the header lines that all responses have."""
         cdef time_t now = time(NULL)
         if now != self.made_at:
             lines = []
@@ -407,7 +404,7 @@ cdef class Site:
         from . import files
 
         for request in self.running:
-            if request.patience is not None:
+            if request.file_timeout is not None:
                 files.watch(request)
 
     cdef int shorten_times(self) except -1:

@@ -4,6 +4,7 @@ from collections.abc import MutableMapping
 from typing import Any, final
 
 from ... import _awaitable
+from ._wshandshake import WebSocketHandshake
 
 # The awaitables that receive() and send() return.
 @final
@@ -14,7 +15,7 @@ class Send(_awaitable.Call): ...
 
 # It has the methods of asyncio.Protocol, but does not derive from it.
 @final
-class WebSocket:
+class WebSocket(WebSocketHandshake):
     def __init__(
         self,
         site: Any,
@@ -37,6 +38,3 @@ class WebSocket:
     def resume_writing(self) -> None: ...
     # Called by the loop.
     def on_task_done(self, task: asyncio.Task[Any]) -> None: ...
-    def on_deadline(self) -> None: ...
-    def on_ping_timer(self) -> None: ...
-    def on_pong_timer(self) -> None: ...

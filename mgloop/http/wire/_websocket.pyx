@@ -2,10 +2,11 @@
 """A WebSocket session between a transport and an ASGI application.
 
 The HTTP connection hands the transport over after the upgrade request. From then on the session
-owns the connection: the response to the handshake, the messages in both directions, keep-alive
-pings, the closing handshake, and the task in which the application runs. The module is native
-because it runs per message; _frames does the framing. WebSocket is an asyncio.Protocol for any
-transport, and runs on the thread of its loop.
+owns the connection. WebSocket is the last of three classes, each in a module of its own:
+WebSocketConnection has the transport, the pings and the closing handshake, WebSocketHandshake the
+response to the upgrade request, and WebSocket the messages and the task of the application. The
+modules are native because they run per message; _frames does the framing. WebSocket is an
+asyncio.Protocol for any transport, and runs on the thread of its loop.
 
 A table in the .pxd defines the reaction to each message in each state. The data flow is:
 
@@ -44,37 +45,26 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from mgloop._awaitable cimport CALL_CLOSED, CALL_CREATED, PENDING, Call, Waiters
 from mgloop.http.wire._frames cimport (
-    FrameReader, FrameWriter, WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG,
-    WS_TEXT, close_frame, control_frame, sendable,
+    WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG, WS_TEXT, sendable,
 )
-from mgloop.http.wire._gather cimport gather, gathered
+from mgloop.http.wire._gather cimport gather
 from mgloop.http.wire._ready cimport is_leaving
-from mgloop.http.wire._site cimport (
-    STATUS_LINES, check_piece, closing_response, content_length, header_line, without,
+from mgloop.http.wire._response cimport mgl_clock_ns
+from mgloop.http.wire._wsconnection cimport (
+    SHUTDOWN_TIMEOUT, WS_CLOSED, WS_CLOSING, WS_CONNECTING, WS_DENYING, WS_OPEN,
 )
+from mgloop.http.wire._wshandshake cimport WebSocketHandshake
 
-import binascii
 import contextvars
-import hashlib
-import http
 import logging
 import sys
 
 from ... import _stdlib
-from . import _peer, deflate
 from ._coroutines import run_application
 from ..errors import ClientDisconnected, because_client_left
 
 logger = logging.getLogger("mgloop.http")
 
-cdef bytes GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-
-# Seconds within which the peer must send its close frame, and must close the connection after a
-# violation of the protocol.
-cdef double CLOSE_TIMEOUT = 10.0
-cdef double LINGER_TIMEOUT = 2.0
-# The same during a shutdown of the server, in which it also covers pending data.
-cdef double SHUTDOWN_TIMEOUT = 1.0
 # Seconds from timeout_stream_shutdown on after which a shutdown cancels the application.
 cdef double CANCEL_AFTER = 2.0
 
@@ -101,12 +91,11 @@ cdef double seconds_of(object value):
 
 
 @cython.final
-cdef class WebSocket:
+cdef class WebSocket(WebSocketHandshake):
     """Serve one WebSocket session, as an asyncio.Protocol."""
 
     def __cinit__(self):
         self.receivers = Waiters.__new__(Waiters)
-        self.senders = Waiters.__new__(Waiters)
 
     def __init__(self, site, transport, scope, key, extensions, protocols):
         # `protocols` is not used: the application chooses from the list in its scope.
@@ -129,7 +118,7 @@ cdef class WebSocket:
     def start(self, leftover=b""):
         """Start the application; `leftover` is the data that arrived after the upgrade request."""
         cdef object context, running
-        self.began = self.loop.time()
+        self.began = mgl_clock_ns()
         self.site.attach(self)
         self.attached = True
         if leftover:
@@ -140,13 +129,13 @@ cdef class WebSocket:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
             self.task = self.loop.create_task(run_application(running), context=context)
         except BaseException as exc:
-            self.over(exc)
+            self.app_ended(exc)
             if not isinstance(exc, Exception):
                 raise
         else:
             self.task.add_done_callback(self.on_task_done)
 
-    # ---------------------------------------------------------- the application's end ----
+    # ------------------------------------------------------------------- the application ----
 
     def receive(self):
         """Return an awaitable for the next message, as ASGI's receive()."""
@@ -165,15 +154,15 @@ cdef class WebSocket:
 
     def on_task_done(self, task):
         if task.cancelled():
-            self.over(None if self.cancelled else RuntimeError(
+            self.app_ended(None if self.cancelled else RuntimeError(
                 "The task of the WebSocket application was cancelled."))
             return
         exc = task.exception()
         if exc is None and task.result() is not None:
             logger.error("ASGI callable should return None, but returned '%s'.", task.result())
-        self.over(exc)
+        self.app_ended(exc)
 
-    cdef int over(self, object exc) except -1:
+    cdef int app_ended(self, object exc) except -1:
         """End the session after the application has ended; `exc` is its exception, or None."""
         self.task = None
         try:
@@ -186,37 +175,76 @@ cdef class WebSocket:
             self.queued_bytes = 0
             if self.lost:
                 self.state = WS_CLOSED
-            elif self.state == WS_CONNECTING or (
-                    self.state == WS_DENYING and self.response_head is not None):
-                self.refuse(500)
-            elif self.state == WS_DENYING:
-                # The head has been sent. The client must see that the body is incomplete.
-                self.state = WS_CLOSED
-                self.transport.abort()
+            elif self.state <= WS_DENYING:
+                self.end_handshake()
             elif self.state == WS_OPEN:
-                self.say_close(1000 if exc is None else 1011, "")
+                self.start_closing(1000 if exc is None else 1011, "")
                 self.end_messages(1006, "")
         except Exception:
-            self.fail_hard("Exception while closing a WebSocket")
-        return self.part()
+            self.abort_after_error("Exception while closing a WebSocket")
+        return self.detach_if_ended()
 
-    cdef object take(self):
+    # ------------------------------------------------------------------- the transport ----
+
+    def data_received(self, data):
+        self.active = True
+        if self.state == WS_CONNECTING or self.state == WS_DENYING:
+            self.early = gather(
+                self.early, PyBytes_AS_STRING(<bytes?>data), PyBytes_GET_SIZE(data))
+            self.early_bytes += len(data)
+            if self.early_bytes > EARLY_BYTES:
+                self.control_reading(True)
+        elif self.state == WS_OPEN or self.state == WS_CLOSING:
+            try:
+                self.reader.feed(data)
+                self.pump()
+            except Exception:
+                self.abort_after_error("Exception while handling WebSocket data")
+
+    def eof_received(self):
+        """Let the transport close: a peer that ends its side has nothing more to say or to read."""
+
+    def connection_lost(self, exc):
+        self.lost = True
+        self.stop_pings()
+        self.stop_progress_timer()
+        self.pong_payload = None
+        self.forget_denial()
+        # The application still receives the messages that have arrived, and then the disconnect.
+        if self.state == WS_OPEN and self.reader.has_data():
+            self.pump_safely()
+        else:
+            self.state = WS_CLOSED
+            self.end_messages(1006, "")
+        self.writable.wake_all()
+        self.detach_if_ended()
+
+    def pause_writing(self):
+        self.paused_writing = True
+        if self.progress_timer is None and self.write_timeout > 0:
+            self.start_progress_timer(self.write_timeout)
+
+    def resume_writing(self):
+        self.paused_writing = False
+        if self.state <= WS_OPEN:
+            self.stop_progress_timer()
+        self.send_late_pong()
+        self.writable.wake_all()
+
+    # ------------------------------------------------------------------- receiving ----
+
+    cdef object next_message(self):
         """Return the next message for the application, or None if it has to wait for one."""
         cdef object payload
-        if not self.announced:
-            self.announced = True
+        if not self.connect_delivered:
+            self.connect_delivered = True
             return {"type": "websocket.connect"}
         if self.head < len(self.queue):
             payload = self.queue[self.head]
             self.queue[self.head] = None
             self.head += 1
             self.queued_bytes -= len(payload)
-            if self.head == len(self.queue):
-                self.queue.clear()
-                self.head = 0
-            elif self.head >= min(self.max_queue, 1024):
-                del self.queue[:self.head]
-                self.head = 0
+            self.compact_queue()
             if self.reading_paused:
                 self.read_on()
             if type(payload) is str:
@@ -227,33 +255,110 @@ cdef class WebSocket:
                     "reason": self.end_reason}
         return None
 
-    cdef bint put(self, object message) except -1:
+    cdef int compact_queue(self) except -1:
+        """Remove the messages that the application has received from the queue."""
+        if self.head == len(self.queue):
+            self.queue.clear()
+            self.head = 0
+        elif self.head >= min(self.max_queue, 1024):
+            del self.queue[:self.head]
+            self.head = 0
+        return 0
+
+    cdef bint full(self) noexcept:
+        return (len(self.queue) - self.head >= self.max_queue
+                or self.queued_bytes >= QUEUE_BYTES)
+
+    cdef int pump(self) except -1:
+        """Parse the received data until the queue is full, and handle its messages and frames."""
+        cdef int kind
+        if self.pumping:
+            return 0
+        self.pumping = True
+        try:
+            while self.state == WS_CLOSING or (self.state == WS_OPEN and not self.full()):
+                kind = self.reader.advance()
+                if kind == WS_TEXT or kind == WS_BINARY:
+                    if self.state == WS_OPEN:
+                        self.deliver(self.reader.payload)
+                elif kind == WS_NEED_DATA:
+                    break
+                elif kind == WS_PING:
+                    self.send_pong()
+                elif kind == WS_PONG:
+                    self.pong_received()
+                elif kind == WS_CLOSE:
+                    self.peer_closed()
+                else:
+                    self.fail_connection(self.reader.code, self.reader.reason)
+        finally:
+            self.pumping = False
+        if self.state == WS_OPEN and self.lost and not self.reader.has_data():
+            self.state = WS_CLOSED
+            self.end_messages(1006, "")
+        return self.control_reading(self.state == WS_OPEN and self.full())
+
+    cdef int read_on(self) except -1:
+        """Continue to parse if the application has emptied the queue down to half of its limit."""
+        if self.state != WS_OPEN or (
+                2 * (len(self.queue) - self.head) <= self.max_queue
+                and 2 * self.queued_bytes <= QUEUE_BYTES):
+            self.pump_safely()
+        return 0
+
+    cdef int deliver(self, object payload) except -1:
+        self.queue.append(payload)
+        self.queued_bytes += len(payload)
+        self.receivers.wake_one()
+        return 0
+
+    cdef int end_messages(self, int code, str reason) except -1:
+        """Let websocket.disconnect, with the code and the reason, follow the messages in the queue.
+
+        Wake all receive() and send() calls that wait. Do nothing if the end is set already.
+        """
+        if not self.ended:
+            self.ended = True
+            self.end_code = code
+            self.end_reason = reason
+            self.early = None
+            self.receivers.wake_all()
+            self.writable.wake_all()
+        return 0
+
+    # --------------------------------------------------------------------- sending ----
+
+    cdef bint process(self, object message) except -1:
         """Process a message of the application; return False if it has to wait."""
         cdef object kind = message["type"]
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
-        cdef int todo
         if not self.lost and (self.state == WS_OPEN or self.state == WS_DENYING) and (
-                self.writing_paused or is_leaving(self.transport, &self.sends)):
+                self.paused_writing or is_leaving(self.transport, &self.sends)):
             return False
         if self.app_closed or self.lost:
-            self.gone(number, kind)
-            return True
-        todo = reaction(number, self.state)
+            self.late_message(number, kind)
+        else:
+            self.react(number, kind, message)
+        return True
+
+    cdef int react(self, int number, object kind, object message) except -1:
+        """React to a message as the table of the states requires."""
+        cdef int todo = reaction(number, self.state)
         if todo == DO_SEND:
             self.send_payload(message)
         elif todo == DO_ACCEPT:
             self.accept(message)
         elif todo == DO_CLOSE:
             self.close_by_app(message)
-        elif todo == DO_REFUSE:
+        elif todo == DO_REJECT:
             self.app_closed = True
-            self.refuse(403)
+            self.reject(403)
         elif todo == DO_START:
-            self.start_response(message)
+            self.start_denial(message)
         elif todo == DO_BODY:
-            self.continue_response(message)
-        elif todo == DO_GONE:
-            self.gone(number, kind)
+            self.continue_denial(message)
+        elif todo == DO_LATE:
+            self.late_message(number, kind)
         elif todo == DO_EXPECT_ACCEPT:
             raise RuntimeError(
                 "Expected ASGI message 'websocket.accept', 'websocket.close' "
@@ -264,9 +369,9 @@ cdef class WebSocket:
         else:
             raise RuntimeError(
                 f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
-        return True
+        return 0
 
-    cdef int gone(self, int message, object kind) except -1:
+    cdef int late_message(self, int message, object kind) except -1:
         """Handle a message that the application sends after the end of the session.
 
         Ignore the first websocket.close. Raise RuntimeError if the application has sent its last
@@ -284,40 +389,6 @@ cdef class WebSocket:
             raise RuntimeError(
                 f"Expected ASGI message 'websocket.send' or 'websocket.close', but got '{kind}'.")
         raise ClientDisconnected("the WebSocket is closed")
-
-    cdef int accept(self, object message) except -1:
-        cdef object agreement = None
-        cdef object subprotocol = message.get("subprotocol")
-        cdef list head = [
-            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"]
-        head.append(header_line(b"sec-websocket-accept", binascii.b2a_base64(
-            hashlib.sha1(self.key + GUID, usedforsecurity=False).digest(), newline=False)))
-        if self.site.config.ws_per_message_deflate and self.extensions:
-            agreement = deflate.negotiate(self.extensions)
-        if agreement is not None:
-            head.append(header_line(b"sec-websocket-extensions", agreement.answer))
-        if subprotocol:
-            head.append(header_line(b"sec-websocket-protocol", subprotocol.encode("ascii")))
-        lines, _ = self.head_lines(message.get("headers"), ())
-        head += lines
-        head.append(b"\r\n")
-        max_size = self.site.config.ws_max_size or 0
-        if agreement is None:
-            self.reader = FrameReader(max_size)
-            self.writer = FrameWriter()
-        else:
-            self.reader = FrameReader(max_size, agreement.client_bits, agreement.client_takeover)
-            self.writer = FrameWriter(agreement.server_bits, agreement.server_takeover)
-        self.write(b"".join(head))
-        self.state = WS_OPEN
-        self.extensions = None
-        self.log_answer(101, 0)
-        self.schedule_ping()
-        if self.early is not None:
-            self.reader.feed(gathered(self.early))
-            self.early = None
-        self.read_on()
-        return 0
 
     cdef int send_payload(self, object message) except -1:
         cdef object payload = message.get("bytes")
@@ -353,371 +424,28 @@ cdef class WebSocket:
         if code == 1005 and reason:
             raise RuntimeError("'websocket.close' with code 1005 cannot have a reason.")
         self.app_closed = True
-        self.say_close(code, reason)
+        self.start_closing(code, reason)
         self.end_messages(code, reason)
-        return 0
-
-    # ------------------------------------------------ a response instead of a handshake ----
-
-    cdef int refuse(self, int status) except -1:
-        """Reject the handshake with a response of the server, and close the connection."""
-        cdef bytes body = b"" if status == 403 else http.HTTPStatus(status).phrase.encode()
-        self.state = WS_CLOSED
-        self.write(closing_response(status, body, self.site.default_headers()))
-        self.end_messages(1006, "")
-        self.log_answer(status, len(body))
-        return self.finish_transport()
-
-    cdef tuple head_lines(self, object given, tuple left_out):
-        """Return the header lines of a response, and a dict of the application's headers.
-
-        The lines are those of all responses of the site and those of `given`, without the names in
-        `left_out`. The dict maps lower-case names of `given` to values. Raise RuntimeError for an
-        invalid header, and for a second Content-Length.
-        """
-        cdef list lines = []
-        cdef dict values = {}
-        for name, value in given or ():
-            lower = bytes(name).lower()
-            if lower in left_out:
-                continue
-            if lower == b"content-length" and lower in values:
-                raise RuntimeError("Too many Content-Length headers in response.")
-            lines.append(header_line(bytes(name), bytes(value)))
-            values[lower] = bytes(value)
-        common = without(self.site.default_headers(), b"date" in values, b"server" in values)
-        return [common, *lines], values
-
-    cdef int start_response(self, object message) except -1:
-        """Prepare the head of a response that rejects the handshake.
-
-        It is sent with the first part of the body. If that is all of the body, the response gets a
-        Content-Length.
-        """
-        cdef int status = message["status"]
-        cdef long long left = -1
-        if not 200 <= status < 600:
-            raise RuntimeError("Invalid HTTP status code '%d' in response." % status)
-        # The connection ends with this response, and that marks the end of a body without a length.
-        lines, values = self.head_lines(
-            message.get("headers"), (b"connection", b"transfer-encoding"))
-        if b"content-length" in values:
-            left = content_length(values[b"content-length"])
-        lines.append(b"connection: close\r\n")
-        self.response_empty = status == 204 or status == 304
-        if b"content-type" not in values and not self.response_empty:
-            lines.append(b"content-type: text/plain; charset=utf-8\r\n")
-        self.response_head = STATUS_LINES[status] + b"".join(lines)
-        self.response_left = left
-        self.response_status = status
-        self.state = WS_DENYING
-        return 0
-
-    cdef int continue_response(self, object message) except -1:
-        cdef bytes body = bytes(message.get("body") or b"")
-        cdef bint more = message.get("more_body", False)
-        cdef bytes head = self.response_head
-        if self.response_empty:
-            body = b""
-        elif self.response_left >= 0:
-            check_piece(len(body), self.response_left, more)
-            self.response_left -= len(body)
-        elif head is not None and not more:
-            head += b"content-length: %d\r\n" % len(body)
-        if head is not None:
-            self.response_head = None
-            body = head + b"\r\n" + body
-            self.log_answer(self.response_status, 0)
-        if body:
-            self.transport.write(body)
-        if not more:
-            self.app_closed = True
-            self.state = WS_CLOSED
-            self.end_messages(1006, "")
-            self.finish_transport()
-        return 0
-
-    # -------------------------------------------------------------- the peer's end ----
-
-    def data_received(self, data):
-        self.heard = True
-        if self.state == WS_CONNECTING or self.state == WS_DENYING:
-            self.early = gather(
-                self.early, PyBytes_AS_STRING(<bytes?>data), PyBytes_GET_SIZE(data))
-            self.early_bytes += len(data)
-            if self.early_bytes > EARLY_BYTES:
-                self.control_reading(True)
-        elif self.state == WS_OPEN or self.state == WS_CLOSING:
-            try:
-                self.reader.feed(data)
-                self.pump()
-            except Exception:
-                self.fail_hard("Exception while handling WebSocket data")
-
-    def eof_received(self):
-        """Let the transport close: a peer that ends its side has nothing more to say or to read."""
-
-    def connection_lost(self, exc):
-        self.lost = True
-        self.stop_pings()
-        self.disarm()
-        self.owed = None
-        # The application still receives the messages that have arrived, and then the disconnect.
-        if self.state == WS_OPEN and self.reader.has_data():
-            self.pump_safely()
-        else:
-            self.state = WS_CLOSED
-            self.end_messages(1006, "")
-        self.senders.wake_all()
-        self.part()
-
-    def pause_writing(self):
-        self.writing_paused = True
-        if self.deadline is None and self.write_timeout > 0:
-            self.arm(self.write_timeout)
-
-    def resume_writing(self):
-        self.writing_paused = False
-        if self.state <= WS_OPEN:
-            self.disarm()
-        if self.owed is not None and self.state == WS_OPEN:
-            self.write(control_frame(WS_PONG, self.owed))
-        self.owed = None
-        self.senders.wake_all()
-
-    cdef bint full(self) noexcept:
-        return (len(self.queue) - self.head >= self.max_queue
-                or self.queued_bytes >= QUEUE_BYTES)
-
-    cdef int pump(self) except -1:
-        """Parse the received data until the queue is full, and handle its messages and frames."""
-        cdef int kind
-        if self.pumping:
-            return 0
-        self.pumping = True
-        try:
-            while self.state == WS_CLOSING or (self.state == WS_OPEN and not self.full()):
-                kind = self.reader.advance()
-                if kind == WS_TEXT or kind == WS_BINARY:
-                    if self.state == WS_OPEN:
-                        self.deliver(self.reader.payload)
-                elif kind == WS_NEED_DATA:
-                    break
-                elif kind == WS_PING:
-                    if self.writing_paused:
-                        self.owed = self.reader.payload
-                    elif self.state == WS_OPEN:
-                        self.write(control_frame(WS_PONG, self.reader.payload))
-                elif kind == WS_PONG:
-                    self.on_pong()
-                elif kind == WS_CLOSE:
-                    self.peer_closed()
-                else:
-                    self.break_off(self.reader.code, self.reader.reason)
-        finally:
-            self.pumping = False
-        if self.state == WS_OPEN and self.lost and not self.reader.has_data():
-            self.state = WS_CLOSED
-            self.end_messages(1006, "")
-        return self.control_reading(self.state == WS_OPEN and self.full())
-
-    cdef int read_on(self) except -1:
-        """Continue to parse if the application has emptied the queue down to half of its limit."""
-        if self.state != WS_OPEN or (
-                2 * (len(self.queue) - self.head) <= self.max_queue
-                and 2 * self.queued_bytes <= QUEUE_BYTES):
-            self.pump_safely()
-        return 0
-
-    cdef int pump_safely(self) except -1:
-        """Run pump(), and handle its exceptions: for callers unrelated to the data of the peer."""
-        try:
-            self.pump()
-        except Exception:
-            self.fail_hard("Exception while handling WebSocket data")
-        return 0
-
-    cdef int deliver(self, object payload) except -1:
-        self.queue.append(payload)
-        self.queued_bytes += len(payload)
-        self.receivers.wake_one()
-        return 0
-
-    cdef int end_messages(self, int code, str reason) except -1:
-        """Let websocket.disconnect, with the code and the reason, follow the messages in the queue.
-
-        Wake all receive() and send() calls that wait. Do nothing if the end is set already.
-        """
-        if not self.ended:
-            self.ended = True
-            self.end_code = code
-            self.end_reason = reason
-            self.early = None
-            self.receivers.wake_all()
-            self.senders.wake_all()
-        return 0
-
-    cdef int peer_closed(self) except -1:
-        cdef int code = self.reader.code
-        cdef bint answered = self.state == WS_CLOSING
-        self.stop_pings()
-        self.state = WS_CLOSED
-        if not answered:
-            self.write(close_frame(code, "" if code == 1005 else self.reader.reason))
-        self.end_messages(code, self.reader.reason)
-        return self.finish_transport()
-
-    cdef int say_close(self, int code, str reason) except -1:
-        """Start the closing handshake: send a close frame and wait for the peer's."""
-        cdef bytes frame = close_frame(code, reason)
-        self.stop_pings()
-        self.state = WS_CLOSING
-        self.write(frame)
-        if not self.lost:
-            self.arm(CLOSE_TIMEOUT)
-        # The data that has been received but not parsed may contain the peer's close frame.
-        return self.pump_safely()
-
-    cdef int break_off(self, int code, str reason) except -1:
-        """Send a close frame after a violation of the protocol, and discard all later data."""
-        cdef bint said = self.state == WS_CLOSING
-        self.stop_pings()
-        self.state = WS_LINGERING
-        if not said:
-            self.write(close_frame(code, reason))
-        self.end_messages(code, reason)
-        if self.lost:
-            return 0
-        if self.transport.can_write_eof():
-            _peer.end_writing(self.transport)
-            return self.arm(LINGER_TIMEOUT)
-        self.state = WS_CLOSED
-        return self.finish_transport()
-
-    cdef int control_reading(self, bint pause) except -1:
-        if pause == self.reading_paused or self.lost:
-            return 0
-        self.reading_paused = pause
-        if pause:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
-        return 0
-
-    cdef int write(self, bytes data) except -1:
-        if not self.lost:
-            self.transport.write(data)
-        return 0
-
-    cdef int finish_transport(self) except -1:
-        """Close the transport after it has written all data, or abort it if that takes too long."""
-        if self.lost:
-            return 0
-        self.transport.close()
-        return self.arm(CLOSE_TIMEOUT)
-
-    cdef int fail_hard(self, str what) except -1:
-        """Log the present exception and abort the connection; call it in an except clause."""
-        logger.exception(what)
-        self.stop_pings()
-        self.state = WS_CLOSED
-        self.end_messages(1011, "")
-        self.transport.abort()
-        return 0
-
-    # ------------------------------------------------------------------ time ----
-
-    cdef int arm(self, double seconds) except -1:
-        self.disarm()
-        if self.site.closing:
-            seconds = min(seconds, SHUTDOWN_TIMEOUT)
-        self.deadline_seconds = seconds
-        self.unsent = self.transport.get_write_buffer_size()
-        self.deadline = self.loop.call_later(seconds, self.on_deadline)
-        return 0
-
-    cdef int disarm(self) except -1:
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
-        return 0
-
-    def on_deadline(self):
-        """Abort the transport if the peer has received nothing since arm(), or has not closed."""
-        self.deadline = None
-        if not self.site.closing and self.transport.get_write_buffer_size() < self.unsent:
-            self.arm(self.deadline_seconds)
-        else:
-            self.transport.abort()
-
-    cdef int stop_pings(self) except -1:
-        if self.ping_timer is not None:
-            self.ping_timer.cancel()
-            self.ping_timer = None
-        self.pinged = None
-        return 0
-
-    cdef int schedule_ping(self) except -1:
-        if self.ping_interval > 0:
-            self.ping_timer = self.loop.call_later(self.ping_interval, self.on_ping_timer)
-        return 0
-
-    def on_ping_timer(self):
-        if self.writing_paused:         # the write timeout decides
-            self.schedule_ping()
-            return
-        self.pings += 1
-        self.pinged = self.pings.to_bytes(4, "big")
-        self.heard = False
-        self.write(control_frame(WS_PING, self.pinged))
-        if self.ping_timeout > 0:
-            self.ping_timer = self.loop.call_later(self.ping_timeout, self.on_pong_timer)
-        else:
-            self.schedule_ping()
-
-    def on_pong_timer(self):
-        """End the session if no pong has arrived in time.
-
-        A peer from which other data has arrived gets more time, and so does one whose data is not
-        read at present, because it may be alive.
-        """
-        if self.heard or self.reading_paused:
-            self.heard = False
-            self.ping_timer = self.loop.call_later(self.ping_timeout, self.on_pong_timer)
-            return
-        self.stop_pings()
-        self.state = WS_CLOSED
-        self.write(close_frame(1011, "keepalive ping timeout"))
-        self.end_messages(1011, "keepalive ping timeout")
-        # A peer that does not answer pings may not read either, so closing has a timeout.
-        self.finish_transport()
-
-    cdef int on_pong(self) except -1:
-        if self.pinged is not None and self.reader.payload == self.pinged:
-            self.pinged = None
-            if self.ping_timeout > 0:
-                self.ping_timer.cancel()
-                self.schedule_ping()
         return 0
 
     # ------------------------------------------------------------------ the site ----
 
     def begin_shutdown(self):
         """Notify the peer and the application that the server is shutting down."""
-        if self.stream_timeout > 0 and self.task is not None and self.last_call is None:
-            self.last_call = self.loop.call_later(
+        if self.stream_timeout > 0 and self.task is not None and self.cancel_timer is None:
+            self.cancel_timer = self.loop.call_later(
                 self.stream_timeout + CANCEL_AFTER, self.cancel_late)
         try:
             if self.state == WS_CONNECTING:
                 self.end_messages(1012, "")
-                self.refuse(503)
+                self.reject(503)
             elif self.state == WS_OPEN:
-                self.say_close(1012, "")
+                self.start_closing(1012, "")
                 self.end_messages(1012, "")
-            elif self.deadline is not None:
-                self.arm(SHUTDOWN_TIMEOUT)
+            elif self.progress_timer is not None:
+                self.start_progress_timer(SHUTDOWN_TIMEOUT)
         except Exception:
-            self.fail_hard("Exception while shutting down a WebSocket")
+            self.abort_after_error("Exception while shutting down a WebSocket")
 
     def cancel_late(self):
         """Cancel an application that has not ended during the shutdown."""
@@ -740,20 +468,11 @@ cdef class WebSocket:
         if self.task is not None:
             self.task.cancel()
 
-    cdef int log_answer(self, int status, Py_ssize_t size) except -1:
-        log = self.site.access_log
-        if log is not None:
-            try:
-                log(self.scope, status, size, self.loop.time() - self.began)
-            except Exception:
-                logger.exception("Exception in the access log")
-        return 0
-
-    cdef int part(self) except -1:
+    cdef int detach_if_ended(self) except -1:
         """Detach the session from the site if its task has ended and its transport is closed."""
-        if self.task is None and self.last_call is not None:
-            self.last_call.cancel()
-            self.last_call = None
+        if self.task is None and self.cancel_timer is not None:
+            self.cancel_timer.cancel()
+            self.cancel_timer = None
         if self.lost and self.task is None and self.attached:
             self.attached = False
             self.site.detach(self)
@@ -775,7 +494,7 @@ cdef class Receive(Call):
         if self.future is not None:
             self.future.result()    # raises CancelledError if the future has been cancelled
             self.future = None
-        message = self.session.take()
+        message = self.session.next_message()
         if message is not None:
             return message
         self.wait_on(self.session.receivers, self.session.loop)
@@ -800,13 +519,13 @@ cdef class Send(Call):
         if self.future is not None:
             self.future.result()    # raises CancelledError if the future has been cancelled
             self.future = None
-        if self.session.put(self.message):
+        if self.session.process(self.message):
             return None
-        self.wait_on(self.session.senders, self.session.loop)
+        self.wait_on(self.session.writable, self.session.loop)
         return PENDING
 
     cdef int finish(self) except -1:
         self.state = CALL_CLOSED
         if self.future is not None:
-            self.stop_waiting(self.session.senders)
+            self.stop_waiting(self.session.writable)
         return 0

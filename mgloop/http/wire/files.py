@@ -114,8 +114,8 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
     # accepts neither data nor EOF.
     await asyncio.sleep(0)
     try:
-        async with asyncio.timeout(limit) as patience:
-            request.patience = patience
+        async with asyncio.timeout(limit) as file_timeout:
+            request.file_timeout = file_timeout
             if request.closing:
                 watch(request)
             while offset < end:
@@ -132,26 +132,26 @@ async def _send_pieces(request: Any, file: BinaryIO, offset: int, count: int) ->
                     size = max(size // 2, _LEAST)
                 began = now
                 if limit and offset < end:
-                    patience.reschedule(now + limit)
+                    file_timeout.reschedule(now + limit)
     except (ConnectionError, TimeoutError):
         request.client_left()
         return False
     finally:
-        request.patience = None
+        request.file_timeout = None
     return True
 
 
 def watch(request: Any) -> None:
     """Disconnect a client that reads nothing of its file earlier than the timeout would."""
-    _check(request, request.patience, None, 0)
+    _check(request, request.file_timeout, None, 0)
 
 
-def _check(request: Any, patience: asyncio.Timeout, before: int | None, idle: int) -> None:
-    if request.patience is not patience:
+def _check(request: Any, file_timeout: asyncio.Timeout, before: int | None, idle: int) -> None:
+    if request.file_timeout is not file_timeout:
         return
     taken = _peer.taken(request.transport)
     idle = idle + 1 if taken == before else 0
     if idle >= _CHECKS:
-        patience.reschedule(request.loop.time())
+        file_timeout.reschedule(request.loop.time())
     else:
-        request.loop.call_later(_CHECK_INTERVAL, _check, request, patience, taken, idle)
+        request.loop.call_later(_CHECK_INTERVAL, _check, request, file_timeout, taken, idle)

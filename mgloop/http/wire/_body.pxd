@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Declare the body of a request; _body.pyx explains how the application receives it."""
+
+from mgloop._awaitable cimport Waiters
+from mgloop.http.wire._response cimport Response
+
+
+cdef enum:
+    BODY_RECEIVING      # more of the body will arrive
+    BODY_RECEIVED       # all of it has arrived
+    BODY_DELIVERED      # the application has received the end of it
+    BODY_DISCONNECTED   # the client is gone, as far as the application is concerned
+
+
+cdef class RequestBody(Response):
+    cdef int body_state
+    cdef bint truncated                 # the client disconnected before the end of the body
+    cdef object body                    # the part not returned by receive() (see gather()), or None
+    cdef Py_ssize_t body_len            # bytes in `body`
+    cdef Py_ssize_t body_total          # bytes of body received
+    cdef Waiters receivers              # receive() calls that wait, or None
+
+    cdef int add_body(self, const char *data, Py_ssize_t n) except -1
+    cdef int body_ended(self) except -1
+    cdef int disconnect(self) except -1
+    cdef dict next_message(self)
+    cdef int send_continue(self) except -1

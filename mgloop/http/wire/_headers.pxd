@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Declare the functions that check, measure and copy the headers of a response."""
+
+from mgloop.http.wire._site cimport mgl_outgoing
+
+
+cdef struct HeaderInfo:
+    # The headers of a message: their size, and their meaning for the response.
+    Py_ssize_t size     # bytes of all header lines
+    long long length    # the value of Content-Length, or -1
+    bint chunked        # Transfer-Encoding: chunked
+    bint closes         # Connection: close
+    bint upgrades       # Connection: upgrade
+    bint date           # there is a Date
+    bint server         # there is a Server
+
+
+# Return the data if it is a bytes object, else a copy of it as bytes.
+cdef bytes as_bytes(object data)
+
+# Return the headers as a tuple of pairs of bytes objects, which nothing can change any more. This
+# may run code of the application, which may send other messages. So check the state of the response
+# afterwards.
+cdef tuple plain_headers(object headers)
+
+# Check the headers and fill in `info`; raise RuntimeError for an invalid header. `trailing`: they
+# are trailers, which must not contain headers of the framing.
+cdef int measure_headers(tuple plain, bint trailing, HeaderInfo *info) except -1
+
+# Copy the lines of headers that measure_headers() has checked into the buffer.
+cdef int put_headers(mgl_outgoing *out, tuple plain, HeaderInfo *info) noexcept

@@ -93,6 +93,7 @@ cdef extern from "threadqueue.h":
     mgl_permit mgl_thread_queue_begin_close(mgl_thread_queue *queue) noexcept
     void mgl_thread_queue_abandon_close(mgl_thread_queue *queue) noexcept
     bint mgl_thread_queue_elsewhere(mgl_thread_queue *queue) noexcept
+    void mgl_wait_ended(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "posted.h":
@@ -130,10 +131,6 @@ cdef extern from "timerheap.h":
 cdef extern from "watchedname.h":
     void mgl_watch_name(dict module, str name) noexcept
     PyObject *mgl_watched_value() except NULL
-
-
-cdef extern from "stalls.h":
-    void mgl_wait_ended(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "<unistd.h>":
@@ -504,7 +501,7 @@ cdef class LoopCore:
             mgl_thread_queue_leave(self.thread_queue)
             raise
         mgl_note(&self.native_thread, gettid())
-        # If a stall detector watches the loop and sleeps, wake it (port/stalls.h).
+        # If a stall detector watches the loop and sleeps, wake it (observe/stalls.h).
         mgl_wait_ended(self.thread_queue)
 
     cdef int keep_keywords(self) except -1:

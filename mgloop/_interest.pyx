@@ -20,8 +20,9 @@ from libc.stdint cimport uint32_t
 from mgloop._handle cimport Handle
 from mgloop._loop cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, PyTypeObject, Watcher, mgl_ring_push,
-    show_handle, traverseproc, visitproc,
+    traverseproc, visitproc,
 )
+from mgloop._traverse cimport visit_handle
 
 import weakref
 
@@ -257,9 +258,9 @@ cdef int watch_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     cdef FdWatch watch = <FdWatch>o
     cdef int rc = watch_traverse_cython(o, visit, arg)
     if rc == 0:
-        rc = show_handle(<PyObject *>watch.reader, visit, arg)
+        rc = visit_handle(<PyObject *>watch.reader, visit, arg)
     if rc == 0:
-        rc = show_handle(<PyObject *>watch.writer, visit, arg)
+        rc = visit_handle(<PyObject *>watch.writer, visit, arg)
     return rc
 
 

@@ -95,8 +95,6 @@ cdef class IterationCore(LoopCore):
         cdef int64_t deadline = 0
         cdef int events
         cdef size_t count, before
-        if self.forked():
-            self.adopt()
         if mgl_posted_any(&self.thread_queue.posted):
             self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:

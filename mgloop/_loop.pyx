@@ -278,6 +278,8 @@ cdef class LoopCore(TimerCore):
 
     cdef int poll_events(self, int64_t deadline) except -1:
         cdef int n
+        if mgl_poll_forked(self.poll):
+            self.adopt()
         # Nothing may fail inside the poll, so reserve space for all events that it can return.
         mgl_ring_reserve(&self.ready, PUSHES_PER_EVENT * mgl_poll_batch(self.poll))
         if self.measured is None:

@@ -9,7 +9,7 @@ Threads without the GIL may call patched_run() at the same time.
 
 from libc.stdint cimport int64_t
 
-from mgloop._port cimport PyTypeObject, mgl_counted, mgl_store, mgl_version_of
+from mgloop._port cimport PyTypeObject, mgl_store, mgl_version_of
 
 from asyncio import events as asyncio_events
 
@@ -18,16 +18,15 @@ from . import _stdlib
 
 cdef object AsyncioHandle = asyncio_events.Handle
 cdef object asyncio_run = None
-cdef int64_t asyncio_version = 0    # version tag of the class with its original _run()
+asyncio_handle = <PyTypeObject *>AsyncioHandle
 
 
-cdef object patched_run():
+cdef object find_patched_run():
+    """Return as patched_run() does, and update the cache."""
     global asyncio_run
     # Read the version before the attribute, because another thread may change the class between
     # the two reads.
-    cdef int64_t version = mgl_version_of(<PyTypeObject *>AsyncioHandle)
-    if version == mgl_counted(&asyncio_version) and version != 0:
-        return None
+    cdef int64_t version = mgl_version_of(asyncio_handle)
     run = AsyncioHandle._run
     if run is not asyncio_run:
         if not _stdlib.is_asyncios(run):
@@ -38,4 +37,4 @@ cdef object patched_run():
 
 
 # Initialise the cache before other threads exist. A repeated call gives the same result.
-patched_run()
+find_patched_run()

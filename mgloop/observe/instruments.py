@@ -36,7 +36,7 @@ _HISTOGRAMS = ("lag", "durations")
 
 @dataclass(frozen=True)
 class Instrument:
-    """A counter or, if `is_gauge` is set, a gauge.
+    """A counter or, if `level` is set, a gauge.
 
     unit: "s", "By" or "1". attributes: names of the attributes that distinguish its samples, such
     as the kind of a connection. samples: returns the samples in a snapshot.
@@ -45,7 +45,7 @@ class Instrument:
     name: str
     unit: str
     description: str
-    is_gauge: bool
+    level: bool
     attributes: tuple[str, ...]
     samples: Callable[[LoopStats], Iterable[Sample]]
 
@@ -72,14 +72,14 @@ def _of_connections(field: str) -> Callable[[LoopStats], Iterable[Sample]]:
 
 
 def _make() -> Iterable[Instrument]:
-    for field, (text, is_gauge) in described(LoopStats).items():
+    for field, (text, level) in described(LoopStats).items():
         if field == "connections":
-            for part, (of_part, is_gauge) in described(ConnectionStats).items():
+            for part, (of_part, rises_and_falls) in described(ConnectionStats).items():
                 name, samples = f"connections.{part}", _of_connections(part)
-                yield Instrument(name, "1", of_part, is_gauge, ("kind",), samples)
+                yield Instrument(name, "1", of_part, rises_and_falls, ("kind",), samples)
         elif field not in _HISTOGRAMS:
             name = _NAMES.get(field, field)
-            yield Instrument(name, _unit(field), text, is_gauge, (), _number(field))
+            yield Instrument(name, _unit(field), text, level, (), _number(field))
 
 
 #: All instruments except the histograms.
@@ -109,11 +109,9 @@ class Loops:
                 yield name, loop.stats()
 
 
-def timed(
-    snapshots: Iterable[tuple[str, LoopStats]], field: str
-) -> Iterable[tuple[str, Histogram]]:
+def timed(accounts: Iterable[tuple[str, LoopStats]], field: str) -> Iterable[tuple[str, Histogram]]:
     """Yield (name, histogram) of each loop that has timing."""
-    for name, stats in snapshots:
+    for name, stats in accounts:
         histogram = getattr(stats, field)
         if histogram is not None:
             yield name, histogram

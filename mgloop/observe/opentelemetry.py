@@ -37,9 +37,7 @@ def observe(
     meter = get_meter("mgloop", meter_provider=meter_provider)
     for instrument in INSTRUMENTS:
         make = (
-            meter.create_observable_gauge
-            if instrument.is_gauge
-            else meter.create_observable_counter
+            meter.create_observable_gauge if instrument.level else meter.create_observable_counter
         )
         make(
             f"mgloop.{instrument.name}",

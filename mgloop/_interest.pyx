@@ -21,8 +21,9 @@ from libc.stdint cimport uint32_t
 from mgloop._handle cimport Handle
 from mgloop._loop cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, LoopCore, PyTypeObject, Watcher, mgl_ring_push,
-    show_handle, traverseproc, visitproc,
+    traverseproc, visitproc,
 )
+from mgloop._traverse cimport visit_handle
 
 import weakref
 
@@ -286,7 +287,7 @@ cdef traverseproc direction_traverse_cython = (<PyTypeObject *>Direction).tp_tra
 cdef int direction_traverse(PyObject *o, visitproc visit, void *arg) noexcept:
     cdef int rc = direction_traverse_cython(o, visit, arg)
     if rc == 0:
-        rc = show_handle(<PyObject *>(<Direction>o).callback, visit, arg)
+        rc = visit_handle(<PyObject *>(<Direction>o).callback, visit, arg)
     return rc
 
 

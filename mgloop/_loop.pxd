@@ -8,101 +8,17 @@ otherwise.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
-from mgloop._handle cimport Handle, PostedHandle, mgl_heap
-
-
-cdef extern from "poll.h":
-    ctypedef struct mgl_poll:
-        pass
-
-
-cdef extern from "posted.h":
-    ctypedef struct mgl_posted:
-        pass
-
-    bint mgl_posted_any(mgl_posted *p) noexcept
-    const bint WITHOUT_GIL "MGL_WITHOUT_GIL"
-
-
-cdef extern from "threadqueue.h":
-    ctypedef struct mgl_thread_queue:
-        mgl_posted posted
-        int64_t wakeups
-
-    bint mgl_thread_queue_here(mgl_thread_queue *queue) noexcept
-
-
-cdef extern from "counters.h":
-    enum:
-        MGL_TCP
-        MGL_UNIX
-        MGL_DATAGRAM
-        MGL_PIPE
-        MGL_TLS
-        MGL_OTHER
-        MGL_CONNECTION_KINDS
-
-    ctypedef struct mgl_connections:
-        int64_t accepted
-        int64_t opened
-        int64_t closed
-
-    ctypedef struct mgl_counters:
-        int64_t iterations
-        int64_t polls
-        int64_t events
-        int64_t most_events
-        int64_t callbacks
-        int64_t timers
-        int64_t ready
-        int64_t timers_pending
-        int64_t timers_cancelled
-        int64_t most_ready
-        int64_t threadsafe_calls
-        int64_t bytes_received
-        int64_t bytes_sent
-        int64_t reads
-        int64_t writes
-        int64_t reads_blocked
-        int64_t writes_blocked
-        int64_t deferred_writes
-        int64_t deferred_sends
-        int64_t pauses
-        int64_t handshakes
-        int64_t handshakes_failed
-        int64_t executor_jobs
-        int64_t children
-        int64_t stalls
-        mgl_connections connections[MGL_CONNECTION_KINDS]
-
-    int64_t mgl_counted(const int64_t *counter) noexcept
-    void mgl_count(int64_t *counter, int64_t n) noexcept
-    void mgl_count_most(int64_t *counter, int64_t n) noexcept
-    void mgl_note(int64_t *level, int64_t n) noexcept
-    void mgl_count_read(mgl_counters *counters, ssize_t n) noexcept
-    void mgl_count_write(mgl_counters *counters, ssize_t n) noexcept
-
-
-cdef extern from "timing.h":
-    enum:
-        MGL_BUCKETS
-
-    ctypedef struct mgl_histogram:
-        int64_t counts[MGL_BUCKETS]
-        int64_t nanoseconds
-
-    ctypedef struct mgl_timing:
-        mgl_histogram lag
-        mgl_histogram duration
-        int64_t run
-        int64_t wait
-
-
-cdef extern from "ring.h":
-    ctypedef struct mgl_ring:
-        pass
-
-    int mgl_ring_push(mgl_ring *r, PyObject *o) except -1
+from mgloop._handle cimport Handle, PostedHandle
+from mgloop._measured cimport Measured
+# Other modules cimport these from here as well.
+from mgloop._port cimport (
+    MGL_CONNECTION_KINDS, MGL_DATAGRAM, MGL_OTHER, MGL_PIPE, MGL_TCP, MGL_TLS, MGL_UNIX,
+    PyTypeObject, WITHOUT_GIL, mgl_connections, mgl_count, mgl_count_most, mgl_count_read,
+    mgl_count_write, mgl_counted, mgl_counters, mgl_make, mgl_poll, mgl_posted, mgl_posted_any,
+    mgl_ring, mgl_ring_len, mgl_ring_push, mgl_store, mgl_thread_queue, mgl_thread_queue_here,
+    traverseproc, visitproc,
+)
+from mgloop._timers cimport TimerCore
 
 
 cdef extern from "<sys/epoll.h>":
@@ -115,26 +31,6 @@ cdef extern from "<sys/epoll.h>":
         EPOLLHUP
         EPOLLET
         EPOLLMSG
-
-
-cdef extern from "Python.h":
-    ctypedef int (*visitproc)(PyObject *o, void *arg) noexcept
-    ctypedef int (*traverseproc)(PyObject *o, visitproc visit, void *arg) noexcept
-    ctypedef struct PyTypeObject:
-        PyObject *tp_dict
-        traverseproc tp_traverse
-
-
-cdef extern from *:
-    """
-    /* Return type(*args, **keywords) for a class whose metaclass is `type`. */
-    static inline PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-        PyObject *made = type->tp_new(type, args, keywords);
-        if (made != NULL && type->tp_init(made, args, keywords) < 0) Py_CLEAR(made);
-        return made;
-    }
-    """
-    PyObject *mgl_make(PyTypeObject *type, PyObject *args, PyObject *keywords) except NULL
 
 
 # Handles the events of one descriptor. The poll table holds a reference to a registered watcher.
@@ -171,12 +67,11 @@ cdef enum:
     SCRATCH = 64 * 1024         # size of the scratch buffer: the maximum of bytes per read
 
 
-cdef class LoopCore:
+cdef class LoopCore(TimerCore):
     cdef mgl_poll *poll
     cdef mgl_thread_queue *thread_queue     # the cross-thread queue and the means to wake the loop
     cdef mgl_counters count     # the counters that stats() reports
-    cdef mgl_timing *timing     # measured times, or NULL without timing
-    cdef dict spent             # with timing, {key: Spending}; whose_turn() makes the keys
+    cdef Measured measured      # the timing, or None if the loop was created without it
     cdef int64_t made_at        # time of creation, in nanoseconds of the loop's clock
     cdef int64_t native_thread  # gettid() of the thread that runs the loop, or 0
     # Receives the data of one system call until it is copied. Freed with the loop object.
@@ -186,30 +81,26 @@ cdef class LoopCore:
     cdef object datagram_addresses  # cache of addresses that they share, too
     cdef object tls_buffers     # buffers that all TLS connections share; see tls/_buffers.pyx
     cdef mgl_ring ready         # the ready queue
-    cdef mgl_heap timers        # the timer heap
-    # The earliest time at which the loop wakes up for timers, in nanoseconds of its clock.
-    cdef int64_t next_wake
     cdef dict future_keywords   # {"loop": this loop} while the loop runs, else None; immutable
     cdef dict eager_keywords    # future_keywords and "eager_start": True
     cdef mgl_ring flushes       # watchers whose on_flush() is called at the end of the iteration
     cdef Py_ssize_t deferred    # bytes in short writes that wait for the end of the iteration
     cdef Py_ssize_t deferred_long   # bytes in long writes that wait for the end of the iteration
     cdef bint wakeup_enabled    # other threads can wake the loop
+    cdef object patched_run     # what replaces asyncio's Handle._run() and runs callbacks, or None
     cdef bint iterating         # _run_once() is running
     cdef bint busy              # this iteration's batch is large enough to defer small writes
     cdef public bint _debug
     cdef public bint _stopping
     cdef public bint _closed
-    cdef bint time_given        # time() was replaced on this object
-    cdef bint time_patched      # time() was replaced on this object or on its class
-    cdef object patched_run     # what replaces asyncio's Handle._run() and runs callbacks, or None
     cdef public object _thread_id
     cdef public object _task_factory
     cdef public object _current_handle
 
     cdef int check_open(self) except -1
     cdef bint forked(self) noexcept
-    cdef int keep_keywords(self) except -1
+    # Return whether the process has inherited the cross-thread queue; callable from any thread.
+    cdef bint queue_forked(self) noexcept
     cdef int adopt(self) except -1
 
     # Registrations. claim() makes a watcher the owner of a descriptor, and watch() also registers
@@ -230,10 +121,6 @@ cdef class LoopCore:
     cdef bint may_defer(self, Py_ssize_t nbytes) noexcept
     cdef bint may_defer_long(self, Py_ssize_t nbytes) noexcept
 
-    cdef void spend(self, object whose, int64_t ns) noexcept
-    cdef int check_clock(self) except -1
-    cdef bint has_other_clock(self) except -1
-    cdef double read_clock(self) except? -1
     cdef Handle make_handle(self, object callback, tuple args, object context)
     cdef Handle schedule(self, object callback, object context)
     cdef Handle schedule_with(self, object callback, object arg, object context)
@@ -243,20 +130,16 @@ cdef class LoopCore:
     cdef int post(self, PostedHandle handle) except -1
     # Move the handles from other threads to the end of the ready queue.
     cdef int collect_posted(self) except -1
-    # Move them in front of the last `events` entries, which a poll has just appended.
-    cdef int collect_posted_before(self, size_t events) except -1
     # In debug mode, raise RuntimeError if the loop is running in another thread.
     cdef int check_thread(self) except -1
 
-    cdef int run_until_stopped(self) except -1
-    cdef int iterate(self) except -1
-    cdef int run_batch(self, size_t n) except -1
-    cdef int run_batch_slowly(self, size_t n, object patched) except -1
-    cdef int poll_timed(self, int64_t deadline) noexcept
-    cdef int64_t ready_since(self, PyObject *item, int64_t now) noexcept
+    # Wait until `deadline`, in nanoseconds of the port's clock, and append the ready watchers to
+    # the ready queue. Return the number of events; it is 0 after a signal.
+    cdef int poll_events(self, int64_t deadline) except -1
+    # Return whether the deadline may have passed, as far as the last poll shows.
+    cdef bint may_have_passed(self, int64_t deadline) noexcept
+    # Handle an exception of an entry of the batch or of on_flush().
     cdef int caught(self, object item, uint32_t events, object exc) except -1
-    cdef int64_t first_deadline(self) except -1
-    cdef int collect_timers(self) except -1
     cdef int flush(self) except -1
     cdef int drop_flushes(self) except -1
     cdef void dispose(self) noexcept
@@ -274,8 +157,13 @@ cdef inline int queue(LoopCore loop, PyObject *handle) except -1:
     return mgl_ring_push(&loop.ready, handle)
 
 
+# Store the lengths of the queues for stats() in other threads, which must not read the queues.
+cdef inline void store_gauges(LoopCore loop) noexcept:
+    mgl_store(&loop.count.ready, mgl_ring_len(&loop.ready))
+    mgl_store(&loop.count.timers_pending, loop.timers.len)
+    mgl_store(&loop.count.timers_cancelled,
+              loop.timers.sequence - loop.timers.len - loop.count.timers)
+
+
 # Return the OSError, or its subclass, for an errno.
 cdef object os_error(int error)
-
-# Visit the references of a handle, for tp_traverse of the classes that hold handles.
-cdef int show_handle(PyObject *o, visitproc visit, void *arg) noexcept

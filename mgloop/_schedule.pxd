@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Declare ScheduleCore, a base class of FdCore. It adds no native methods to LoopCore's."""
+"""Declare ScheduleCore, the base class of FdCore. It adds no native methods to HookCore's."""
 
-from mgloop._loop cimport LoopCore
+from mgloop._hooks cimport HookCore
 
 
-cdef class ScheduleCore(LoopCore):
+cdef class ScheduleCore(HookCore):
     pass

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from typing_extensions import TypeVarTuple, Unpack
 
-from ._loop import LoopCore
+from ._hooks import HookCore
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 # The signatures are those of asyncio.BaseEventLoop.
-class ScheduleCore(LoopCore):
+class ScheduleCore(HookCore):
     def call_soon(
         self,
         callback: Callable[[Unpack[_Ts]], object],

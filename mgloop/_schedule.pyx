@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Schedule callbacks and tasks: call_soon(), call_later(), create_task() and related methods.
 
-    LoopCore (_loop)      the iteration, the ready queue and the timer heap
-      +- ScheduleCore     the methods that add to the queue and the heap
+    HookCore (_hooks)     small methods of BaseEventLoop, and all that it inherits
+      +- ScheduleCore     the methods that add to the ready queue and the timer heap
            +- FdCore      (_interest) add_reader() and related methods
 
 The module is native because these methods run once per callback. They take *args and a keyword
@@ -25,6 +25,7 @@ from libc.stdint cimport int64_t
 from mgloop._handle cimport (
     Handle, PostedHandle, TimerHandle, mgl_heap_push, new_handle, new_posted_handle, new_timer,
 )
+from mgloop._hooks cimport HookCore
 from mgloop._loop cimport (
     LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_thread_queue_here, mgl_make, queue,
 )
@@ -66,8 +67,8 @@ cdef frozenset FORWARDED = frozenset(("name", "context"))
 cdef frozenset NOT_FORWARDED = frozenset(("self", "coro", "loop"))
 
 
-cdef class ScheduleCore(LoopCore):
-    """Add to LoopCore the methods that schedule callbacks and tasks."""
+cdef class ScheduleCore(HookCore):
+    """Add to HookCore the methods that schedule callbacks and tasks."""
 
 
 # The tuple of keyword names that asyncio's C code passes, after its first call.

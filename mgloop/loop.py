@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """mgloop.Loop, which combines the native core with asyncio.BaseEventLoop.
 
-Code that runs per callback or per packet is native and comes from LoopCore and SockCore. Code that
-runs per connection or per loop is that of BaseEventLoop, so its semantics are those of the running
-CPython version. It calls hooks that it defines for subclasses. This module implements the hooks.
+Code that runs per callback or per packet is native and comes from SockCore and its base classes.
+Code that runs per connection or per loop is that of BaseEventLoop, so its semantics are those of
+the running CPython version. It calls hooks that it defines for subclasses. This module implements
+the hooks.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class Loop(
         Thread-safe, and usable after close(). later.delta(earlier) returns the counters of the time
         between two snapshots.
         """
-        return stats.make(self._counted())
+        return stats.make(self)
 
     def callback_times(self) -> dict[str, TimeSpent]:
         """Return the time spent in callbacks, by name.

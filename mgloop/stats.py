@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The return value of loop.stats(): a snapshot of the counters of a loop.
 
-The loop increments the counters in C (port/counters.h). This module gives them names, and computes
+The loop increments the counters in C (port/counters.h). This module describes them, and computes
 the difference of two snapshots. Its code runs only when a snapshot is requested.
 """
 
@@ -12,7 +12,10 @@ import math
 import time
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from ._counters import CounterCore
 
 #: Upper bounds of the buckets of a Histogram, in seconds, as in port/timing.h.
 BOUNDS: tuple[float, ...] = (*((1 << i) * 1e-6 for i in range(27)), math.inf)
@@ -21,17 +24,17 @@ BOUNDS: tuple[float, ...] = (*((1 << i) * 1e-6 for i in range(27)), math.inf)
 KINDS = ("tcp", "unix", "datagram", "pipe", "tls", "other")
 
 #: Marks a gauge: a field that rises and falls, for which a difference has no meaning.
-LEVEL: Final = "level"
+GAUGE: Final = "gauge"
 
 
 def described(kind: Any) -> dict[str, tuple[str, bool]]:
     """Return (description, whether it is a gauge) of each field of a class of statistics."""
     hints = typing.get_type_hints(kind, include_extras=True)
     marks = {field.name: hints[field.name].__metadata__ for field in dataclasses.fields(kind)}
-    return {name: (text, LEVEL in more) for name, (text, *more) in marks.items()}
+    return {name: (text, GAUGE in more) for name, (text, *more) in marks.items()}
 
 
-class _Account:
+class _Snapshot:
     """The base class of dataclasses that hold counters and gauges."""
 
     __slots__ = ()
@@ -46,8 +49,8 @@ class _Account:
             raise TypeError(f"{earlier!r} is not a {kind.__name__}")
         changes = {
             name: _difference(getattr(self, name), getattr(earlier, name))
-            for name, (_, level) in described(kind).items()
-            if not level
+            for name, (_, is_gauge) in described(kind).items()
+            if not is_gauge
         }
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
@@ -55,7 +58,7 @@ class _Account:
 def _difference(later: Any, earlier: Any) -> Any:
     if later is None or earlier is None:
         return None
-    if isinstance(later, _Account):
+    if isinstance(later, _Snapshot):
         return later.delta(earlier)
     if isinstance(later, dict):
         return {key: value.delta(earlier[key]) for key, value in later.items()}
@@ -65,7 +68,7 @@ def _difference(later: Any, earlier: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionStats(_Account):
+class ConnectionStats(_Snapshot):
     """Counters of the connections of one kind."""
 
     accepted: Annotated[
@@ -73,11 +76,11 @@ class ConnectionStats(_Account):
     ]
     opened: Annotated[int, "connections for which connection_made() was called, on either side"]
     closed: Annotated[int, "connections for which connection_lost() was called"]
-    open: Annotated[int, "connections that are open now", LEVEL]
+    open: Annotated[int, "connections that are open now", GAUGE]
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram(_Account):
+class Histogram(_Snapshot):
     """A distribution of durations."""
 
     counts: Annotated[tuple[int, ...], "number of measurements in each bucket of BOUNDS"]
@@ -106,7 +109,7 @@ class Histogram(_Account):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopStats(_Account):
+class LoopStats(_Snapshot):
     """Counters and gauges of a loop since its creation: numbers, bytes and seconds.
 
     Immutable. If another thread takes the snapshot, each number is consistent, but the numbers are
@@ -122,13 +125,13 @@ class LoopStats(_Account):
     iterations: Annotated[int, "loop iterations"]
     polls: Annotated[int, "epoll_wait() calls"]
     events: Annotated[int, "ready descriptors reported by polls"]
-    most_events: Annotated[int, "largest number of ready descriptors in one poll", LEVEL]
+    most_events: Annotated[int, "largest number of ready descriptors in one poll", GAUGE]
     callbacks: Annotated[int, "handles run: call_soon(), timers, readers, task steps"]
     timers: Annotated[int, "call_later() and call_at() timers that expired"]
     timers_cancelled: Annotated[int, "timers cancelled before they expired"]
-    timers_pending: Annotated[int, "timers that are pending now", LEVEL]
-    ready: Annotated[int, "callbacks and descriptors in the ready queue now", LEVEL]
-    most_ready: Annotated[int, "longest ready queue at the start of an iteration", LEVEL]
+    timers_pending: Annotated[int, "timers that are pending now", GAUGE]
+    ready: Annotated[int, "callbacks and descriptors in the ready queue now", GAUGE]
+    most_ready: Annotated[int, "longest ready queue at the start of an iteration", GAUGE]
     threadsafe_calls: Annotated[int, "call_soon_threadsafe() calls taken over by the loop"]
     wakeups: Annotated[int, "wake-ups sent by other threads to interrupt a poll"]
     connections: Annotated[
@@ -189,46 +192,45 @@ class TimeSpent(NamedTuple):
 
 
 def by_name(spent: dict[str | type, tuple[int, float]]) -> dict[str, TimeSpent]:
-    """Convert the result of LoopCore._spent(), where a type stands for events of its transports."""
+    """Convert the result of CounterCore._spent(); a type stands for events of its transports."""
     return {
-        whose if isinstance(whose, str) else f"turns of {whose.__qualname__}": TimeSpent(*account)
-        for whose, account in spent.items()
+        key if isinstance(key, str) else f"turns of {key.__qualname__}": TimeSpent(*times)
+        for key, times in spent.items()
     }
 
 
-def from_json(told: dict[str, Any]) -> LoopStats:
+def from_json(data: dict[str, Any]) -> LoopStats:
     """Return the LoopStats whose dataclasses.asdict() was sent as JSON.
 
     Raises KeyError or TypeError if the fields are not those of this version.
     """
-    connections = {kind: ConnectionStats(**told["connections"][kind]) for kind in KINDS}
+    connections = {kind: ConnectionStats(**data["connections"][kind]) for kind in KINDS}
     histograms = {
-        name: told[name] and Histogram(tuple(told[name]["counts"]), told[name]["seconds"])
+        name: data[name] and Histogram(tuple(data[name]["counts"]), data[name]["seconds"])
         for name in ("lag", "durations")
     }
-    return LoopStats(**{**told, **histograms, "connections": connections})
+    return LoopStats(**{**data, **histograms, "connections": connections})
 
 
-def make(counted: dict[str, Any]) -> LoopStats:
-    """Convert the result of LoopCore._counted()."""
-    cpu_seconds = _cpu_seconds(counted.pop("native_thread"))
-    timing = counted.pop("timing")
+def make(loop: CounterCore) -> LoopStats:
+    """Return a snapshot of the counters of a loop."""
     running = waiting = lag = durations = None
-    if timing is not None:
-        running, waiting, lag, durations = timing
+    if (times := loop._timed()) is not None:
+        running, waiting, lag, durations = times
         lag, durations = Histogram(*lag), Histogram(*durations)
     connections = {
         kind: ConnectionStats(accepted, opened, closed, opened - closed)
-        for kind, (accepted, opened, closed) in zip(KINDS, counted.pop("connections"), strict=True)
+        for kind, (accepted, opened, closed) in zip(KINDS, loop._connections(), strict=True)
     }
     return LoopStats(
+        seconds=loop._age(),
+        cpu_seconds=_cpu_seconds(loop._native_thread),
         connections=connections,
-        cpu_seconds=cpu_seconds,
         seconds_running=running,
         seconds_waiting=waiting,
         lag=lag,
         durations=durations,
-        **counted,
+        **loop._counted(),
     )
 
 

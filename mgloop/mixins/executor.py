@@ -39,7 +39,7 @@ class ExecutorMixin:
                 "run_in_executor() requires a loop that other threads can wake up; this one was "
                 "created with enable_wakeup=False: create it with mgloop.new_event_loop()"
             )
-        loop._count_executor_job()
+        loop._count("executor_jobs")
         if executor is None and not loop._executor_shutdown_called:
             executor = loop._default_executor
         if executor is None or loop._debug or loop._closed:

@@ -98,7 +98,7 @@ class ProcessMixin:
     def _watch_child(self, transport: Any) -> None:
         """Call transport._process_exited() when the child exits."""
         loop: Any = self
-        loop._count_child()
+        loop._count("children")
         pid = transport.get_pid()
         pidfd = -1
         try:

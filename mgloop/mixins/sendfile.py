@@ -47,7 +47,7 @@ class SendfileMixin:
             sock = transp._lend()
             try:
                 sent: int = await loop.sock_sendfile(sock, file, offset, count, fallback=False)
-                loop._count_sent(sent)
+                loop._count("bytes_sent", sent)
                 return sent
             finally:
                 transp._take_back()

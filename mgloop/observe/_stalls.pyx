@@ -2,14 +2,14 @@
 """Detect stalled loops: StallDetector is the native half of the watchdog in watchdog.py.
 
 A loop is stalled while one callback blocks it. The detection is native because it must cost the
-loops nothing, and must run without the GIL, which the blocking callback may hold. port/stalls.h
+loops nothing, and must run without the GIL, which the blocking callback may hold. observe/stalls.h
 describes it. One thread, the watchdog's, waits in StallDetector.wait(); the other methods may be
 called from any thread. A StallDetector holds a reference to each loop that it watches.
 
 Reading the stack of the loop's thread is native too. A Python function can lose the GIL between any
 two instructions. A callback that waits for the GIL in native code could then end before its stack
 is complete. The code here does not release the GIL between reading the stack and checking that the
-loop is still stalled. Without the GIL the loop's thread continues to run. port/calls.h describes
+loop is still stalled. Without the GIL the loop's thread continues to run. observe/calls.h describes
 how its stack is read nevertheless.
 """
 
@@ -31,23 +31,23 @@ cdef extern from "clock.h":
 
 
 cdef extern from "stalls.h":
-    ctypedef struct mgl_watcher:
+    ctypedef struct mgl_detector:
         pass
     ctypedef enum mgl_stall_event:
-        MGL_STOPPED, MGL_CALLED, MGL_STALLS, MGL_GOES_ON
-    ctypedef enum mgl_watching:
-        MGL_IS_WATCHED, MGL_WAS_WATCHED, MGL_TOO_MANY
-    mgl_watcher *mgl_watcher_new(int64_t threshold, int64_t period)
-    void mgl_watcher_give_back(mgl_watcher *w)
-    void mgl_watcher_stop(mgl_watcher *w)
-    mgl_watching mgl_watcher_add(mgl_watcher *w, mgl_thread_queue *queue, const mgl_ring *ready,
-                                 mgl_counters *count)
-    void mgl_watcher_call(mgl_watcher *w)
-    bint mgl_watcher_take_resumed(mgl_watcher *w, mgl_thread_queue *queue, int64_t *stalled_for)
-    int64_t mgl_watcher_remove(mgl_watcher *w, mgl_thread_queue *queue)
-    bint mgl_watcher_is_stalled(mgl_watcher *w, mgl_thread_queue *queue)
-    mgl_stall_event mgl_watcher_wait(
-        mgl_watcher *w, mgl_thread_queue **which, int64_t *lasted) nogil
+        MGL_STOPPED, MGL_CALLED, MGL_STALLED, MGL_CONTINUES
+    ctypedef enum mgl_add_result:
+        MGL_ADDED, MGL_HAS_DETECTOR, MGL_TOO_MANY
+    mgl_detector *mgl_detector_new(int64_t threshold, int64_t period)
+    void mgl_detector_release(mgl_detector *d)
+    mgl_add_result mgl_detector_add(mgl_detector *d, mgl_thread_queue *queue,
+                                    const mgl_ring *ready, mgl_counters *count)
+    int64_t mgl_detector_remove(mgl_detector *d, mgl_thread_queue *queue)
+    bint mgl_detector_is_stalled(mgl_detector *d, mgl_thread_queue *queue)
+    mgl_stall_event mgl_detector_wait(
+        mgl_detector *d, mgl_thread_queue **which, int64_t *lasted) nogil
+    bint mgl_detector_take_resumed(mgl_detector *d, mgl_thread_queue *queue, int64_t *stalled_for)
+    void mgl_detector_call(mgl_detector *d)
+    void mgl_detector_stop(mgl_detector *d)
 
 
 cdef extern from "calls.h":
@@ -126,7 +126,7 @@ cdef class Glance:
 
 
 cdef void see(void *arg) noexcept:
-    """Fill in the snapshot in *arg*; the function `also` of port/calls.h.
+    """Fill in the snapshot in *arg*; the function `also` of observe/calls.h.
 
     It must run no Python code and drop no references, because without the GIL the interpreter has
     stopped all other threads.
@@ -143,7 +143,7 @@ cdef class StallDetector:
     Only one thread may call wait(), and any thread the other methods.
     """
 
-    cdef mgl_watcher *watcher
+    cdef mgl_detector *detector
     # {address of the loop's cross-thread queue: loop}; the queue lives as long as the loop
     cdef dict loops
     # deque of (loop, nanoseconds of the stall) for loops that were removed before wait() reported
@@ -153,44 +153,44 @@ cdef class StallDetector:
     def __cinit__(self, double threshold, double period):
         self.loops = {}
         self.left = collections.deque()
-        self.watcher = mgl_watcher_new(<int64_t>(threshold * 1e9), <int64_t>(period * 1e9))
-        if self.watcher is NULL:
+        self.detector = mgl_detector_new(<int64_t>(threshold * 1e9), <int64_t>(period * 1e9))
+        if self.detector is NULL:
             raise MemoryError
 
     def __del__(self):
-        # The watcher has pointers into the loops. Remove them here, because the garbage collector
+        # The detector has pointers into the loops. Remove them here, because the garbage collector
         # clears `loops` before __dealloc__() runs.
-        if self.watcher is not NULL:
+        if self.detector is not NULL:
             self.remove_all()
 
     def __dealloc__(self):
-        if self.watcher is not NULL:
-            mgl_watcher_give_back(self.watcher)
+        if self.detector is not NULL:
+            mgl_detector_release(self.detector)
 
     def add(self, LoopCore loop not None):
         """Start watching *loop*.
 
         Raise RuntimeError if the loop has a watchdog already, or if this one watches 256 loops.
         """
-        cdef mgl_watching done = mgl_watcher_add(
-            self.watcher, loop.thread_queue, &loop.ready, &loop.count)
-        if done == MGL_WAS_WATCHED:
+        cdef mgl_add_result done = mgl_detector_add(
+            self.detector, loop.thread_queue, &loop.ready, &loop.count)
+        if done == MGL_HAS_DETECTOR:
             raise RuntimeError(f"{loop!r} already has a watchdog")
         if done == MGL_TOO_MANY:
             raise RuntimeError("a watchdog watches at most 256 loops: create another one")
         try:
             self.loops[<size_t>loop.thread_queue] = loop
         except BaseException:
-            mgl_watcher_remove(self.watcher, loop.thread_queue)
+            mgl_detector_remove(self.detector, loop.thread_queue)
             raise
 
     def remove(self, LoopCore loop not None):
         """Stop watching *loop*. If it was stalled, wait() still reports the end of the stall."""
-        cdef int64_t stalled_for = mgl_watcher_remove(self.watcher, loop.thread_queue)
+        cdef int64_t stalled_for = mgl_detector_remove(self.detector, loop.thread_queue)
         self.loops.pop(<size_t>loop.thread_queue, None)
         if stalled_for > 0:
             self.left.append((loop, stalled_for))
-            mgl_watcher_call(self.watcher)
+            mgl_detector_call(self.detector)
 
     def remove_all(self):
         """Stop watching all loops."""
@@ -215,13 +215,13 @@ cdef class StallDetector:
                 mgl_count(&loop.count.stalls, 1)
                 return loop, False, lasted * 1e-9, 0.0, None
             with nogil:
-                what = mgl_watcher_wait(self.watcher, &which, &lasted)
+                what = mgl_detector_wait(self.detector, &which, &lasted)
                 began = mgl_clock_ns()
             loop = self.loops.get(<size_t>which)
-            if what == MGL_STALLS and loop is not None:
+            if what == MGL_STALLED and loop is not None:
                 seen = self.look(loop)
                 return loop, True, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
-            if what == MGL_GOES_ON and mgl_watcher_take_resumed(self.watcher, which, &lasted):
+            if what == MGL_CONTINUES and mgl_detector_take_resumed(self.detector, which, &lasted):
                 mgl_count(&loop.count.stalls, 1)
                 return loop, False, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, None
             if what == MGL_STOPPED and not self.left:
@@ -245,8 +245,8 @@ cdef class StallDetector:
 
     def is_stalled(self, LoopCore loop not None):
         """Return whether *loop* is still stalled in the same callback."""
-        return mgl_watcher_is_stalled(self.watcher, loop.thread_queue)
+        return mgl_detector_is_stalled(self.detector, loop.thread_queue)
 
     def stop(self):
         """Make wait() return None, immediately and in all later calls."""
-        mgl_watcher_stop(self.watcher)
+        mgl_detector_stop(self.detector)

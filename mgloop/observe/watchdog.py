@@ -4,7 +4,7 @@
 When a callback runs for longer than a threshold, the watchdog's thread captures the stack of the
 loop's thread, and again each time the duration has doubled. When the loop continues, the watchdog
 reports the stall once. This requires neither debug mode nor timing, and costs nothing while a loop
-is not blocked: port/stalls.h describes how stalls are detected.
+is not blocked: observe/stalls.h describes how stalls are detected.
 
 Native code that holds the GIL, such as a C extension or a regular expression, also blocks the
 watchdog's thread. If that code ends before the watchdog acquires the GIL, the report has no stack,

@@ -10,6 +10,7 @@
 #define MGLOOP_COUNTERS_H
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
@@ -22,28 +23,58 @@ typedef struct {
     int64_t closed;   /* connection_lost() */
 } mgl_connections;
 
+/* All counters and gauges that are one number. The names are those of the fields of LoopStats (stats.py),
+ * which describes them. To add one, add it here and there. */
+#define MGL_COUNTERS(COUNTER) \
+    COUNTER(iterations) \
+    COUNTER(polls) \
+    COUNTER(events) \
+    COUNTER(most_events) \
+    COUNTER(callbacks) \
+    COUNTER(timers) \
+    COUNTER(timers_cancelled) /* these three: values of the last iteration, for other threads */ \
+    COUNTER(timers_pending) \
+    COUNTER(ready) \
+    COUNTER(most_ready) \
+    COUNTER(threadsafe_calls) \
+    COUNTER(bytes_received) \
+    COUNTER(bytes_sent) \
+    COUNTER(reads) \
+    COUNTER(reads_blocked) \
+    COUNTER(writes) \
+    COUNTER(writes_blocked) \
+    COUNTER(deferred_writes) \
+    COUNTER(deferred_sends) \
+    COUNTER(pauses) \
+    COUNTER(handshakes) \
+    COUNTER(handshakes_failed) \
+    COUNTER(executor_jobs) \
+    COUNTER(children) \
+    COUNTER(stalls) /* counted in the thread of a watchdog */
+
+#define MGL_FIELD(name) int64_t name;
 typedef struct {
-    int64_t iterations;
-    int64_t polls; /* epoll_wait() calls */
-    int64_t events;
-    int64_t most_events; /* in one poll */
-    int64_t callbacks;
-    int64_t timers; /* expired timers */
-    /* Values of the last iteration, for other threads. */
-    int64_t ready, timers_pending, timers_cancelled;
-    int64_t most_ready;
-    int64_t threadsafe_calls;
-    int64_t bytes_received, bytes_sent;
-    int64_t reads, writes; /* system calls */
-    int64_t reads_blocked, writes_blocked; /* system calls that failed with EAGAIN */
-    int64_t deferred_writes; /* write() calls deferred to the end of the iteration */
-    int64_t deferred_sends;  /* system calls that sent them */
-    int64_t pauses;          /* pause_writing() */
-    int64_t handshakes, handshakes_failed;
-    int64_t executor_jobs, children;
-    int64_t stalls; /* detected by a watchdog, and counted in its thread */
+    MGL_COUNTERS(MGL_FIELD)
     mgl_connections connections[MGL_CONNECTION_KINDS];
 } mgl_counters;
+#undef MGL_FIELD
+
+typedef struct {
+    const char *name;
+    size_t offset; /* in mgl_counters */
+} mgl_counter_entry;
+
+/* Returns the i-th entry of MGL_COUNTERS, or NULL after the last one. */
+static inline const mgl_counter_entry *mgl_counter_entry_at(size_t i) {
+#define MGL_ENTRY(name) {#name, offsetof(mgl_counters, name)},
+    static const mgl_counter_entry entries[] = {MGL_COUNTERS(MGL_ENTRY)};
+#undef MGL_ENTRY
+    return i < sizeof(entries) / sizeof(*entries) ? &entries[i] : NULL;
+}
+
+static inline int64_t *mgl_counter_of(mgl_counters *c, const mgl_counter_entry *entry) {
+    return (int64_t *) ((char *) c + entry->offset);
+}
 
 static inline int64_t mgl_counted(const int64_t *counter) {
     return __atomic_load_n(counter, __ATOMIC_RELAXED);
@@ -54,7 +85,7 @@ static inline void mgl_count(int64_t *counter, int64_t n) {
     __atomic_store_n(counter, mgl_counted(counter) + n, __ATOMIC_RELAXED);
 }
 
-static inline void mgl_note(int64_t *level, int64_t n) { __atomic_store_n(level, n, __ATOMIC_RELAXED); }
+static inline void mgl_store(int64_t *gauge, int64_t n) { __atomic_store_n(gauge, n, __ATOMIC_RELAXED); }
 
 static inline void mgl_count_most(int64_t *counter, int64_t n) {
     if (n > mgl_counted(counter)) __atomic_store_n(counter, n, __ATOMIC_RELAXED);

@@ -4,7 +4,6 @@
 #include "poll.h"
 
 #include "clock.h"
-#include "stalls.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -82,7 +82,7 @@ static inline int mgl_ring_push(mgl_ring *r, PyObject *o) {
 /* Removes the oldest object; the caller owns the reference. The ring must not be empty. */
 static inline PyObject *mgl_ring_pop(mgl_ring *r) {
     PyObject *o = r->items[r->head & r->mask];
-    __atomic_store_n(&r->head, r->head + 1, __ATOMIC_RELAXED); /* stalls.h reads it in another thread */
+    __atomic_store_n(&r->head, r->head + 1, __ATOMIC_RELAXED); /* observe/stalls.c reads it in another thread */
     return o;
 }
 

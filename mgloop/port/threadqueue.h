@@ -27,6 +27,7 @@
 
 #include <Python.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,7 +37,12 @@
 #include "posted.h"
 
 struct mgl_poll;
-struct mgl_watcher;
+
+/* A thread that sleeps until a wait of the loop ends: that of a stall detector (observe/stalls.h). */
+typedef struct {
+    sem_t wake;
+    atomic_bool asleep;
+} mgl_sleeper;
 
 typedef struct mgl_thread_queue {
     _Alignas(64) mgl_posted posted;
@@ -45,7 +51,7 @@ typedef struct mgl_thread_queue {
     pthread_mutex_t lock;
     struct mgl_poll *poll; /* NULL if the loop cannot be woken up */
     int64_t wakeups;       /* number of wake-ups sent */
-    _Atomic(struct mgl_watcher *) watcher; /* detects stalls of the loop (stalls.h); NULL if there is none */
+    _Atomic(mgl_sleeper *) sleeper; /* of the stall detector that watches the loop; NULL if there is none */
     unsigned fork_count;   /* identifies the process, as in the port */
     atomic_ulong thread;   /* the thread that runs the loop; 0 if it is not running */
     atomic_bool closing;   /* a thread is closing the loop, or has closed it */
@@ -63,6 +69,16 @@ static inline void mgl_thread_queue_free(mgl_thread_queue *queue) {
     if (queue == NULL) return;
     pthread_mutex_destroy(&queue->lock);
     free(queue);
+}
+
+static inline void mgl_sleeper_wake(mgl_sleeper *sleeper) {
+    if (atomic_load(&sleeper->asleep) && atomic_exchange(&sleeper->asleep, false)) sem_post(&sleeper->wake);
+}
+
+/* Called by a loop at the end of a wait. */
+static inline void mgl_wait_ended(mgl_thread_queue *queue) {
+    mgl_sleeper *sleeper = atomic_load(&queue->sleeper);
+    if (sleeper != NULL) mgl_sleeper_wake(sleeper);
 }
 
 typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;

@@ -43,7 +43,7 @@ typedef struct {
     mgl_histogram lag, duration;
     int64_t run;     /* stopwatch of the time inside run_forever() */
     int64_t wait;    /* stopwatch of the part of it in polls */
-    int64_t told_running, told_waiting; /* the largest values that have been returned to readers */
+    int64_t most_running, most_waiting; /* the largest values that readers have got */
     uint64_t taken;  /* callbacks taken from the ready queue so far */
     mgl_mark *marks; /* a ring buffer, oldest first */
     size_t mask, head, tail;
@@ -63,7 +63,7 @@ static inline void mgl_stopwatch_stop(int64_t *watch, int64_t now) {
 /* Makes readings monotonic. The loop's thread reads the clock before it updates the stopwatch. If it is
  * preempted in between, a reader attributes that time to the wrong stopwatch. Readers keep getting that
  * larger value until the stopwatch has caught up. */
-static inline int64_t mgl_told(int64_t *most, int64_t reading) {
+static inline int64_t mgl_monotonic(int64_t *most, int64_t reading) {
     int64_t last = __atomic_load_n(most, __ATOMIC_SEQ_CST);
     while (reading > last) {
         if (__atomic_compare_exchange_n(most, &last, reading, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
@@ -85,8 +85,8 @@ static inline void mgl_timing_read(mgl_timing *t, int64_t *running, int64_t *wai
     } while (run != mgl_counted(&t->run) || wait != mgl_counted(&t->wait));
     if (run < 0) run += now;
     if (wait < 0) wait += now;
-    *running = mgl_told(&t->told_running, run - wait);
-    *waiting = mgl_told(&t->told_waiting, wait);
+    *running = mgl_monotonic(&t->most_running, run - wait);
+    *waiting = mgl_monotonic(&t->most_waiting, wait);
 }
 
 static inline mgl_timing *mgl_timing_new(void) {

@@ -2,14 +2,15 @@
  *
  * The call stack of another thread at one instant.
  *
- * With the GIL, the other thread does not run while its stack is read. Without the GIL it runs, and may return from a call
- * whose frame is being read. CPython's frames do not support that, and the process could crash. The stack is therefore
- * read while the interpreter has stopped all threads. PyUnstable_GC_VisitObjects() is the available API that does so: the
- * visitor reads everything at the first object and then stops the iteration.
+ * With the GIL, the other thread does not run while its stack is read. Without the GIL it runs, and may
+ * return from a call whose frame is being read. CPython's frames do not support that, and the process
+ * could crash. The stack is therefore read while the interpreter has stopped all threads.
+ * PyUnstable_GC_VisitObjects() is the available API that does so: the visitor reads everything at the
+ * first object and then stops the iteration.
  *
- * Meanwhile no Python code may run and no reference may be dropped, because destructors can be Python code. Frames are
- * therefore kept until mgl_calls_clear(). The functions that are called here do not raise audit events, as reading
- * frame.f_code would. */
+ * During that time no Python code may run and no reference may be dropped, because destructors can be
+ * Python code. Frames are therefore kept until mgl_calls_clear(). The functions that are called here do
+ * not raise audit events, as reading frame.f_code would. */
 #ifndef MGLOOP_CALLS_H
 #define MGLOOP_CALLS_H
 
@@ -27,7 +28,7 @@ typedef struct mgl_call {
 typedef struct mgl_calls {
     mgl_call *call;
     Py_ssize_t len;
-    Py_ssize_t room;
+    Py_ssize_t capacity;
     PyObject *outer;            /* a code object, borrowed */
     PyObject *innermost;        /* a frame, borrowed */
     void (*also)(void *arg);    /* also called while the threads are stopped, under the same rules; may be NULL */
@@ -35,11 +36,11 @@ typedef struct mgl_calls {
 } mgl_calls;
 
 static inline bool mgl_calls_grow(mgl_calls *c) {
-    Py_ssize_t room = c->room ? 2 * c->room : 64;
-    mgl_call *call = (mgl_call *) PyMem_RawRealloc(c->call, (size_t) room * sizeof(*call));
+    Py_ssize_t capacity = c->capacity ? 2 * c->capacity : 64;
+    mgl_call *call = (mgl_call *) PyMem_RawRealloc(c->call, (size_t) capacity * sizeof(*call));
     if (call == NULL) return false;
     c->call = call;
-    c->room = room;
+    c->capacity = capacity;
     return true;
 }
 
@@ -55,7 +56,7 @@ static inline void mgl_calls_read(mgl_calls *c) {
         call->code = (PyObject *) PyFrame_GetCode(frame);
         call->globals = PyFrame_GetGlobals(frame);
         call->line = PyFrame_GetLineNumber(frame);
-        if (call->code == c->outer || (c->len == c->room && !mgl_calls_grow(c))) break;
+        if (call->code == c->outer || (c->len == c->capacity && !mgl_calls_grow(c))) break;
         frame = PyFrame_GetBack(frame);
     }
     if (c->also != NULL) c->also(c->arg);
@@ -85,7 +86,7 @@ static inline void mgl_calls_clear(mgl_calls *c) {
     }
     PyMem_RawFree(c->call);
     c->call = NULL;
-    c->room = 0;
+    c->capacity = 0;
 }
 
 #endif

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: GPL-2.0-only
+from typing import final
+
+@final
+class RunTime: ...
+
+@final
+class Measured: ...

@@ -23,7 +23,7 @@ from mgloop._port cimport (
 
 from asyncio import events as asyncio_events
 
-from ._loop import INHERITED
+from . import _loop
 
 
 cdef extern from "threadqueue.h":
@@ -58,7 +58,7 @@ cdef class LifecycleCore(CounterCore):
         # cross-thread queue may be accessed.
         cdef mgl_permit answer = mgl_thread_queue_enter(self.thread_queue)
         if answer == MGL_RUNS:
-            raise RuntimeError(INHERITED if self.queue_forked()
+            raise RuntimeError(_loop.INHERITED if self.queue_forked()
                                else "This event loop is already running")
         if answer != MGL_MAY:
             raise RuntimeError("Event loop is closed")

@@ -324,7 +324,6 @@ async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
                     assert await peer.reader.read() in (b"a", b"")
 
 
-@on_loop
 async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
     """Otherwise the client would take the part that it has received for the whole."""
     received = asyncio.Event()
@@ -346,7 +345,6 @@ async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
         assert site.answers == [403]
 
 
-@on_loop
 async def test_a_denial_raises_what_the_response_to_a_request_raises(loop):
     async def app(scope, receive, send):
         start = {"type": "websocket.http.response.start", "status": 403}
@@ -365,7 +363,6 @@ async def test_a_denial_raises_what_the_response_to_a_request_raises(loop):
         assert await peer.reader.read() == b"no"
 
 
-@on_loop
 async def test_a_client_that_leaves_during_a_denial_is_logged(loop):
     lost = asyncio.Event()
 

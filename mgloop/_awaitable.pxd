@@ -4,7 +4,7 @@
 
 # The futures of the awaitables that wait for one event, in the order in which they began to wait.
 cdef class Waiters:
-    cdef list futures           # None if there are none
+    cdef list futures           # None while nothing waits
 
     # Return a new future that the next event completes.
     cdef object new_future(self, object loop)

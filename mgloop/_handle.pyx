@@ -84,7 +84,7 @@ cdef inline int references(const Call *call) noexcept:
 cdef inline bint take(Call *call, Handle h, bint keep) noexcept:
     """Move the call of a handle to `*call`, or copy it with `keep`.
 
-    Return False if the handle has none, because it was cancelled or has run.
+    Return False if the handle is empty, because it was cancelled or has run.
     """
     cdef int i
     call[0] = h.call
@@ -100,7 +100,7 @@ cdef inline bint take(Call *call, Handle h, bint keep) noexcept:
 
 
 cdef inline void put_back(const Call *call, Handle h) noexcept:
-    """Move `*call` to a handle that has none."""
+    """Move `*call` to a handle without a callback."""
     h.call = call[0]
 
 

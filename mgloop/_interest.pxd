@@ -12,7 +12,7 @@ from mgloop._schedule cimport ScheduleCore
 # A waiting sock_*() call. The calls that wait for a direction of a descriptor form a linked list.
 cdef class Waiter(Call):
     cdef Waiter next
-    cdef uint32_t event         # EPOLLIN or EPOLLOUT: what the call waits for
+    cdef uint32_t event         # the event that the call waits for: EPOLLIN or EPOLLOUT
 
     # Try the system call again. Return whether the sock_*() call is done.
     cdef bint attempt(self) except -1

@@ -51,7 +51,7 @@ cdef class Direction:
         return self.callback is not None or self.first is not None
 
     cdef void append(self, Waiter waiter) noexcept:
-        """Append a call, and the calls that are linked behind it."""
+        """Append a call, and the calls that are linked after it."""
         if self.last is None:
             self.first = waiter
         else:

@@ -102,7 +102,7 @@ cdef class IterationCore(LoopCore):
             self.collect_posted()
         if mgl_ring_len(&self.ready) == 0 and not self._stopping:
             # A tool may be enabled while the loop runs, for example by the module of an application
-            # that a running server imports. A look-up before each wait is cheap compared with the
+            # that a running server imports. A lookup before each wait is cheap compared with the
             # wait. Chains of callbacks, which do not wait, need none.
             self.patched_run = patched_run()
             deadline = self.first_deadline()

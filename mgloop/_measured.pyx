@@ -2,7 +2,7 @@
 """Measure how long a loop runs and waits, and how long its callbacks wait and run.
 
 A loop that was created with timing has a Measured object for stats() and callback_times(). All
-other loops have none, and test one pointer. The module is native because it runs per callback. The
+other loops test only one pointer. The module is native because it runs per callback. The
 loop's thread calls the methods, and any thread may call those that return results. The object lives
 as long as its loop, and does not know it. port/timing.h describes the measurement.
 """

@@ -398,7 +398,7 @@ cdef class Connect(SockCall):
 cdef class ConnectCheck(Watcher):
     """Checks a connection attempt in the iteration after connect().
 
-    It joins the ready queue at the end of the iteration, behind everything that the iteration has
+    It joins the ready queue at the end of the iteration, after everything that the iteration has
     scheduled, as if a poll had found the socket writable.
     """
 

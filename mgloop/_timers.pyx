@@ -9,8 +9,8 @@ timer heap. call_at() and call_later() (_schedule) add timers, and a cancelled t
 The loop's thread calls all methods, except time(). The heap lives as long as the loop is open.
 
 Programs and tests replace time(), on the loop or on its class, with a clock of their own and expect
-the timers to follow it. A replacement on the loop takes effect at once, and one on the class of a
-running loop when the loop runs again.
+the timers to follow it. A replacement on the loop takes effect immediately. A replacement on the
+class of a running loop takes effect when the loop runs again.
 """
 
 from cpython.object cimport PyObject

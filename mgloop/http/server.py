@@ -106,7 +106,7 @@ class Server:
         self._resources = contextlib.AsyncExitStack()
 
     def stats(self) -> ServerStats:
-        """Return what the server has counted; all zero without metrics_port. Thread-safe."""
+        """Return the counters of the server; all zero without metrics_port. Thread-safe."""
         if self._meter is None or self.site is None:
             return ServerStats()
         return self._meter.stats(in_flight=self.site.in_flight, connections=self.site.connections)

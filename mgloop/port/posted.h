@@ -96,7 +96,7 @@ static inline Py_ssize_t mgl_posted_take(mgl_posted *p, mgl_ring *queue) {
             mgl_ring_put(queue, node->handle);
             continue;
         }
-        /* Restore the list, behind the handles that have been posted meanwhile. Only this thread
+        /* Restore the list, after the handles that have been posted since. Only this thread
          * traverses or takes that part of the list. */
         mgl_ring_unput(queue, n);
         mgl_node *last = NULL;

@@ -3,7 +3,7 @@
 
 A worker is a new interpreter instead of a fork, so that it reads the current code and certificates,
 and inherits no lock or thread of the supervisor. A socket pair connects the two: messages.py lists
-what they send. The supervisor keeps its end open.
+their messages. The supervisor keeps its end open.
 
 A worker must not outlive its supervisor. The stream ends when the supervisor exits, for whatever
 reason. A thread waits for that, so it works even if the loop is blocked. (PR_SET_PDEATHSIG is sent

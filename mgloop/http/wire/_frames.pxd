@@ -6,19 +6,7 @@ ASGI. _frames.pyx explains how they work.
 """
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-
-    /* The opcodes of frames. Bit 3 is set in those of control frames. */
-    enum {
-        WS_CONTINUATION = 0, WS_TEXT = 1, WS_BINARY = 2, WS_CLOSE = 8, WS_PING = 9, WS_PONG = 10
-    };
-
-    /* The results of advance() that are not opcodes. */
-    enum { WS_NEED_DATA = -1, WS_FAILED = -2 };
-    """
+cdef extern from "framing.h":
     enum:
         WS_CONTINUATION
         WS_TEXT
@@ -29,14 +17,6 @@ cdef extern from *:
     enum:
         WS_NEED_DATA
         WS_FAILED
-
-
-cdef extern from *:
-    """
-    /* The state of a UTF-8 check within a character: the number of bytes that are missing, and the
-       range in which the next byte must be. */
-    typedef struct { unsigned char missing, low, high; } mgl_utf8;
-    """
     ctypedef struct mgl_utf8:
         unsigned char missing
         unsigned char low

@@ -20,7 +20,7 @@ The reader is in one of these states:
 
     state    bytes that it needs                    next state
     HEADER   2 bytes, then as many as these         PAYLOAD, or FAILED if the frame is not allowed
-             announce: 0, 2 or 8 of the length,     (the table in mgl_ws_allowed() below)
+             announce: 0, 2 or 8 of the length,     (mgl_ws_allowed() in framing.h)
              and 4 of the masking key
     PAYLOAD  `missing` bytes                        HEADER, for the next frame
     ENDED    none: a close frame has been read      ENDED
@@ -51,75 +51,7 @@ except ImportError:         # an interpreter without zlib: deflate.py does not n
     zlib = None
 
 
-cdef extern from *:
-    """
-    /* Return whether a frame with this opcode is allowed. The table has a row for each value of
-       `unfinished`, which says whether a message has begun and has not ended. Opcodes 3 to 7 and 11
-       to 15 are reserved. Control frames may come between the fragments of a message. */
-    static inline int mgl_ws_allowed(int opcode, int unfinished)
-    {
-        static const unsigned short allowed[2] = {
-            1 << WS_TEXT         | 1 << WS_BINARY | 1 << WS_CLOSE | 1 << WS_PING | 1 << WS_PONG,
-            1 << WS_CONTINUATION                  | 1 << WS_CLOSE | 1 << WS_PING | 1 << WS_PONG,
-        };
-        return allowed[unfinished] >> opcode & 1;
-    }
-
-    /* Return whether a close frame may contain the code. Those of the RFC, of IANA's registry (1012
-       to 1014), of libraries and of applications are allowed. 1004 to 1006 and 1015 must not be
-       sent. */
-    static inline int mgl_ws_sendable(int code)
-    {
-        return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014)
-            || (code >= 3000 && code <= 4999);
-    }
-
-    /* Unmask n bytes. `phase` is the number of bytes of the payload before `in`. */
-    static void mgl_ws_unmask(unsigned char *out, const unsigned char *in, size_t n,
-                              const unsigned char key[4], size_t phase)
-    {
-        unsigned char turned[8];
-        uint64_t mask, word;
-        size_t i;
-        for (i = 0; i < 8; i++)
-            turned[i] = key[(phase + i) & 3];
-        memcpy(&mask, turned, 8);
-        for (i = 0; i + 8 <= n; i += 8) {
-            memcpy(&word, in + i, 8);
-            word ^= mask;
-            memcpy(out + i, &word, 8);
-        }
-        for (; i < n; i++)
-            out[i] = in[i] ^ turned[i & 7];
-    }
-
-    /* Return whether the bytes checked so far are the beginning of valid UTF-8. */
-    static int mgl_utf8_feed(mgl_utf8 *u, const unsigned char *p, size_t n)
-    {
-        const unsigned char *end = p + n;
-        while (p < end) {
-            unsigned char c = *p++;
-            if (u->missing) {
-                if (c < u->low || c > u->high)
-                    return 0;
-                u->missing--;
-                u->low = 0x80, u->high = 0xBF;
-            } else if (c < 0x80) {
-                uint64_t word;
-                while (end - p >= 8 && (memcpy(&word, p, 8), !(word & 0x8080808080808080u)))
-                    p += 8;
-            } else if (c < 0xC2 || c > 0xF4) {
-                return 0;
-            } else {
-                u->missing = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
-                /* Exclude overlong forms, surrogates, and code points above U+10FFFF. */
-                u->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
-                u->high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-            }
-        }
-        return 1;
-    }
-    """
+cdef extern from "framing.h":
     bint allowed "mgl_ws_allowed"(int opcode, bint unfinished) noexcept nogil
     bint may_send "mgl_ws_sendable"(int code) noexcept nogil
     void unmask "mgl_ws_unmask"(unsigned char *out, const unsigned char *data, size_t n,

@@ -14,7 +14,7 @@ cdef extern from *:
         WS_DENYING,         /* the application has begun an HTTP response that rejects it */
         WS_OPEN,
         WS_CLOSING,         /* waits for the peer's close frame, having sent one; drops messages */
-        WS_LINGERING,       /* the peer violated the protocol: discard what it still sends */
+        WS_LINGERING,       /* the peer violated the protocol: discard its further data */
         WS_CLOSED,          /* nothing more is read or written */
         MGL_WS_STATES
     };

@@ -372,8 +372,8 @@ ROWS = [
         MGLOOP,
         uvicorn_run("port={port}, loop='mgloop:new_event_loop'"),
     ),
-    too_late(UVICORN, "uvicorn app:app", UVLOOP),
-    too_late(UVICORN, "uvicorn --loop asyncio app:app", ASYNCIO),
+    ignored(UVICORN, "uvicorn app:app", UVLOOP),
+    ignored(UVICORN, "uvicorn --loop asyncio app:app", ASYNCIO),
     ignored(UVICORN_RUN, "uvicorn.run(app)", UVLOOP, uvicorn_run("port={port}")),
     installed(
         UVICORN_RUN, 'uvicorn.run(app, loop="none")', code=uvicorn_run("port={port}, loop='none'")

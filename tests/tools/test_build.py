@@ -90,6 +90,7 @@ def run(*command, cwd=None, **changes):
         cwd=cwd,
         env=environment(**changes),
         stdin=subprocess.DEVNULL,
+        timeout=500,  # for a build
     )
 
 

@@ -20,7 +20,6 @@ from ..errors import ConfigError
 from ..importing import look_in_app_dir
 from ..logs import logger
 from .loops import loop_factory, run_loop
-from .supervisor import supervise
 from .threads import make_server
 
 # Seconds that the process of the command has to exit after the server has stopped.
@@ -33,6 +32,9 @@ def run(config: Config, *, on_end: Callable[[], None] = lambda: None) -> None:
     on_end: called when a server without a supervisor has stopped.
     """
     if config.supervised:
+        # Imported only for --workers and --reload, because it takes a third of the import time.
+        from .supervisor import supervise
+
         supervise(config)
     else:
         run_loop(loop_factory(config), lambda: _serve(config, on_end))

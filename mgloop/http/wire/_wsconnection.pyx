@@ -139,7 +139,7 @@ cdef class WebSocketConnection(BaseConnection):
         return 0
 
     def on_progress_timer(self):
-        """Abort the transport if the peer has received nothing since the last check, or has not closed."""
+        """Abort if the peer has received nothing since the last check, or has not closed."""
         self.progress_timer = None
         if not self.site.closing and self.transport.get_write_buffer_size() < self.unsent:
             self.start_progress_timer(self.progress_seconds)

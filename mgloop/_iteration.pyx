@@ -32,12 +32,12 @@ from mgloop._entries cimport is_handle
 from mgloop._handle cimport Handle, TimerHandle
 from mgloop._loop cimport LoopCore, Watcher, store_gauges
 from mgloop._measured cimport key_of
-from mgloop._patched cimport patched_run
 from mgloop._port cimport (
     Py_TYPE, PyTypeObject, mgl_clock_ns, mgl_count, mgl_count_most, mgl_posted_any, mgl_ring,
     mgl_ring_len, mgl_ring_pop,
 )
 
+from asyncio import events as asyncio_events
 from asyncio.log import logger
 
 from . import _stdlib
@@ -53,6 +53,24 @@ cdef extern from "Python.h":
 
 cdef enum:
     DEFER_READY = 4     # batch size from which deferring writes pays off
+
+
+# Tools that trace or measure callbacks replace asyncio's Handle._run(), possibly before this module
+# is imported.
+cdef object AsyncioHandle = asyncio_events.Handle
+cdef object asyncio_run = None      # the original function, once it has been seen
+
+
+cdef object find_patched_run():
+    """Return the function that replaces asyncio's Handle._run(), or None if it is the original."""
+    global asyncio_run
+    run = AsyncioHandle._run
+    if run is asyncio_run:
+        return None
+    if not _stdlib.is_asyncios(run):
+        return run
+    asyncio_run = run
+    return None
 
 
 cdef class IterationCore(LoopCore):
@@ -71,7 +89,7 @@ cdef class IterationCore(LoopCore):
             raise RuntimeError("Event loop is closed")
         self.check_clock()
         self.clock_checked = True
-        self.patched_run = patched_run()
+        self.patched_run = find_patched_run()
         self.iterating = True
         if self.measured is not None:
             self.measured.start_running()
@@ -104,7 +122,7 @@ cdef class IterationCore(LoopCore):
             # A tool may be enabled while the loop runs, for example by the module of an application
             # that a running server imports. A lookup before each wait is cheap compared with the
             # wait. Chains of callbacks, which do not wait, need none.
-            self.patched_run = patched_run()
+            self.patched_run = find_patched_run()
             deadline = self.first_deadline()
             if mgl_ring_len(&self.ready) > 0 or self._stopping:
                 deadline = 0    # a replaced time() has scheduled a callback or stopped the loop

@@ -12,11 +12,10 @@ from mgloop._handle cimport Handle, PostedHandle
 from mgloop._measured cimport Measured
 # Other modules cimport these from here as well.
 from mgloop._port cimport (
-    MGL_CONNECTION_KINDS, MGL_DATAGRAM, MGL_OTHER, MGL_PIPE, MGL_TCP, MGL_TLS, MGL_UNIX,
-    PyTypeObject, WITHOUT_GIL, mgl_connections, mgl_count, mgl_count_most, mgl_count_read,
-    mgl_count_write, mgl_counted, mgl_counters, mgl_make, mgl_poll, mgl_posted, mgl_posted_any,
-    mgl_ring, mgl_ring_len, mgl_ring_push, mgl_store, mgl_thread_queue, mgl_thread_queue_here,
-    traverseproc, visitproc,
+    MGL_DATAGRAM, MGL_OTHER, MGL_PIPE, MGL_TCP, MGL_TLS, MGL_UNIX, PyTypeObject, WITHOUT_GIL,
+    mgl_connections, mgl_count, mgl_count_read, mgl_count_write, mgl_counters, mgl_make, mgl_poll,
+    mgl_posted, mgl_posted_any, mgl_ring, mgl_ring_len, mgl_ring_push, mgl_store, mgl_thread_queue,
+    mgl_thread_queue_here, traverseproc, visitproc,
 )
 from mgloop._timers cimport TimerCore
 

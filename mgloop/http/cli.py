@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .._loop import VERSION
-from . import config as configuration
-from . import importing, logs, prometheus, tls
+from . import importing, logs, prometheus, sources, tls
 from .config import DEFAULTS, OPTIONS, Config, flag_of
 from .errors import StartError
 from .option import Option
@@ -145,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     del given["command"]
     file, check = given.pop("config", None), given.pop("check", False)
     try:
-        config = configuration.load(given, os.environ, file=file, update_environ=os.environ.update)
+        config = sources.load(given, os.environ, file=file, update_environ=os.environ.update)
         importing.look_in_app_dir(config)  # log handlers and loop factories may be modules there
         logs.configure(config)
         if check:

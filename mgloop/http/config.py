@@ -10,23 +10,23 @@ uvicorn's names. The module is Python because it runs once per process.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from . import converters
-from .env_file import read_env_file
 from .errors import ConfigError
 from .option import Option
 from .proxy import TrustedProxies
 
-PREFIX = "MGLOOP_SERVE_"
-
 _LOOPS = ("auto", "mgloop", "asyncio")
 
-# Environment variables that hosting platforms set for any server, and the options they set here.
-_COMMON_VARIABLES = {"WEB_CONCURRENCY": "workers", "FORWARDED_ALLOW_IPS": "forwarded_allow_ips"}
+# The options that only WSGI applications have.
+_WSGI_ONLY = ("wsgi_threads", "wsgi_stream_input", "timeout_request")
+# What to do about options that need a thread besides that of the event loop.
+_WITHOUT_THREADS = {
+    "wsgi_stream_input": "reading the body would block the event loop that receives it",
+    "timeout_request": "set timeout_worker_healthcheck, which watches the event loop",
+}
 
 #: Patterns that --reload always includes and excludes, in addition to the configured ones.
 RELOAD_INCLUDES = ("*.py",)
@@ -39,7 +39,7 @@ def _option(default: Any, group: str, help: str, **rest: Any) -> Any:  # noqa: A
 
 _APP, _WHERE, _PROC = "Application", "Addresses", "Processes"
 _DEV, _LOG, _METRICS, _HTTP = "Development", "Logging", "Metrics", "HTTP"
-_LIMIT, _TIME, _WS, _TLS = "Limits", "Timeouts", "WebSocket", "TLS"
+_LIMIT, _TIME, _WS, _WSGI, _TLS = "Limits", "Timeouts", "WebSocket", "WSGI", "TLS"
 
 _COUNT: dict[str, Any] = {"read": converters.integer, "low": 0, "high": 2**31 - 1, "metavar": "N"}
 _BYTES: dict[str, Any] = {"read": converters.size, "low": 0, "high": 2**62, "metavar": "BYTES"}
@@ -347,6 +347,13 @@ class Config:
         "disconnect a client that has not read any of its response for this long",
         **_SECONDS,
     )
+    timeout_request: float | None = _option(
+        None,
+        _TIME,
+        "log the stack of a thread whose WSGI request takes longer than this, and replace the"
+        " worker once its other requests have ended",
+        **_SECONDS,
+    )
     timeout_graceful_shutdown: float | None = _option(
         None,
         _TIME,
@@ -378,6 +385,24 @@ class Config:
     )
     ws_per_message_deflate: bool = _option(
         True, _WS, "compress messages", valued=True, metavar="BOOL", **_FLAG
+    )
+
+    wsgi_threads: int = _option(
+        10,
+        _WSGI,
+        "run a WSGI application in at most this many threads per process; 0 runs it in the event"
+        " loop's thread, one request at a time",
+        read=converters.integer,
+        low=0,
+        high=4096,
+        metavar="N",
+    )
+    wsgi_stream_input: bool = _option(
+        False,
+        _WSGI,
+        "start a WSGI application before the request body has arrived; a slow client then occupies"
+        " a thread",
+        **_FLAG,
     )
 
     ssl_keyfile: str | None = _option(
@@ -436,6 +461,13 @@ class Config:
                 "you must pass the application as an import string such as 'pkg.mod:app' to enable"
                 " 'reload' or 'workers'"
             )
+        if self.interface not in ("auto", "wsgi"):
+            self.check_interface(self.interface)
+        for name in ("wsgi_stream_input", "timeout_request"):
+            if getattr(self, name) and not self.wsgi_threads:
+                raise ConfigError(
+                    f"{name} and wsgi_threads=0 are mutually exclusive: {_WITHOUT_THREADS[name]}"
+                )
         if self.loop not in _LOOPS and ":" not in self.loop:
             raise ConfigError(
                 f"loop: {self.loop!r} is not one of {', '.join(_LOOPS)} or pkg.mod:factory"
@@ -451,6 +483,21 @@ class Config:
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
             raise ConfigError(
                 "ssl_cert_reqs requires ssl_ca_certs: set the CA certificates to trust"
+            )
+
+    def check_interface(self, interface: str) -> None:
+        """Raise ConfigError if an option is set that the application's interface does not have.
+
+        interface: "asgi3", "asgi2" or "wsgi".
+        """
+        if interface == "wsgi":
+            return
+        given = [name for name in _WSGI_ONLY if getattr(self, name) != DEFAULTS[name]]
+        if given:
+            options = " and ".join(map(flag_of, given))
+            raise ConfigError(
+                f"{self.app!r} is an ASGI application: remove {options} (for WSGI applications"
+                " only), or set --interface wsgi"
             )
 
     @property
@@ -495,98 +542,9 @@ def convert(name: str, value: object, where: str) -> object:
     return tuple(option.convert_one(item, where) for item in value)
 
 
-def load(
-    given: Mapping[str, object],
-    environ: Mapping[str, str],
-    *,
-    file: str | None = None,
-    update_environ: Callable[[Mapping[str, str]], None] | None = None,
-) -> Config:
-    """Return the configuration from a TOML file, the environment and the command line.
-
-    Later sources in this order override earlier ones. given: values from the command line, by
-    option name. file: the TOML file; None selects the one that MGLOOP_SERVE_CONFIG names.
-    update_environ: called with the variables that an env_file adds. Raises ConfigError.
-    """
-    environ = dict(environ)
-    values: dict[str, object] = {}
-
-    file = file or environ.get(f"{PREFIX}CONFIG")
-    if file:
-        values.update(from_toml(file))
-    env_file = given.get("env_file", environ.get(f"{PREFIX}ENV_FILE", values.get("env_file")))
-    if env_file is not None:
-        added = {
-            name: value
-            for name, value in read_env_file(str(env_file)).items()
-            if name not in environ
-        }
-        environ.update(added)
-        if update_environ is not None:
-            update_environ(added)
-    platform, chosen = from_platform(environ), from_environ(environ)
-    chosen.update({name: convert(name, value, flag_of(name)) for name, value in given.items()})
-    if (values | chosen).get("reload"):
-        platform.pop("workers", None)  # $WEB_CONCURRENCY is meant for production
-    return Config(**values | platform | chosen)  # type: ignore[arg-type]
-
-
 def flag_of(name: str) -> str:
     """Return the option `name` as it is written on the command line."""
     return "APP" if name == "app" else "--" + (OPTIONS[name].flag or name.replace("_", "-"))
-
-
-def from_toml(file: str) -> dict[str, object]:
-    """Return the options in a TOML file; in a pyproject.toml, those of [tool.mgloop.serve].
-
-    Raises ConfigError if the file cannot be read or has an unknown or invalid option.
-    """
-    path = Path(file)
-    try:
-        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigError(f"cannot read the configuration file {file}: {exc.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{file} is not valid TOML: {exc}") from None
-    if path.name == "pyproject.toml":
-        for key in ("tool", "mgloop", "serve"):
-            table = table.get(key, {})
-            if not isinstance(table, dict):
-                raise ConfigError(f"{file}: {key} is not a table")
-    values = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in OPTIONS:
-            raise ConfigError(f"{file}: unknown option {key!r}{guess(name)}")
-        values[name] = convert(name, value, f"{key} in {file}")
-    return values
-
-
-def from_platform(environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the options in environment variables that other servers use as well."""
-    values = {}
-    for variable, name in _COMMON_VARIABLES.items():
-        # An empty FORWARDED_ALLOW_IPS is significant: it means that no proxy is trusted.
-        if environ.get(variable) or (variable in environ and name == "forwarded_allow_ips"):
-            values[name] = convert(name, environ[variable], variable)
-    return values
-
-
-def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the options in environment variables such as MGLOOP_SERVE_PORT."""
-    values = {}
-    for variable, text in environ.items():
-        if not variable.startswith(PREFIX) or variable == f"{PREFIX}CONFIG":
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        if name not in OPTIONS:
-            raise ConfigError(f"{variable}: unknown option {name!r}{guess(name)}")
-        option = OPTIONS[name]
-        parts: object = text
-        if option.many:
-            parts = [part.strip() for part in text.split(option.separator) if part.strip()]
-        values[name] = convert(name, parts, variable)
-    return values
 
 
 def guess(name: str) -> str:

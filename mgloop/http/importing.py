@@ -39,6 +39,7 @@ def load(config: Config) -> App:
     if not callable(app):
         raise StartError(f"{name} is not callable: expected an ASGI application")
     interface = interface_of(app) if config.interface == "auto" else config.interface
+    config.check_interface(interface)
     if interface == "asgi2":
         return _from_asgi2(app)
     if interface == "wsgi":

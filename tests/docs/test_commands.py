@@ -9,7 +9,7 @@ import pytest
 from markdown_pages import ROOT, blocks, pages, prose
 
 from mgloop.http import cli
-from mgloop.http.config import load
+from mgloop.http.sources import load
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 

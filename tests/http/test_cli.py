@@ -99,11 +99,26 @@ def test_help_names_every_option(capsys):
         (["main:app", "--config", "none.toml"], "cannot read the configuration file none.toml"),
         (["main:app", "--env-file", "none"], "cannot read the environment file none"),
         ([], "no application given"),
+        (
+            ["main:app", "--wsgi-threads", "4", "--port", "0"],
+            "'main:app' is an ASGI application: remove --wsgi-threads (for WSGI applications only)",
+        ),
+        (
+            ["main:app", "--timeout-request", "4", "--check"],
+            "'main:app' is an ASGI application: remove --timeout-request (for WSGI applications",
+        ),
     ],
 )
 def test_a_bad_option_is_one_line_and_status_2(folder, arguments, says):
     (line,) = fails("serve", *arguments, cwd=folder, status=2)
     assert says in line
+
+
+def test_workers_refuse_an_option_of_the_other_interface(folder):
+    options = ("--wsgi-threads", 4, "--workers", 2, "--port", 0)
+    lines = fails("serve", "main:app", *options, cwd=folder, status=2)
+    says = "'main:app' is an ASGI application: remove --wsgi-threads"
+    assert sum(says in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ import textwrap
 
 import pytest
 
-from mgloop.http import Config, ConfigError
-from mgloop.http import config as configuration
+from mgloop.http import Config, ConfigError, sources
 
 
 def load(given=None, environ=None, **rest):
-    return configuration.load({"app": "main:app", **(given or {})}, environ or {}, **rest)
+    return sources.load({"app": "main:app", **(given or {})}, environ or {}, **rest)
 
 
 def test_the_defaults_are_uvicorns_where_it_has_the_option():
@@ -44,6 +43,9 @@ def test_it_is_frozen_and_goes_to_other_processes():
         ("uds_mode", 0o600, 0o600),
         ("timeout_head", 3, 3.0),
         ("timeout_head", None, 0),
+        ("timeout_request", "30", 30.0),
+        ("wsgi_threads", "0", 0),
+        ("wsgi_stream_input", "yes", True),
         ("timeout_head", "0.5", 0.5),
         ("limit_request_line", None, 0),
         ("access_log", "no", False),
@@ -115,6 +117,20 @@ def test_values_are_read(name, value, expected):
         ({"ssl_ca_certs": "a", "ssl_cert_reqs": 2}, "ssl_cert_reqs requires ssl_certfile"),
         ({"loop": "uvloop"}, "loop: 'uvloop' is not one of auto, mgloop, asyncio or pkg.mod:"),
         ({"app": None}, "no application given"),
+        ({"wsgi_threads": -1}, "wsgi_threads: -1 is less than the minimum of 0"),
+        ({"wsgi_threads": 4097}, "wsgi_threads: 4097 is greater than the maximum of 4096"),
+        (
+            {"wsgi_threads": 0, "wsgi_stream_input": True},
+            "wsgi_stream_input and wsgi_threads=0 are mutually exclusive",
+        ),
+        (
+            {"wsgi_threads": 0, "timeout_request": 5},
+            "mutually exclusive: set timeout_worker_healthcheck",
+        ),
+        (
+            {"interface": "asgi3", "wsgi_threads": 4, "timeout_request": 5},
+            "'main:app' is an ASGI application: remove --wsgi-threads and --timeout-request (for",
+        ),
         ({"app": print, "workers": 2}, "as an import string such as 'pkg.mod:app'"),
         ({"app": print, "reload": True}, "as an import string such as 'pkg.mod:app'"),
     ],
@@ -137,9 +153,9 @@ def test_the_environment_names_the_file(tmp_path):
     file = tmp_path / "serve.toml"
     file.write_text('app = "other:app"\nbind = ["a:1", "b:2"]\n[not_an_option]\n')
     with pytest.raises(ConfigError, match="unknown option 'not_an_option'"):
-        configuration.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
+        sources.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
     file.write_text('app = "other:app"\nbind = ["a:1", "b:2"]\nheaders = [["X", "1"], "Y: 2"]\n')
-    config = configuration.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
+    config = sources.load({}, {"MGLOOP_SERVE_CONFIG": str(file)})
     assert config.app == "other:app"
     assert config.bind == ("a:1", "b:2")
     assert config.headers == (("X", "1"), ("Y", "2"))

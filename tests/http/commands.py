@@ -62,6 +62,30 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": body})
 """
 
+#: The same as a WSGI application; the paths wait in a thread.
+WSGI_APPLICATION = """
+import atexit, os, signal, threading, time
+
+GATE = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: GATE.set())
+atexit.register(print, "the application has shut down", flush=True)
+
+def app(environ, start_response):
+    path = environ["PATH_INFO"]
+    body = b"%d" % os.getpid()
+    if path == "/gate":
+        print(f"in the gate of {os.getpid()}", flush=True)
+        GATE.wait()
+    elif path == "/open":
+        GATE.set()
+    elif path.startswith("/env/"):
+        body = os.environ.get(path[5:], "").encode()
+    elif path == "/stuck":
+        time.sleep(600)
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [body]
+"""
+
 
 def environment(changes=None):
     """Return this process's environment without the variables that configure the server."""

@@ -12,6 +12,7 @@ import pytest
 from commands import (
     APPLICATION,
     PATIENCE,
+    WSGI_APPLICATION,
     Command,
     fails,
     get,
@@ -30,6 +31,13 @@ pytestmark = pytest.mark.timeout(4 * PATIENCE)
 def folder(tmp_path):
     write_app(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(params=[APPLICATION, WSGI_APPLICATION], ids=["asgi", "wsgi"])
+def application(request, tmp_path):
+    """Return the source of an ASGI or a WSGI application, which is in the test's folder."""
+    write_app(tmp_path, request.param)
+    return request.param
 
 
 class Supervised(Command):
@@ -69,8 +77,8 @@ def answering(url, wanted):
     raise AssertionError(f"{missing} have answered none of 1000 requests")
 
 
-def test_workers_share_an_address(folder):
-    with Supervised(cwd=folder, workers=3) as command:
+def test_workers_share_an_address(application, tmp_path):
+    with Supervised(cwd=tmp_path, workers=3) as command:
         assert len(set(command.workers)) == 3
         answering(command.address, command.workers)
     assert command.output.count("the application has shut down") == 3
@@ -130,8 +138,8 @@ async def signalled():
         command.ready()
 
 
-def test_a_killed_worker_is_replaced_and_the_reason_said(folder):
-    with Supervised(cwd=folder) as command:
+def test_a_killed_worker_is_replaced_and_the_reason_said(application, tmp_path):
+    with Supervised(cwd=tmp_path) as command:
         victim, other = command.workers
         os.kill(victim, signal.SIGKILL)
         command.wait_for(rf"Worker \[{victim}\] was terminated by SIGKILL; starting a replacement")
@@ -166,7 +174,7 @@ def test_a_failed_start_up_is_status_3_with_workers_too(tmp_path):
     assert "ERROR:    no database" in lines
 
 
-def test_sighup_replaces_every_worker_and_loses_no_request(folder):
+def test_sighup_replaces_every_worker_and_loses_no_request(application, tmp_path):
     failures = []
     done = threading.Event()
     counts = []
@@ -181,7 +189,7 @@ def test_sighup_replaces_every_worker_and_loses_no_request(folder):
             failures.append(exc)
         counts.append(count)
 
-    with Supervised(cwd=folder) as command:
+    with Supervised(cwd=tmp_path) as command:
         clients = [threading.Thread(target=client, args=(command.address,)) for _ in range(3)]
         for thread in clients:
             thread.start()
@@ -203,11 +211,11 @@ def test_sighup_replaces_every_worker_and_loses_no_request(folder):
         answering(command.address, successors)
 
 
-def test_sighup_brings_new_code_and_lets_old_requests_finish(folder):
-    with Supervised(cwd=folder) as command:
+def test_sighup_brings_new_code_and_lets_old_requests_finish(application, tmp_path):
+    with Supervised(cwd=tmp_path) as command:
         with pending(command.address, "/gate") as answer:
             gatekeeper = int(command.wait_for(r"in the gate of (\d+)")[1])
-            write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
+            write_app(tmp_path, application.replace('body = b"%d"', 'body = b"new %d"'))
             command.send(signal.SIGHUP)
             command.wait_for("Shutting down")
             command.wait_for("Shutting down")  # only the new workers listen
@@ -228,8 +236,8 @@ def test_sighup_with_broken_code_keeps_the_old_workers(folder):
         answering(command.address, command.workers)
 
 
-def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(folder):
-    with Supervised("--limit-max-requests", 5, cwd=folder) as command:
+def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(application, tmp_path):
+    with Supervised("--limit-max-requests", 5, cwd=tmp_path) as command:
         first = set(command.workers)
         while True:
             pid = int(get(command.address))  # each request must succeed

@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import compare, loops, machine, measure, processes, registry, report, results, runner
+from . import compare, loops, machine, measure, processes, registry, report, results, runner, served
 from .asgi import servers as asgi
 from .errors import BenchError, MissingToolError, scrub
+from .wsgi import servers as wsgi
 
+# The suites whose subjects are servers.
+SERVED = {"asgi": asgi, "wsgi": wsgi}
 DEFAULT_SUITES = "micro,echo,http,tls,scale"
 
 
@@ -44,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "--servers",
         default="",
         metavar="A,B,...",
-        help="servers of the suite asgi (default: all installed ones)",
+        help="servers of the suites asgi and wsgi (default: all installed ones)",
     )
     run.add_argument(
         "--suite",
@@ -107,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PYTHON",
         action="append",
         default=[],
-        help="additional interpreter whose packages asgi and the seeds may use (repeatable)",
+        help="additional interpreter whose packages asgi, wsgi and the seeds may use (repeatable)",
     )
     run.add_argument(
         "--json", metavar="FILE", help="write the results to this file (default: bench-TIME.json)"
@@ -165,8 +168,8 @@ def _run(args: argparse.Namespace) -> int:
     wanted = registry.suites(args.suite)
     only = _parts(args.only)
     settings = _settings(args)
-    subjects, servers, missing, reference = [], [], {}, None
-    if set(wanted) != {"asgi"}:
+    subjects, missing, reference = [], {}, None
+    if not set(wanted) <= set(SERVED):
         subjects, missing = loops.available(_parts(args.loops))
         reference = loops.choose_reference(subjects, args.reference)
         if not args.no_control:
@@ -176,12 +179,10 @@ def _run(args: argparse.Namespace) -> int:
                     f"the control has the name of another loop: label it, NAME={args.control}"
                 )
             subjects.insert(subjects.index(reference) + 1, control)
-    if "asgi" in wanted:
-        servers, absent = asgi.available(
-            _parts(args.servers), args.peers, control=not args.no_control
-        )
-        missing = {**missing, **absent}
-        reference = reference or servers[0]
+    servers, absent = _servers(args, [suite for suite in SERVED if suite in wanted])
+    missing = {**missing, **absent}
+    for those in servers.values():
+        reference = reference or those[0]
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     cores = processes.choose_cores(args.server_core, args.client_core)
@@ -193,6 +194,21 @@ def _run(args: argparse.Namespace) -> int:
         return _carry_out(args, bench, wanted, only, subjects, servers, reference, missing, path)
     finally:
         bench.close()
+
+
+def _servers(args, suites: Sequence[str]) -> tuple[dict[str, list], dict[str, str]]:
+    """Return the installed servers of each of *suites*, and the reasons why others are missing."""
+    found, missing = {}, {}
+    names = _parts(args.servers)
+    for suite in suites:
+        module = SERVED[suite]
+        # With two suites, a name belongs to one of them.
+        others = {s.name for other in suites if other != suite for s in SERVED[other].every()}
+        own = [name for name in names if name not in others]
+        if own or not names:
+            found[suite], absent = module.available(own, args.peers, control=not args.no_control)
+            missing |= absent
+    return found, missing
 
 
 def _parts(text: str) -> list[str]:
@@ -222,14 +238,15 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         chosen = [w for w in chosen if w.suite != "seeds"]
     if seeds_plan is not None and core and not only:
         chosen += seeds_plan.workloads
-    chosen = [asgi.related(w, servers) if w.suite == "asgi" else w for w in chosen]
-    served = [w for w in chosen if w.suite == "asgi"]
+    chosen = [served.related(w, servers[w.suite]) if w.suite in servers else w for w in chosen]
+    chosen = [w for w in chosen if w.suite in servers or w.suite not in SERVED]
+    by_servers = [w for w in chosen if w.suite in servers]
     # Relative to mgloop alone, if it is among the subjects.
     singles = [s for s in subjects if s.control_of is None and s.takes_part("threads")]
     scaled = [w for w in chosen if w.server.get("many") and singles]
     items = runner.plan(
         bench,
-        [w for w in chosen if w not in served and w not in scaled],
+        [w for w in chosen if w not in by_servers and w not in scaled],
         subjects,
         floor=not args.no_floor,
     )
@@ -246,9 +263,12 @@ def _carry_out(args, bench, wanted, only, subjects, servers, reference, missing,
         columns += [s for s in shapes if s.name not in {c.name for c in columns}]
     if any(runner.FLOOR in item.subjects for item in items):
         columns.append(runner.FLOOR)
-    if served:
-        items += runner.plan(bench, served, servers, floor=False)
-        columns += servers
+    for suite, those in servers.items():
+        rows = [w for w in by_servers if w.suite == suite]
+        for workload in rows:
+            able = wsgi.able(workload, those) if suite == "wsgi" else those
+            items += runner.plan(bench, [workload], able, floor=False)
+        columns += those if rows else []
     if seeds_plan is not None:
         items += seeds_plan.items([w for w in chosen if w.suite == "seeds"])
         columns += [s for s in seeds_plan.subjects if s.name not in {c.name for c in columns}]

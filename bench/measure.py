@@ -252,7 +252,10 @@ def sample_of(raw: dict, workload: Workload, *, busy: bool = True) -> dict:
         sample["note"] = ", ".join(f"{count} {name}" for name, count in errors.items())
     else:
         sample["status"] = "ok"
-        sample["value"] = {"cpu": sample["cpu_us"], "rate": sample["rate"]}[workload.metric]
+        p99 = sample["latency_us"].get("99")
+        sample["value"] = {"cpu": sample["cpu_us"], "rate": sample["rate"], "p99": p99}[
+            workload.metric
+        ]
     return sample
 
 
@@ -412,10 +415,12 @@ def run_wrk(
     cores: frozenset[int],
     headers: Sequence[str] = (),
     post: str | None = None,
+    clients: Sequence[int] = (),
 ) -> dict:
     """Return wrk's result in the load generator's format, with the CPU time of *pids*.
 
     *post* is a JSON body to send by POST instead of a GET, or ``@`` and a file that holds it.
+    *clients*: the pids of the measurement's other clients, which do not count as other programs.
     """
     command = [
         wrk_path(),
@@ -430,7 +435,7 @@ def run_wrk(
         url,
         *(["--", post] if post is not None else []),
     ]
-    watch = neighbours.Watch(bench.cores.all, pids)
+    watch = neighbours.Watch(bench.cores.all, [*pids, *clients])
     server, own = processes.cpu_seconds(pids), _children_cpu()
     begun = time.monotonic()
     with processes.running(processes.spawn("wrk", command, cores)) as child:
@@ -461,8 +466,9 @@ def measure_wrk(
     post = None if body is None else "@" + bench.file(f"body{len(body)}", body)
     target = _start_server(bench, workload, subject)
     child = target.child
-    with processes.running(child):
+    with processes.running(child), contextlib.ExitStack() as crowds:
         port = child.ready["port"]
+        clients: list[int] = []
 
         def check() -> None:
             answer = fetch(port, tls=tls, path=path, body=body)
@@ -481,9 +487,14 @@ def measure_wrk(
                 cores=bench.cores.client,
                 headers=client.get("headers", ()),
                 post=post,
+                clients=clients,
             )
 
         check()
+        if "crowd" in client:
+            crowd = processes.crowd(bench.cores.client, port, *client["crowd"])
+            clients.append(crowds.enter_context(crowd).pid)
+            check()
         if not bench.settings.quick:
             load(1)
         for _ in range(windows):

@@ -18,6 +18,7 @@ import selectors
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -197,6 +198,20 @@ def running(child: Child) -> Iterator[Child]:
         yield child
     finally:
         child.stop()
+
+
+@contextlib.contextmanager
+def crowd(cores: frozenset[int], port: int, kind: str, count: int) -> Iterator[Child]:
+    """Run slow clients during the block, which begins when each has sent its first request.
+
+    *kind*, *count*: see :mod:`bench.wsgi.crowd`.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, "-P", "-m", "bench.wsgi.crowd", str(port), kind, str(count)]
+    child = spawn("the crowd of slow clients", command, cores, env={"PYTHONPATH": root})
+    with running(child):
+        wait_ready(child)
+        yield child
 
 
 def free_port() -> int:

@@ -14,15 +14,17 @@ from dataclasses import dataclass, field, replace
 from . import micro
 from .errors import BenchError
 
-SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "asgi", "seeds")
-# The reference of the servers of the suite asgi.
+SUITES = ("micro", "echo", "http", "tls", "scale", "threads", "asgi", "wsgi", "seeds")
+# The references of the servers of the suites asgi and wsgi.
 ASGI_REFERENCE = "uvicorn"
+WSGI_REFERENCE = "gunicorn gthread"
 
 # Each metric's title, its unit, and whether less is better.
 METRICS = {
     "cpu": ("server CPU time per operation", "us", True),
     "rate": ("operations per second", "1/s", False),
     "late": ("median lateness", "us", True),
+    "p99": ("99th percentile of latency", "us", True),
     "rss": ("resident memory per idle connection", "KiB", True),
 }
 
@@ -420,13 +422,72 @@ def _asgi() -> list[Workload]:
     return [*found, replace(socket, kind="load", client=client)]
 
 
+def _wsgi() -> list[Workload]:
+    """Return the workloads of WSGI servers (whole processes), loaded by wrk."""
+    greeting = b"Hello, World!"
+    body = b'{"values": [' + b", ".join(b"%d" % n for n in range(1000, 1168)) + b"]}"
+
+    def row(name, title, conns, *, server=(), metric="cpu", **client):
+        return Workload(
+            f"wsgi/{name}-c{conns}",
+            f"{title} x {conns}",
+            "wrk",
+            metric=metric,
+            core=name in ("hello", "flask"),
+            server={"role": "wsgi.serve", "app": "plain", "transport": "tcp", **dict(server)},
+            client={"threads": 1, "conns": conns, "expect": greeting, **client},
+            reference=WSGI_REFERENCE,
+        )
+
+    def both(name, title, **rest):
+        return [row(name, title, 100, **rest), row(name, title, 1, **rest)]
+
+    def framework(name, title):
+        return both(name, f"{title}, greeting", server={"app": name, "needs": [name]})
+
+    return [
+        *both("hello", "plaintext", length=len(greeting)),
+        *both("json", "JSON, 1 KiB", path="/json", expect=b'"item 9"'),
+        *both("page", "body of 10 KiB", path="/page", expect=b"<p>", length=10 * KIB),
+        *both("echo", "POST echo, 1 KiB", path="/echo", body=body, expect=body, length=len(body)),
+        *both("stream", "streaming, 10 pieces", path="/stream", expect=b"event 9", length=1000),
+        row("upload", "POST, 1 MiB", 10, path="/upload", upload=MIB, expect=str(MIB).encode()),
+        row(
+            "download",
+            "file of 10 MiB (wsgi.file_wrapper)",
+            4,
+            server={"file_units": 10 * MIB // 65536},
+            path="/download",
+            expect=b"",
+            length=10 * MIB,
+        ),
+        *framework("flask", "Flask"),
+        *framework("django", "Django"),
+        row(
+            "asleep",
+            "plaintext, 9 of 10 threads asleep in the application,",
+            8,
+            metric="p99",
+            server={"threads": 10},
+            crowd=("sleepers", 9),
+        ),
+        row(
+            "slow-bodies",
+            "plaintext, with 1,000 clients that send bodies at 1 byte/s,",
+            100,
+            metric="p99",
+            crowd=("trickle", 1000),
+        ),
+    ]
+
+
 def _size(size: int) -> str:
     return f"{size} B" if size < KIB else f"{size // KIB} KiB"
 
 
 def workloads() -> list[Workload]:
     """Return all workloads except those of the seeds, in the order of the table."""
-    return _micro() + _echo() + _http() + _tls() + _scale() + _threads() + _asgi()
+    return _micro() + _echo() + _http() + _tls() + _scale() + _threads() + _asgi() + _wsgi()
 
 
 def suites(text: str) -> list[str]:

@@ -108,8 +108,14 @@ def plan(
         if floor and workload.floor is not None:
             who.append(FLOOR)
         idle = workload.client.get("idle", 0)
-        # A pipe has one pair of ends, memory grows only once, and the driver is a client itself.
-        fresh = bool(idle or workload.kind == "driver" or workload.client.get("kind") == "pipe")
+        # A pipe has one pair of ends, memory grows only once, the driver is a client itself, and
+        # slow clients use CPU time while others are measured.
+        fresh = bool(
+            idle
+            or workload.kind == "driver"
+            or workload.client.get("kind") == "pipe"
+            or "crowd" in workload.client
+        )
         windows, seconds = settings.windows, settings.warmup + settings.seconds + 0.02
         if idle or workload.kind in ("driver", "wrk"):
             windows = min(windows, DEAR_WINDOWS)

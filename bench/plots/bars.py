@@ -55,6 +55,7 @@ TITLES = {
     "scale": "scale: many connections",
     "threads": "threads: several loops behind one port",
     "asgi": "asgi: whole servers",
+    "wsgi": "wsgi: whole servers",
 }
 
 

@@ -24,7 +24,7 @@ _BLUE, _LIGHT_BLUE = "#0072b2", "#6ccff9"
 _GREEN, _LIGHT_GREEN = "#12a860", "#b0f08e"
 _GREY, _LIGHT_GREY = "#707070", "#adadad"
 _PURPLE, _LIGHT_PURPLE = "#5a316d", "#bf6bf5"
-_BLACK, _BROWN, _GOLD = "#222222", "#7a4b1f", "#dfb400"
+_BLACK, _BROWN, _GOLD, _VIOLET = "#222222", "#7a4b1f", "#dfb400", "#5500cc"
 
 KNOWN = {
     # Loops, and the server in C.
@@ -43,6 +43,18 @@ KNOWN = {
     "uvicorn": _BLUE,
     "granian": _GREEN,
     "hypercorn": _GREY,
+    # WSGI servers. Those that run the application in the loop's thread have the lighter colour.
+    "mgloop serve threads": _ORANGE,
+    "mgloop serve inline": _LIGHT_ORANGE,
+    "gunicorn gthread": _GREY,
+    "granian threads": _GREEN,
+    "weft threads": _BLUE,
+    "weft inline": _LIGHT_BLUE,
+    "peregrine threads": _PURPLE,
+    "peregrine": _LIGHT_PURPLE,
+    "FastPySGI inline": _CRIMSON,
+    "waitress": _ROSE,
+    "uWSGI": _PEACH,
     # The seeds.
     "aiohttp/mgloop": _ORANGE,
     "aiohttp/uvloop": _BLUE,
@@ -57,6 +69,7 @@ KNOWN = {
     "plain ASGI/mgloop serve": _CRIMSON,
     "BlackSheep/mgloop serve": _ROSE,
     "FastAPI/mgloop serve": _PEACH,
+    "Flask/mgloop serve": _VIOLET,
     "cymongoose": _BLACK,
     "Flask, threaded": _BROWN,
     "Cello": _BLACK,

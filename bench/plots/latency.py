@@ -20,10 +20,11 @@ FIRST = 10
 
 
 def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
-    """Yield one picture of the loops and one of the ASGI servers."""
+    """Yield one picture of the loops, one of the ASGI servers and one of the WSGI servers."""
     for name, suite, title in (
         ("latency", "echo", "Latency by percentile"),
         ("latency-asgi", "asgi", "ASGI servers: latency by percentile"),
+        ("latency-wsgi", "wsgi", "WSGI servers: latency by percentile"),
     ):
         chosen = [
             w
@@ -31,7 +32,7 @@ def pictures(results: Results, colours: dict[str, str]) -> Iterator[Picture]:
             if w["kind"] in ("load", "wrk")
             and w["core"]
             and w["metric"] == "cpu"
-            and (w["suite"] == "asgi") == (suite == "asgi")
+            and (w["suite"] if w["suite"] in ("asgi", "wsgi") else "echo") == suite
             and any(_curve(results.of(w["name"], s)) for s in results.subjects_of(w["name"]))
         ][:MOST]
         if chosen:

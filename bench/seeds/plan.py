@@ -97,7 +97,7 @@ def workloads(cpus: int | None = None) -> list[Workload]:
 
 
 def _served(name: str, module: str, needs: tuple[str, ...] = ()) -> System:
-    """Return the system of an ASGI application under `mgloop serve`."""
+    """Return the system of an application under `mgloop serve`."""
     target = f"bench.seeds.{module}:app"
     return System(f"{name}/mgloop serve", "mgloop", ("mgloop", *needs), target=target)
 
@@ -117,7 +117,7 @@ def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
         _served("BlackSheep", "asgi_blacksheep", ("blacksheep",)),
         _served("FastAPI", "asgi_fastapi", ("fastapi",)),
     ]
-    first += served
+    first += [*served, _served("Flask", "wsgi_flask", ("flask",))]
     second = [System("Cello", "cello", ("cello",), spread=True)]
     second += [_with(system, spread=True) for system in served]
     for loop in ours:

@@ -155,16 +155,11 @@ def blocking_server(sock, ready):
 
 def flask_server(port, tell):
     """Run Flask's own server with a thread per connection, as in the publication."""
-    import flask
     import werkzeug.serving
 
+    from bench.seeds.wsgi_flask import app
+
     logging.getLogger("werkzeug").disabled = True
-    app = flask.Flask("bench")
-
-    @app.get("/")
-    def hello():
-        return flask.jsonify(payload.HELLO)
-
     werkzeug.serving.WSGIRequestHandler.protocol_version = "HTTP/1.1"
     server = werkzeug.serving.make_server("127.0.0.1", port, app, threaded=True)
     tell(port=server.port, pid=os.getpid())

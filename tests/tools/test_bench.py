@@ -25,6 +25,7 @@ from bench import (  # noqa: E402
     report,
     revisions,
     runner,
+    served,
     stats,
 )
 from bench.asgi import apps, serve, servers  # noqa: E402
@@ -575,8 +576,8 @@ class TestServers:
     def test_ratios_are_relative_to_the_first_where_uvicorn_is_not(self):
         row = next(w for w in registry.workloads() if w.suite == "asgi")
         assert row.reference == "uvicorn"
-        assert servers.related(row, servers.KNOWN) is row
-        assert servers.related(row, servers.KNOWN[1:]).reference == "mgloop serve"
+        assert served.related(row, servers.KNOWN) is row
+        assert served.related(row, servers.KNOWN[1:]).reference == "mgloop serve"
 
     @pytest.mark.parametrize("server", sorted(serve.COMMANDS))
     def test_a_command_says_what_the_workload_wants(self, server):

@@ -16,6 +16,7 @@ from bench.asgi import servers  # noqa: E402
 from bench.plots import canvas, colours  # noqa: E402
 from bench.results import Results, load  # noqa: E402
 from bench.seeds import plan  # noqa: E402
+from bench.wsgi import servers as wsgi_servers  # noqa: E402
 
 PICTURES = ROOT / "docs" / "benchmarks"
 # The height of a screen in pixels.
@@ -28,6 +29,7 @@ def meetings():
     known = [loop.name for loop in EVERY_LOOP]
     yield "loops", [*known, runner.FLOOR.name]
     yield "servers", [server.name for server in servers.KNOWN]
+    yield "WSGI servers", [server.name for server in wsgi_servers.KNOWN]
     for seed, systems in plan._systems([x for x in EVERY_LOOP if x.takes_part("seeds")]).items():
         yield f"seed {seed}", [system.name for system in systems]
 
@@ -55,7 +57,7 @@ class TestColours:
     def test_what_is_compared_by_default_is_in_the_table(self):
         wanted = {*loops.DEFAULT_LOOPS, *(name for name in loops.KNOWN if "/" in name), "floor"}
         assert wanted <= colours.KNOWN.keys()
-        assert {server.name for server in servers.KNOWN} <= colours.KNOWN.keys()
+        assert {s.name for s in (*servers.KNOWN, *wsgi_servers.KNOWN)} <= colours.KNOWN.keys()
 
     def test_an_unknown_system_gets_a_free_one(self):
         names = ["mgloop", "uvloop", "asyncio", *(f"unknown{n}" for n in range(12))]
@@ -112,7 +114,7 @@ MADE = {
     ),
     "every loop": results(
         ["uvloop", *(n for n in loops.KNOWN if n != "uvloop"), "floor"],
-        [w.name for w in registry.workloads() if w.suite not in ("asgi", "threads")],
+        [w.name for w in registry.workloads() if w.suite not in ("asgi", "wsgi", "threads")],
         lambda name, row: 1 + len(name) / 10,
     ),
     "threads": results(

@@ -375,6 +375,19 @@ def test_asgi_servers(tmp_path):
     }  # fmt: skip
 
 
+def test_wsgi_servers(tmp_path):
+    if shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    names = "mgloop serve threads,mgloop serve inline"
+    done, found = run(tmp_path, "--suite", "wsgi", "--servers", names, "--quick", "--windows", "1",
+                      "--only", "hello-c1,wsgi/download")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert found["reference"] == "mgloop serve threads"
+    assert {(s["workload"], s["status"]) for s in found["samples"]} == {
+        ("wsgi/hello-c1", "ok"), ("wsgi/download-c4", "ok"),
+    }  # fmt: skip
+
+
 def test_the_control_of_the_servers(tmp_path):
     for name in ("uvicorn", "httptools", "uvloop"):
         pytest.importorskip(name)

@@ -31,6 +31,8 @@ DEFAULTS = {
     "timeout_keep_alive": 0,
     "timeout_write": 0,
     "timeout_stream_shutdown": 0,
+    "workers": 1,
+    "wsgi_threads": 10,
 }
 
 

@@ -42,13 +42,33 @@ _SHORT = {
 
 def describe(transport: asyncio.BaseTransport) -> tuple[Address, Address, dict[str, Any] | None]:
     """Return the ASGI scope's `client` and `server`, and its `tls` extension (None without TLS)."""
+    return *addresses(transport), _tls(transport.get_extra_info("ssl_object"))
+
+
+def addresses(transport: asyncio.BaseTransport) -> tuple[Address, Address]:
+    """Return the addresses of the client and of the server, in the form of the ASGI scope."""
     # Do not ask the socket for its family: the transport would have to create a Python socket.
     client = _host_and_port(transport.get_extra_info("peername"))
     sockname = transport.get_extra_info("sockname")
     server: Address = _host_and_port(sockname)
     if isinstance(sockname, str) and sockname:
         server = (sockname, None)
-    return client, server, _tls(transport.get_extra_info("ssl_object"))
+    return client, server
+
+
+def remote(client: Address) -> tuple[str, str]:
+    """Return REMOTE_ADDR and REMOTE_PORT of the WSGI environ, which are "" if they are unknown."""
+    if client is None:  # a UNIX socket
+        return "", ""
+    return client[0], str(client[1]) if client[1] else ""
+
+
+def host_of(text: str) -> tuple[str, str]:
+    """Return the host and the port ("" without one) of a Host header, which has been checked."""
+    host, colon, port = text.rpartition(":")
+    if not colon or "]" in port:
+        host, port = text, ""
+    return host.strip("[]") or "localhost", port
 
 
 def waiting(transport: asyncio.WriteTransport) -> int:

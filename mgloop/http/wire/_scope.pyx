@@ -13,7 +13,8 @@ from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr
 
 from mgloop.http.wire._parser cimport HeadParser
-from mgloop.http.wire._site cimport Site, mgl_is_host, mgl_unquote
+from mgloop.http.wire._site cimport Site, mgl_unquote
+from mgloop.http.wire._target cimport Target, split_target
 
 import sys
 
@@ -79,7 +80,7 @@ cdef class ScopeFactory:
         if head.http_10:
             scope[HTTP_VERSION] = "1.0"
         scope[METHOD] = head.method
-        if not split_target(head, site, scope):
+        if not put_target(head, site, scope):
             return None
         scope[HEADERS] = head.headers
         if site.state is not None:
@@ -92,38 +93,17 @@ cdef class ScopeFactory:
         return scope
 
 
-cdef bint split_target(HeadParser head, Site site, dict scope) except -1:
+cdef bint put_target(HeadParser head, Site site, dict scope) except -1:
     """Store the path and the query of the request's target in `scope`.
 
     Return False after head.reject().
     """
-    cdef bytes target = head.target
-    cdef const char *start = PyBytes_AS_STRING(target)
-    cdef const char *end = start + PyBytes_GET_SIZE(target)
-    cdef const char *at = start
-    cdef const char *host = NULL
-    cdef const char *query
+    cdef Target target
     cdef bytes raw
     cdef str path
-    cdef Py_ssize_t n
-    while at < end:
-        if at[0] == b"#":
-            end = at    # a fragment has a meaning for the client only, so it is dropped
-            break
-        if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
-            head.reject(400, "invalid character in request target")
-            return False
-        at += 1
-    if start == end or start[0] != b"/":
-        start = path_of_absolute(head, start, end, &host)
-        if start is NULL:
-            head.reject(400, "invalid request target")
-            return False
-        if host is not NULL:
-            replace_host(head, host[:start - host])
-    query = <const char *>memchr(start, b"?", end - start)
-    n = (query if query is not NULL else end) - start
-    raw = PyBytes_FromStringAndSize(start, n) if n else b"/"
+    if not split_target(head, &target):
+        return False
+    raw = PyBytes_FromStringAndSize(target.path, target.path_len)
     path = decoded_path(raw)
     if site.root:
         path = site.root + path
@@ -131,7 +111,8 @@ cdef bint split_target(HeadParser head, Site site, dict scope) except -1:
     scope[PATH] = path
     scope[RAW_PATH] = raw
     scope[QUERY_STRING] = (
-        b"" if query is NULL else PyBytes_FromStringAndSize(query + 1, end - query - 1))
+        b"" if target.query_len == 0
+        else PyBytes_FromStringAndSize(target.query, target.query_len))
     return True
 
 
@@ -149,35 +130,3 @@ cdef str decoded_path(bytes raw):
         return PyUnicode_DecodeUTF8(unquoted, mgl_unquote(unquoted, start, n), "replace")
     finally:
         PyMem_Free(unquoted)
-
-
-cdef int replace_host(HeadParser head, bytes host) except -1:
-    """Replace the value of Host with the host of a target in absolute form.
-
-    RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them and an
-    application that uses the other disagree about the host.
-    """
-    others = [each for each in head.headers if each[0] != b"host"]
-    head.headers = [(b"host", host), *others]
-    return 0
-
-
-cdef const char *path_of_absolute(
-        HeadParser head, const char *start, const char *end, const char **host) noexcept:
-    """Find the path of a target that does not start with "/".
-
-    The target is a URL (http://host/path), and `host` is then set to the start of its host, or it
-    is the "*" of an OPTIONS request. Return the start of the path or of the "*", or NULL if the
-    target is neither.
-    """
-    cdef const char *at
-    if end - start == 1 and start[0] == b"*":
-        return start if head.method == "OPTIONS" else NULL
-    at = <const char *>memchr(start, b":", end - start)
-    if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
-        return NULL
-    at += 3
-    host[0] = at
-    while at < end and at[0] != b"/" and at[0] != b"?":
-        at += 1
-    return at if mgl_is_host(host[0], at - host[0]) else NULL

@@ -155,6 +155,7 @@ cdef class Site:
     cdef bytes root_path
     cdef str root
     cdef dict common_scope              # the last one that a connection has created, for reuse
+    cdef dict common_environ            # likewise, for WSGI
 
     cdef bytes head_end                 # the lines of Server, Date and the configured headers
     cdef long long made_at              # time.time() of `head_end`, in whole seconds

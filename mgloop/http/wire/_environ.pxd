@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Declare EnvironFactory, which makes the WSGI environs of a connection.
+
+_environ.pyx explains how it works.
+"""
+
+from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._site cimport Site
+from mgloop.http.wire._wsgiinput cimport WsgiInput
+
+
+cdef class EnvironFactory:
+    cdef Site site
+    cdef dict template                  # an environ with all keys, copied for each request
+    cdef tuple client                   # (host, port), or None for a UNIX socket
+    cdef str remote_addr, remote_port
+    cdef str scheme
+    cdef bint server_from_host          # the socket has no host and port, so Host provides them
+    cdef bint trusted                   # the peer is a proxy whose forwarding headers are believed
+
+    # Return the environ of the request whose head the parser has read, or None after head.reject().
+    # Its "wsgi.input" is empty and its "wsgi.early_hints" is None: the caller replaces them.
+    cdef dict make_environ(self, HeadParser head)
+    cdef int apply_forwarded(self, dict environ, HeadParser head) except -1
+
+
+# Return the factory of a connection's environs.
+# `over_tls`: the transport encrypts.
+# `ends`: (client, server) from a PROXY header, or None.
+# `unnamed`: a PROXY header does not name the client.
+cdef EnvironFactory environ_factory(
+    Site site, object transport, bint over_tls, object ends, bint unnamed)
+
+# Store the body of a request in its environ.
+# `length`: the size of the body in bytes, or -1 if it is not known yet.
+cdef int put_body(dict environ, WsgiInput body, Py_ssize_t length) except -1
+
+# The keys that the request itself sets or reads.
+cdef str WSGI_EARLY_HINTS, REQUEST_METHOD

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The WSGI environs of the requests of a connection, made from their heads and from the peer.
+
+The module is native because it runs for each request, on the thread of the loop.  A connection
+creates its EnvironFactory for its first request and keeps it alive.  The factory has a template
+with all keys, which is copied for each request.  All connections that have equal templates share
+one.
+
+PEP 3333 requires that all strings consist of the characters of Latin-1, one for each byte of the
+request.  The headers are stored under the names of CGI (RFC 3875).  The table `known_keys` maps the
+bytes of a frequent header's name to its key, because making a string, and hashing it, costs more
+than the rest of storing a header.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_SetDefault
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeLatin1
+from libc.string cimport memchr, memcmp
+
+from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._site cimport Site, mgl_unquote
+from mgloop.http.wire._target cimport Target, split_target
+from mgloop.http.wire._wsgiinput cimport NO_BODY, WsgiInput
+
+import sys
+
+from ..._loop import VERSION
+from . import _peer, _tlsvariables
+from ._errorlog import ErrorLog
+from ._filewrapper import FileWrapper
+
+
+cdef extern from "Python.h":
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 maxchar)
+    unsigned char *PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyDict_GET_SIZE(dict d)
+    Py_ssize_t PyList_GET_SIZE(list l)
+    PyObject *PyList_GET_ITEM(list l, Py_ssize_t i)
+    PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
+
+
+cdef str REQUEST_METHOD = sys.intern("REQUEST_METHOD")
+cdef str SCRIPT_NAME = sys.intern("SCRIPT_NAME")
+cdef str PATH_INFO = sys.intern("PATH_INFO")
+cdef str QUERY_STRING = sys.intern("QUERY_STRING")
+cdef str RAW_URI = sys.intern("RAW_URI")
+cdef str REQUEST_URI = sys.intern("REQUEST_URI")
+cdef str SERVER_NAME = sys.intern("SERVER_NAME")
+cdef str SERVER_PORT = sys.intern("SERVER_PORT")
+cdef str SERVER_PROTOCOL = sys.intern("SERVER_PROTOCOL")
+cdef str SERVER_SOFTWARE = sys.intern("SERVER_SOFTWARE")
+cdef str REMOTE_ADDR = sys.intern("REMOTE_ADDR")
+cdef str REMOTE_PORT = sys.intern("REMOTE_PORT")
+cdef str CONTENT_LENGTH = sys.intern("CONTENT_LENGTH")
+cdef str HTTPS = sys.intern("HTTPS")
+cdef str HTTP_HOST = sys.intern("HTTP_HOST")
+cdef str HTTP_COOKIE = sys.intern("HTTP_COOKIE")
+cdef str WSGI_URL_SCHEME = sys.intern("wsgi.url_scheme")
+cdef str WSGI_INPUT = sys.intern("wsgi.input")
+cdef str WSGI_EARLY_HINTS = sys.intern("wsgi.early_hints")
+
+cdef str HTTP = "http"
+cdef dict PORTS = {"http": "80", "https": "443"}
+
+# --- the keys of headers --------------------------------------------------------------------------
+
+cdef enum:
+    SLOTS = 256     # of the hash table: four times the number of names
+
+#: The names of frequent request headers.
+cdef tuple FREQUENT = (
+    "accept", "accept-charset", "accept-encoding", "accept-language",
+    "access-control-request-headers", "access-control-request-method", "authorization",
+    "baggage", "cache-control", "cdn-loop", "cf-connecting-ip", "cf-ipcountry", "cf-ray",
+    "cf-visitor", "connection", "content-encoding", "content-length", "content-type", "cookie",
+    "date", "dnt", "expect", "forwarded", "from", "host", "if-match", "if-modified-since",
+    "if-none-match", "if-range", "if-unmodified-since", "keep-alive", "max-forwards", "origin",
+    "pragma", "priority", "proxy-authorization", "proxy-connection", "range", "referer",
+    "sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode",
+    "sec-fetch-site", "sec-fetch-user", "sec-gpc", "te", "traceparent", "tracestate",
+    "transfer-encoding", "upgrade", "upgrade-insecure-requests", "user-agent", "via",
+    "x-amzn-trace-id", "x-api-key", "x-correlation-id", "x-csrf-token", "x-csrftoken",
+    "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix",
+    "x-forwarded-proto", "x-forwarded-server", "x-real-ip", "x-request-id", "x-requested-with",
+    "x-scheme",
+)
+
+
+cdef struct KnownKey:
+    const char *name        # of the header, in lower case; NULL in an empty slot
+    Py_ssize_t length
+    PyObject *key           # an interned str
+
+
+cdef KnownKey[SLOTS] known_keys
+cdef list key_owners = []       # keep the strings of the table alive
+
+
+cdef inline unsigned int slot_of(const char *name, Py_ssize_t n) noexcept:
+    """Return the slot at which the search for a name of `n` > 0 bytes begins."""
+    return (<unsigned int>n * 29 + <unsigned char>name[0] * 7 + <unsigned char>name[n - 1] * 31
+            + <unsigned char>name[n // 2] * 13) % SLOTS
+
+
+cdef int fill_known_keys() except -1:
+    cdef bytes name
+    cdef str key
+    cdef unsigned int slot
+    for text in FREQUENT:
+        name = text.encode()
+        key = text.upper().replace("-", "_")
+        if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            key = "HTTP_" + key
+        key = sys.intern(key)
+        key_owners.append((name, key))
+        slot = slot_of(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        while known_keys[slot].name is not NULL:
+            slot = (slot + 1) % SLOTS
+        known_keys[slot] = KnownKey(
+            PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), <PyObject *>key)
+    return 0
+
+
+fill_known_keys()
+
+
+cdef str key_of(const char *name, Py_ssize_t n):
+    """Return the key of a header, or None if the header is not passed to the application.
+
+    A name with an underscore is dropped.  Its key would be that of the name with a hyphen, which a
+    proxy in front may remove from requests and set itself.
+    """
+    cdef unsigned int slot = slot_of(name, n)
+    while known_keys[slot].name is not NULL:
+        if known_keys[slot].length == n and memcmp(known_keys[slot].name, name, n) == 0:
+            return <str>known_keys[slot].key
+        slot = (slot + 1) % SLOTS
+    return new_key(name, n)
+
+
+cdef str new_key(const char *name, Py_ssize_t n):
+    cdef str key
+    cdef unsigned char *at
+    cdef unsigned char char
+    cdef Py_ssize_t i
+    if memchr(name, b"_", n) is not NULL:
+        return None
+    key = PyUnicode_New(n + 5, 127)     # the parser accepts ASCII names only
+    at = PyUnicode_1BYTE_DATA(key)
+    for i in range(5):
+        at[i] = b"HTTP_"[i]
+    at += 5
+    for i in range(n):
+        char = <unsigned char>name[i] & 127
+        if b"a" <= char <= b"z":
+            char -= 32
+        at[i] = b"_" if char == b"-" else char
+    return key
+
+
+cdef int put_headers(dict environ, list headers) except -1:
+    """Store the headers, pairs of lower-case name and value, under their keys."""
+    cdef dict repeated = None
+    cdef Py_ssize_t i, size
+    cdef bytes name, value
+    cdef str key, text
+    cdef PyObject *first
+    for i in range(PyList_GET_SIZE(headers)):
+        name = <bytes>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, i), 0)
+        value = <bytes>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, i), 1)
+        key = key_of(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        if key is None:
+            continue
+        text = PyUnicode_DecodeLatin1(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), NULL)
+        # Not the identity of the result: short strings are the same object.
+        size = PyDict_GET_SIZE(environ)
+        first = PyDict_SetDefault(environ, key, text)
+        if PyDict_GET_SIZE(environ) == size:
+            if repeated is None:
+                repeated = {}
+            repeated.setdefault(key, [<object>first]).append(text)
+    if repeated is not None:
+        # Joining each value as it comes would copy the beginning again for each of them.
+        for key, values in repeated.items():
+            environ[key] = ("; " if key == HTTP_COOKIE else ",").join(values)
+    return 0
+
+
+# --- the factory ----------------------------------------------------------------------------------
+
+cdef EnvironFactory environ_factory(
+        Site site, object transport, bint over_tls, object ends, bint unnamed):
+    cdef EnvironFactory factory = EnvironFactory.__new__(EnvironFactory)
+    cdef dict variables = None
+    client, server = _peer.addresses(transport) if ends is None else ends
+    factory.site = site
+    factory.client = client
+    factory.scheme = "https" if over_tls else HTTP
+    factory.remote_addr, factory.remote_port = _peer.remote(client)
+    factory.server_from_host = server is None or server[1] is None
+    if site.proxy is not None:
+        factory.trusted = site.proxy.everybody if unnamed else site.proxy.trusts_peer(client)
+    if over_tls:
+        variables = _tlsvariables.variables(transport.get_extra_info("ssl_object"))
+    factory.template = template_of(site, factory.scheme, server, variables)
+    return factory
+
+
+cdef dict template_of(Site site, str scheme, object server, dict variables):
+    """Return an environ with all keys.  Connections share it as long as it is equal.
+
+    `variables`: the variables of TLS, or None.
+    """
+    cdef dict template = site.common_environ
+    cdef str name = None
+    cdef str port = None
+    if server is not None and server[1] is not None:
+        name = server[0]
+        port = str(server[1])
+    if variables is None and template is not None \
+            and template[SERVER_NAME] == name and template[SERVER_PORT] == port:
+        return template
+    template = new_template(site, scheme, name, port)
+    if variables is None:
+        site.common_environ = template
+    else:
+        template.update(variables)
+    return template
+
+
+cdef dict new_template(Site site, str scheme, str name, str port):
+    """Return an environ with all keys.
+
+    A value that each request sets is None.  It is present because setting a key that exists is
+    faster than adding it, and does not make the dict grow.
+    """
+    cdef object config = site.config
+    return {
+        REQUEST_METHOD: None,
+        SCRIPT_NAME: site.root_path.decode("latin-1"),
+        PATH_INFO: None,
+        QUERY_STRING: "",
+        RAW_URI: None,
+        REQUEST_URI: None,
+        SERVER_NAME: name,
+        SERVER_PORT: port,
+        SERVER_PROTOCOL: "HTTP/1.1",
+        SERVER_SOFTWARE: "mgloop/" + VERSION,
+        REMOTE_ADDR: None,
+        REMOTE_PORT: None,
+        "wsgi.version": (1, 0),
+        WSGI_URL_SCHEME: scheme,
+        WSGI_INPUT: NO_BODY,
+        "wsgi.input_terminated": True,
+        "wsgi.errors": ErrorLog(),
+        "wsgi.multithread": config.wsgi_threads != 0,
+        "wsgi.multiprocess": config.workers > 1,
+        "wsgi.run_once": False,
+        "wsgi.file_wrapper": FileWrapper,
+        WSGI_EARLY_HINTS: None,
+    }
+
+
+@cython.final
+cdef class EnvironFactory:
+    """Make the WSGI environs of the requests of one connection."""
+
+    cdef dict make_environ(self, HeadParser head):
+        cdef Target target
+        cdef dict environ
+        cdef str uri
+        # The target comes first: one in absolute form replaces the Host header.
+        if not split_target(head, &target):
+            return None
+        environ = self.template.copy()
+        environ[REQUEST_METHOD] = head.method
+        uri = PyUnicode_DecodeLatin1(
+            PyBytes_AS_STRING(head.target), PyBytes_GET_SIZE(head.target), NULL)
+        environ[RAW_URI] = uri
+        environ[REQUEST_URI] = uri
+        if target.path_len == PyBytes_GET_SIZE(head.target) \
+                and memchr(target.path, b"%", target.path_len) is NULL:
+            environ[PATH_INFO] = uri
+        else:
+            environ[PATH_INFO] = unquoted(target.path, target.path_len)
+        if target.query_len:
+            environ[QUERY_STRING] = PyUnicode_DecodeLatin1(target.query, target.query_len, NULL)
+        if head.http_10:
+            environ[SERVER_PROTOCOL] = "HTTP/1.0"
+        environ[REMOTE_ADDR] = self.remote_addr
+        environ[REMOTE_PORT] = self.remote_port
+        put_headers(environ, head.headers)
+        if head.forwarded and self.trusted:
+            self.apply_forwarded(environ, head)
+        if self.server_from_host:
+            name, port = _peer.host_of(environ.get(HTTP_HOST, ""))
+            environ[SERVER_NAME] = name
+            environ[SERVER_PORT] = port or PORTS[environ[WSGI_URL_SCHEME]]
+        return environ
+
+    cdef int apply_forwarded(self, dict environ, HeadParser head) except -1:
+        """Replace the client and the scheme by those that the trusted proxies name."""
+        cdef dict scope = {"headers": head.headers, "client": self.client, "scheme": self.scheme}
+        self.site.proxy(scope)
+        environ[REMOTE_ADDR], environ[REMOTE_PORT] = _peer.remote(scope["client"])
+        scheme = scope["scheme"]
+        environ[WSGI_URL_SCHEME] = scheme
+        if scheme == "https":
+            environ[HTTPS] = "on"
+        else:
+            environ.pop(HTTPS, None)
+        return 0
+
+
+cdef str unquoted(const char *path, Py_ssize_t n):
+    """Return the path with its percent-encoding decoded, one character for each byte."""
+    cdef char *decoded
+    if memchr(path, b"%", n) is NULL:
+        return PyUnicode_DecodeLatin1(path, n, NULL)
+    decoded = <char *>PyMem_Malloc(n)
+    if decoded is NULL:
+        raise MemoryError
+    try:
+        return PyUnicode_DecodeLatin1(decoded, mgl_unquote(decoded, path, n), NULL)
+    finally:
+        PyMem_Free(decoded)
+
+
+cdef int put_body(dict environ, WsgiInput body, Py_ssize_t length) except -1:
+    """Store the body in the environ.
+
+    The length of a chunked body is known after it has arrived.  RFC 3875 (4.1.2) requires it, and
+    Django does not read a body without it.
+    """
+    environ[WSGI_INPUT] = body
+    if length >= 0 and CONTENT_LENGTH not in environ:
+        environ[CONTENT_LENGTH] = str(length)
+    return 0

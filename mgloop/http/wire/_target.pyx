@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The target of a request: its path and its query, without Python objects.
+
+The module is native because it runs for each request.  It has no state.  The ASGI scope (_scope)
+and the WSGI environ (_environ) are made from the parts, each with its own types.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memchr
+
+from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._site cimport mgl_is_host
+
+
+cdef bint split_target(HeadParser head, Target *target) except -1:
+    cdef const char *start = PyBytes_AS_STRING(head.target)
+    cdef const char *end = start + PyBytes_GET_SIZE(head.target)
+    cdef const char *at = start
+    cdef const char *host = NULL
+    cdef const char *query
+    while at < end:
+        if at[0] == b"#":
+            end = at    # a fragment has a meaning for the client only, so it is dropped
+            break
+        if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
+            head.reject(400, "invalid character in request target")
+            return False
+        at += 1
+    if start == end or start[0] != b"/":
+        start = path_of_absolute(head, start, end, &host)
+        if start is NULL:
+            head.reject(400, "invalid request target")
+            return False
+        if host is not NULL:
+            replace_host(head, host[:start - host])
+    query = <const char *>memchr(start, b"?", end - start)
+    target.query = NULL
+    target.query_len = 0
+    if query is not NULL:
+        target.query = query + 1
+        target.query_len = end - query - 1
+        end = query
+    target.path = start
+    target.path_len = end - start
+    if start == end:
+        target.path = b"/"
+        target.path_len = 1
+    return True
+
+
+cdef int replace_host(HeadParser head, bytes host) except -1:
+    """Replace the value of Host with the host of a target in absolute form.
+
+    RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them and an
+    application that uses the other disagree about the host.
+    """
+    others = [each for each in head.headers if each[0] != b"host"]
+    head.headers = [(b"host", host), *others]
+    return 0
+
+
+cdef const char *path_of_absolute(
+        HeadParser head, const char *start, const char *end, const char **host) noexcept:
+    """Find the path of a target that does not start with "/".
+
+    The target is a URL (http://host/path), and `host` is then set to the start of its host, or it
+    is the "*" of an OPTIONS request. Return the start of the path or of the "*", or NULL if the
+    target is neither.
+    """
+    cdef const char *at
+    if end - start == 1 and start[0] == b"*":
+        return start if head.method == "OPTIONS" else NULL
+    at = <const char *>memchr(start, b":", end - start)
+    if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
+        return NULL
+    at += 3
+    host[0] = at
+    while at < end and at[0] != b"/" and at[0] != b"?":
+        at += 1
+    return at if mgl_is_host(host[0], at - host[0]) else NULL

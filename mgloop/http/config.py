@@ -58,7 +58,10 @@ class Config:
     """
 
     app: Any = _option(
-        None, _APP, "serve this application: pkg.mod:attribute", read=converters.anything
+        None,
+        _APP,
+        "serve this application: pkg.mod:attribute, or pkg.mod for its application or app",
+        read=converters.anything,
     )
     factory: bool = _option(
         False, _APP, "treat APP as an application factory: call it without arguments", **_FLAG

@@ -61,13 +61,18 @@ def look_in_app_dir(config: Config) -> None:
         sys.path.insert(0, folder)
 
 
+# The attributes that are looked for in a module that is named alone, in this order.
+_USUAL_NAMES = ("application", "app")
+
+
 def import_from_string(name: str) -> Any:
     """Return the object that "pkg.mod:attribute" names. The attribute may have dots.
 
-    Raises StartError, or ApplicationError if the import itself raises.
+    "pkg.mod" alone names its attribute `application`, or else `app`, such as in Django's
+    "project.wsgi". Raises StartError, or ApplicationError if the import itself raises.
     """
     module_name, colon, path = name.partition(":")
-    if not module_name or not colon or not path:
+    if not module_name or (colon and not path):
         raise StartError(
             f'import string {name!r} must be in format "<module>:<attribute>", such as "main:app"'
         )
@@ -86,6 +91,14 @@ def import_from_string(name: str) -> Any:
         raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
     except Exception as exc:
         raise ApplicationError(f"could not import module {module_name!r}: {_brief(exc)}") from exc
+    if not colon:
+        path = next((usual for usual in _USUAL_NAMES if hasattr(found, usual)), "")
+        if not path:
+            raise StartError(
+                f"no attribute {' or '.join(_USUAL_NAMES)} found in"
+                f" {getattr(found, '__file__', None) or module_name}: name the application, such as"
+                f" '{module_name}:create_app'"
+            )
     for part in path.split("."):
         try:
             found = getattr(found, part)

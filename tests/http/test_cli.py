@@ -124,7 +124,8 @@ def test_workers_refuse_an_option_of_the_other_interface(folder):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("main", "import string 'main' must be in format"),
+        ("string", "no attribute application or app found in"),
+        (":app", "import string ':app' must be in format"),
         ("main:", "must be in format"),
         (
             "mian:app",
@@ -200,6 +201,15 @@ def test_check_looks_at_what_else_has_to_be_there(folder):
     ]:
         (line,) = fails("serve", "main:app", "--check", *options, cwd=folder, status=1)
         assert says in line
+
+
+@pytest.mark.parametrize("names", [("app",), ("app", "application")])
+def test_a_module_alone_names_its_application(tmp_path, names, monkeypatch):
+    source = "".join(f"def {name}(environ, start_response): ...\n" for name in names)
+    module = f"alone_{len(names)}"
+    write_app(tmp_path, source, name=f"{module}.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importing.import_from_string(module).__name__ == names[-1]
 
 
 def test_the_application_is_found_in_app_dir(folder, tmp_path_factory):

@@ -72,7 +72,7 @@ class Config:
     interface: str = _option(
         "auto",
         _APP,
-        "select the interface of APP; wsgi requires the package a2wsgi",
+        "select the interface of APP",
         choices=("auto", "asgi3", "asgi2", "wsgi"),
     )
     lifespan: str = _option(

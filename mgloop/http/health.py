@@ -14,6 +14,15 @@ from typing import Any
 from .importing import App
 
 
+Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+
+
+def answer(draining: bool) -> Answer:
+    """Return status, headers and body of the response. draining: whether a shutdown has begun."""
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+    return (503, headers, b"draining\n") if draining else (200, headers, b"ok\n")
+
+
 class Health:
     """Answer requests for `path`, and pass all others to the ASGI application `app`.
 
@@ -31,9 +40,6 @@ class Health:
         return self._app(scope, receive, send)
 
     async def _answer(self, send: Any) -> None:
-        draining = self._draining()
-        body = b"draining\n" if draining else b"ok\n"
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
-        status = 503 if draining else 200
+        status, headers, body = answer(self._draining())
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The import of "pkg.mod:app" as an ASGI 3 callable.
+"""The import of "pkg.mod:app" as an ASGI 3 callable, or as a WSGI application.
 
 A mistake in the import string is reported in one line (StartError). An exception that the
 application raises while it is imported keeps its traceback (ApplicationError.__cause__). Runs once
@@ -8,12 +8,13 @@ per process.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from .config import Config
@@ -24,10 +25,17 @@ App = Callable[..., Awaitable[None]]
 logger = logging.getLogger("mgloop.http")
 
 
-def load(config: Config) -> App:
-    """Import or create the application of `config` and return it as an ASGI 3 callable.
+@dataclasses.dataclass(frozen=True)
+class WsgiApp:
+    """A WSGI application. The server calls it with environ and start_response."""
 
-    Raises StartError.
+    call: Callable[..., Iterable[bytes]]
+
+
+def load(config: Config) -> App | WsgiApp:
+    """Import or create the application of `config`.
+
+    Return it as an ASGI 3 callable, or as a WsgiApp. Raises StartError.
     """
     app = config.app
     name = repr(app)
@@ -37,13 +45,13 @@ def load(config: Config) -> App:
     if config.factory or _is_factory(app):
         app = _make(app, name, announced=config.factory)
     if not callable(app):
-        raise StartError(f"{name} is not callable: expected an ASGI application")
+        raise StartError(f"{name} is not callable: expected an ASGI or WSGI application")
     interface = interface_of(app) if config.interface == "auto" else config.interface
     config.check_interface(interface)
     if interface == "asgi2":
         return _from_asgi2(app)
     if interface == "wsgi":
-        return _from_wsgi(app, name)
+        return WsgiApp(app)
     return app  # type: ignore[no-any-return]
 
 
@@ -169,13 +177,3 @@ def _from_asgi2(app: Any) -> App:
         await app(scope)(receive, send)
 
     return asgi3
-
-
-def _from_wsgi(app: Any, name: str) -> App:
-    try:
-        from .wsgi import from_wsgi
-    except ImportError:
-        raise StartError(
-            f"{name} is a WSGI application, which requires a2wsgi: pip install a2wsgi"
-        ) from None
-    return from_wsgi(app)

@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from . import importing, logs, prometheus, tls
+from . import health, importing, logs, prometheus, tls
 from .config import Config
 from .draining import CLEAN_UP, Draining
 from .errors import StartError
@@ -71,7 +71,7 @@ class Server:
         config: Config,
         *,
         listeners: list[socket.socket] | None = None,
-        app: importing.App | None = None,
+        app: importing.App | importing.WsgiApp | None = None,
         on_limit: Callable[[str], None] | None = None,
         quiet: bool = False,
     ) -> None:
@@ -157,20 +157,26 @@ class Server:
         if app is None:
             with signals.interrupted_import(loop):
                 app = importing.load(config)
-        lifespan = Lifespan(app, config.lifespan)
-        await lifespan.startup()
-        self._lifespan = lifespan
-        if config.health_path is not None:
-            app = Health(app, config.health_path, lambda: self.should_exit)
+        state = None
+        wsgi = app.call if isinstance(app, importing.WsgiApp) else None
+        if not isinstance(app, importing.WsgiApp):
+            lifespan = Lifespan(app, config.lifespan)
+            await lifespan.startup()
+            self._lifespan = lifespan
+            state = lifespan.state
+            if config.health_path is not None:
+                app = Health(app, config.health_path, lambda: self.should_exit)
         self.site = Site(
             loop,
             app,
             config,
             connection=Connection,
-            state=lifespan.state,
+            state=state,
             access_log=self._response_log(loop),
             proxy=TrustedProxies(config.forwarded_allow_ips) if config.proxy_headers else None,
         )
+        if wsgi is not None:
+            self._serve_wsgi(wsgi)
         self.site.on_limit = self._request_limit_reached
         self._draining.site = self.site
         for sock in self.sockets:
@@ -180,6 +186,13 @@ class Server:
         if config.limit_max_memory:
             self._watch_memory()
         self.started = True
+
+    def _serve_wsgi(self, app: Callable[..., Any]) -> None:
+        from .wire._wsgirequest import WsgiRunner
+
+        self.site.wsgi = WsgiRunner(
+            self.site, app, self.config.wsgi_threads, lambda: health.answer(self.should_exit)
+        )
 
     def _response_log(self, loop: asyncio.AbstractEventLoop) -> logs.AccessLog | None:
         log = logs.access_log(self.config, loop)

@@ -13,7 +13,7 @@ from .._stdlib import has_gil
 from ..tls import _openssl
 
 #: Import names of the optional packages that mgloop can use.
-_EXTRAS = ("a2wsgi", "opentelemetry", "prometheus_client", "rich", "watchfiles")
+_EXTRAS = ("opentelemetry", "prometheus_client", "rich", "watchfiles")
 
 
 def text() -> str:

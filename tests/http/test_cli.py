@@ -725,13 +725,6 @@ def test_asgi2_is_called_with_the_scope_first(loop, run):
     assert log == [("receive", "send")]
 
 
-def test_wsgi_needs_a2wsgi(tmp_path):
-    write_app(tmp_path, "def app(environ, start_response): pass")
-    write_app(tmp_path, "raise ImportError", name="a2wsgi.py")
-    (line,) = fails("serve", "main:app", "--port", 0, cwd=tmp_path, status=1)
-    assert "'main:app' is a WSGI application, which requires a2wsgi: pip install a2wsgi" in line
-
-
 def test_a_factory_is_called(loop, run):
     made = importing.load(Config(app=lambda: asgi3, factory=True))
     assert made is asgi3

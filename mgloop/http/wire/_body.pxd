@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Declare the body of a request; _body.pyx explains how the application receives it."""
+"""Declare the body of a request, and what a connection calls of its requests.
+
+_body.pyx explains how the application receives the body.
+"""
 
 from mgloop._awaitable cimport Waiters
 from mgloop.http.wire._response cimport Response
@@ -25,3 +28,16 @@ cdef class RequestBody(Response):
     cdef int disconnect(self) except -1
     cdef dict next_message(self)
     cdef int send_continue(self) except -1
+
+    # Called after data of the body, or its end, has arrived, once for each read.
+    cdef int body_arrived(self) except -1
+    # Called after the server has sent an error response of this status, with `n` bytes of body.
+    cdef int refused(self, int status, Py_ssize_t n) except -1
+
+    # For subclasses.
+    # Return whether the application may start: not if it starts after the whole body has arrived.
+    cdef bint may_begin(self) except -1
+    # Start the application.
+    cdef int begin(self) except -1
+    # Called when the transport has resumed writing.
+    cdef int output_resumed(self) except -1

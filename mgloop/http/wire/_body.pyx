@@ -11,7 +11,7 @@ are not separate objects, because each request would have to allocate these.
 
 from mgloop._awaitable cimport Waiters, Waiting
 from mgloop.http.wire._gather cimport gather, gathered
-from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_HELD, Response
+from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_HELD, Response, mgl_clock_ns
 from mgloop.http.wire._site cimport MGL_BODY
 
 import sys
@@ -97,6 +97,32 @@ cdef class RequestBody(Response):
                 self.connection.write_failed(exc)
                 failed = True
         return 0 if failed else self.connection.set_deadline(MGL_BODY)
+
+    cdef int body_arrived(self) except -1:
+        """Give the application the body so far."""
+        if self.receivers is not None and (
+                self.body_len or self.body_state != BODY_RECEIVING):
+            self.receivers.wake_all()
+        return 0
+
+    cdef int refused(self, int status, Py_ssize_t n) except -1:
+        """Disconnect the application, and write the error response to the access log."""
+        self.drop_head()
+        self.status = status
+        self.sent = n
+        if self.connection.site.access_log is not None:
+            self.began = self.began or mgl_clock_ns()
+            self.log_access()
+        return self.disconnect()
+
+    cdef bint may_begin(self) except -1:
+        return True
+
+    cdef int begin(self) except -1:
+        raise NotImplementedError
+
+    cdef int output_resumed(self) except -1:
+        return 0
 
     cdef int wake_receivers(self) except -1:
         return 0 if self.receivers is None else self.receivers.wake_all()

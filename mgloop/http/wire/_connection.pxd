@@ -4,10 +4,10 @@
 _connection.pyx explains how the connection works.
 """
 
+from mgloop.http.wire._body cimport RequestBody
+from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
-from mgloop.http.wire._request cimport Request
 from mgloop.http.wire._response cimport BaseConnection
-from mgloop.http.wire._scope cimport ScopeFactory
 
 
 cdef extern from *:
@@ -69,10 +69,10 @@ cdef extern from *:
 
 cdef class Connection(BaseConnection):
     cdef HeadParser parser
-    cdef ScopeFactory scopes            # None before the first request
+    cdef RequestFactory requests        # None before the first request
     cdef int state
-    cdef Request request                # the one whose response is not complete, or None
-    cdef Request unstarted              # a request whose head has just been read, or None
+    cdef RequestBody request            # the one whose response is not complete, or None
+    cdef RequestBody unstarted          # a request whose application may not start yet, or None
     cdef object pipelined               # data not parsed yet (see gather()), or None
     cdef bint feeding                   # inside feed()
     cdef bint parsing_due              # _parse_pipelined() is scheduled
@@ -93,6 +93,7 @@ cdef class Connection(BaseConnection):
     cdef int feed(self, const char *data, Py_ssize_t n) except -1
     cdef int parse_message(self, const char *data, Py_ssize_t n, Py_ssize_t *used) except -1
     cdef bint head_read(self) except -1
+    cdef RequestFactory request_factory(self)
     cdef bint body_part_read(self) except -1
     cdef int message_ended(self) except -1
     cdef int data_parsed(self) except -1

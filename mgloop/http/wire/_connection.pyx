@@ -19,8 +19,8 @@ from mgloop.http.wire._gather cimport gather, gathered
 from mgloop.http.wire._parser cimport (
     MGL_BODY_PART, MGL_HEAD_READ, MGL_INVALID, MGL_MESSAGE_END, HeadParser,
 )
-from mgloop.http.wire._body cimport BODY_RECEIVING
-from mgloop.http.wire._request cimport Request
+from mgloop.http.wire._body cimport RequestBody
+from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._response cimport MGL_HELD, BaseConnection, Response, mgl_clock_ns
 from mgloop.http.wire._scope cimport scope_factory
 from mgloop.http.wire._site cimport (
@@ -113,7 +113,7 @@ cdef class Connection(BaseConnection):
 
     def connection_lost(self, exc):
         """Release everything, and notify the application that the client has disconnected."""
-        cdef Request request = self.request
+        cdef RequestBody request = self.request
         self.lost = True
         self.enter(MGL_ON_LOSS)
         mgl_deadline_unset(&self.deadline)
@@ -132,11 +132,13 @@ cdef class Connection(BaseConnection):
         self.watch_write_progress()
 
     def resume_writing(self):
-        """Let send() continue, because the client reads again."""
+        """Let the application continue, because the client reads again."""
         self.paused_writing = False
         if self.state != MGL_GONE:      # after close() the timeout runs until the last byte is sent
             mgl_deadline_unset(&self.write_deadline)
         self.writable.wake_all()
+        if self.request is not None:
+            self.request.output_resumed()
         if self.pipelined is not None and self.state == MGL_READS_HEAD:
             self.schedule_parsing()
 
@@ -264,22 +266,20 @@ cdef class Connection(BaseConnection):
     cdef bint head_read(self) except -1:
         """Create the request of the head; return False if the parser has rejected the head."""
         cdef HeadParser head = self.parser
-        cdef Request request
+        cdef RequestBody request
         self.timed = False
         self.discarded = 0
         self.timed_total = -1
-        request = Request.__new__(Request)
+        if self.requests is None:
+            self.requests = self.request_factory()
+        request = self.requests.make_request(head)
+        if request is None:
+            return False
         request.connection = self
         request.is_head = head.method == "HEAD"
         request.http_10 = head.http_10
         request.keep_alive = head.keep_alive
         request.expects_continue = head.expects_continue and not head.http_10
-        if self.scopes is None:
-            self.scopes = scope_factory(
-                self.site, self.transport, self.over_tls, self.ends, self.unnamed)
-        request.scope = self.scopes.make_scope(head)
-        if request.scope is None:
-            return False
         self.request = self.unstarted = request
         self.enter(MGL_ON_HEAD)
         if head.wants_websocket and head.has_body:
@@ -287,10 +287,17 @@ cdef class Connection(BaseConnection):
             return False
         return True
 
+    cdef RequestFactory request_factory(self):
+        """Return the object that makes the requests of this connection."""
+        if self.site.wsgi is not None:
+            return self.site.wsgi.request_factory(
+                self.transport, self.over_tls, self.ends, self.unnamed)
+        return scope_factory(self.site, self.transport, self.over_tls, self.ends, self.unnamed)
+
     cdef bint body_part_read(self) except -1:
         """Give the part of the body to the request; return False if the body is too large."""
         cdef HeadParser parser = self.parser
-        cdef Request request = self.request
+        cdef RequestBody request = self.request
         cdef Py_ssize_t length = parser.body_len
         if request is None:
             self.discarded += length
@@ -315,10 +322,10 @@ cdef class Connection(BaseConnection):
     cdef int data_parsed(self) except -1:
         """Start the request that has been read, or give its application the body so far."""
         if self.unstarted is not None:
-            self.begin_request()
-        elif self.request is not None and self.request.receivers is not None:
-            if self.request.body_len or self.request.body_state != BODY_RECEIVING:
-                self.request.receivers.wake_all()
+            if self.unstarted.may_begin():
+                self.begin_request()
+        elif self.request is not None:
+            self.request.body_arrived()
         if self.request is not None and self.state == MGL_READS_BODY \
                 and self.request.body_len >= self.site.body_buffer:
             self.pause_reading()
@@ -328,7 +335,7 @@ cdef class Connection(BaseConnection):
 
     cdef int begin_request(self) except -1:
         """Start the application for the request that has just been read."""
-        cdef Request request = self.unstarted
+        cdef RequestBody request = self.unstarted
         cdef Site site = self.site
         self.unstarted = None
         if site.access_log is not None:
@@ -339,7 +346,7 @@ cdef class Connection(BaseConnection):
             return 0
         site.in_flight += 1
         site.count_request()
-        request.start_task()
+        request.begin()
         return 0
 
     cdef int answered(self, Response response, bint keep_alive) except -1:
@@ -510,7 +517,7 @@ cdef class Connection(BaseConnection):
 
     cdef int refuse(self, int status, str reason) except -1:
         """Send an error response, if none has been sent yet, and end the connection."""
-        cdef Request request = self.request
+        cdef RequestBody request = self.request
         self.request = self.unstarted = None
         if self.lost:
             return 0

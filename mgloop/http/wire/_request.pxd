@@ -9,9 +9,7 @@ cdef class Request(AppTask):
     cdef readonly bint cut_off          # end_stream() has cut off the response
     cdef int discarded                  # messages that send() has discarded after the disconnect
 
-    cdef int start_task(self) except -1
     cdef object discard(self)
     cdef object send_file(self, dict message, bint by_path)
-    cdef int refused(self, int status, Py_ssize_t n) except -1
     cdef int abandon(self) except -1
     cdef int end(self) except -1

@@ -19,7 +19,7 @@ from mgloop.http.wire._apptask cimport APP_CLOSED, AppTask
 from mgloop.http.wire._body cimport BODY_DISCONNECTED, BODY_RECEIVING
 from mgloop.http.wire._response cimport (
     MGL_BODY_PART, MGL_COMPLETE, MGL_FILE, MGL_HELD, MGL_HINT, MGL_START, MGL_TRAILER,
-    MGL_UNKNOWN, MGL_UNSTARTED, mgl_clock_ns, mgl_message_kind,
+    MGL_UNKNOWN, MGL_UNSTARTED, mgl_message_kind,
 )
 from mgloop.http.wire._site cimport Site
 
@@ -201,7 +201,7 @@ cdef class Request(AppTask):
 
     # ------------------------------------------------------------------ the server ----
 
-    cdef int start_task(self) except -1:
+    cdef int begin(self) except -1:
         """Start the task in which the application runs."""
         try:
             self.task = self.connection.site.start(self)
@@ -235,19 +235,6 @@ cdef class Request(AppTask):
             self.connection.cut_short(self)
         self.disconnect()
         return True
-
-    cdef int refused(self, int status, Py_ssize_t n) except -1:
-        """Disconnect the application, after the server has sent an error response.
-
-        `status` and `n` bytes of body are those of the error response.
-        """
-        self.drop_head()
-        self.status = status
-        self.sent = n
-        if self.connection.site.access_log is not None:
-            self.began = self.began or mgl_clock_ns()
-            self.log_access()
-        return self.disconnect()
 
     # ------------------------------------------------------------- the application ----
 

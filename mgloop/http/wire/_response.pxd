@@ -8,6 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from mgloop._awaitable cimport Waiters
+from mgloop.http.wire._headers cimport HeaderInfo
 from mgloop.http.wire._site cimport Member, mgl_outgoing
 
 
@@ -130,6 +131,7 @@ cdef class Response:
 
     # The parts of the response. They raise before they write anything, or write everything.
     cdef int start(self, int status, object headers, bint trailers) except -1
+    cdef int hold_head(self, int status, HeaderInfo *info) noexcept
     cdef int write_body(self, object data, bint more) except -1
     cdef int write_trailers(self, object headers, bint more) except -1
     cdef int write_hint(self, object links) except -1

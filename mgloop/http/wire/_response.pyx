@@ -107,8 +107,13 @@ cdef class Response:
         out = self.reserve(PyBytes_GET_SIZE(first) + info.size)
         mgl_put(out, PyBytes_AS_STRING(first), PyBytes_GET_SIZE(first))
         put_headers(out, plain, &info)
-        self.status = status
         self.trailers = trailers
+        self.hold_head(status, &info)
+        return self.flush_later()
+
+    cdef int hold_head(self, int status, HeaderInfo *info) noexcept:
+        """Note the meaning of a head that is in the buffer, except for its end."""
+        self.status = status
         self.length = info.length
         if self.is_head or status == 204 or status == 304:
             self.framing = FRAMING_NONE
@@ -121,7 +126,7 @@ cdef class Response:
         if info.closes:
             self.close_after = True
         self.state = MGL_HELD
-        return self.flush_later()
+        return 0
 
     cdef int write_body(self, object data, bint more) except -1:
         """Write a part of the body, a bytes-like object or None; complete the response unless

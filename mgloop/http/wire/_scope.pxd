@@ -4,11 +4,12 @@
 _scope.pyx explains how it works.
 """
 
+from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._site cimport Site
 
 
-cdef class ScopeFactory:
+cdef class ScopeFactory(RequestFactory):
     cdef Site site
     cdef object client                  # the scope's value for "client"
     cdef dict tls                       # ASGI's extension, or None

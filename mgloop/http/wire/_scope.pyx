@@ -12,7 +12,10 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.string cimport memchr
 
+from mgloop.http.wire._body cimport RequestBody
+from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._request cimport Request
 from mgloop.http.wire._site cimport Site, mgl_unquote
 from mgloop.http.wire._target cimport Target, split_target
 
@@ -68,8 +71,13 @@ cdef dict template_of(Site site, str scheme, object server):
 
 
 @cython.final
-cdef class ScopeFactory:
+cdef class ScopeFactory(RequestFactory):
     """Make the ASGI scopes of the requests of one connection."""
+
+    cdef RequestBody make_request(self, HeadParser head):
+        cdef Request request = Request.__new__(Request)
+        request.scope = self.make_scope(head)
+        return None if request.scope is None else request
 
     cdef dict make_scope(self, HeadParser head):
         cdef Site site = self.site

@@ -126,6 +126,7 @@ cdef class Site:
     cdef readonly dict state            # the state from the lifespan, or None
     cdef readonly object access_log     # callable, or None
     cdef readonly object proxy          # TrustedProxies, or None
+    cdef public object wsgi             # the WsgiRunner of a WSGI application, or None for ASGI
     cdef readonly bint draining         # each response is the last of its connection
     cdef readonly bint closing          # idle connections are closed
     cdef bint ended                     # no connection is accepted, not even after a TLS handshake

@@ -32,6 +32,7 @@ class Site:
     members: set[Any]
     running: set[Any]
     on_limit: Callable[[], object] | None
+    wsgi: Any
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

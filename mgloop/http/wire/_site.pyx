@@ -441,8 +441,13 @@ cdef class Site:
         return len(late)
 
     def end(self):
-        """Accept no more connections, not even those whose TLS handshake is in progress."""
+        """Accept no more connections, not even those whose TLS handshake is in progress.
+
+        End the threads of a WSGI application.
+        """
         self.ended = True
+        if self.wsgi is not None:
+            self.wsgi.close()
 
     def wait_drained(self):
         """Wait until all connections have ended, and all applications have returned."""

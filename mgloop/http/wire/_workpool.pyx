@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Threads that run jobs for one loop, and a queue of their answers to it.
+
+workqueue.h describes both queues, and when a thread is woken or started.  WorkPool is native because
+each request of a WSGI application passes through it: neither way needs a future, a task or a Python
+frame.  One callback of the loop processes all answers that are queued.
+
+Lifetime: the site keeps the pool alive, and so does each thread.  The threads are daemon threads,
+because nothing can end one that is blocked in the application, and the process must be able to exit.
+"""
+
+import logging
+import os
+import threading
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+
+
+cdef extern from "clock.h":
+    int64_t mgl_clock_ns() noexcept nogil
+
+
+cdef extern from "workqueue.h":
+    ctypedef enum mgl_work:
+        MGL_JOB
+        MGL_IDLE
+        MGL_OVER
+    void mgl_work_init(mgl_work_queue *queue)
+    void mgl_work_destroy(mgl_work_queue *queue)
+    bint mgl_work_add(mgl_work_queue *queue, mgl_link *job)
+    mgl_work mgl_work_take(
+        mgl_work_queue *queue, mgl_worker *worker, bint arrives, mgl_link **taken, bint *start)
+    void mgl_worker_init(mgl_worker *worker)
+    void mgl_worker_destroy(mgl_worker *worker)
+    void mgl_worker_enter(mgl_work_queue *queue, mgl_worker *worker)
+    void mgl_worker_leave(mgl_work_queue *queue, mgl_worker *worker)
+    void mgl_worker_wait(mgl_worker *worker) nogil
+    void mgl_worker_busy(mgl_worker *worker, int64_t since)
+    int64_t mgl_worker_began(mgl_worker *worker)
+    bint mgl_work_not_started(mgl_work_queue *queue)
+    bint mgl_work_withdraw(mgl_work_queue *queue, mgl_link *job)
+    void mgl_work_close(mgl_work_queue *queue)
+    bint mgl_work_answer(mgl_work_queue *queue, mgl_link *answer)
+    mgl_link *mgl_work_answers(mgl_work_queue *queue)
+
+
+cdef extern from "unistd.h" nogil:
+    int usleep(unsigned int microseconds)
+
+
+cdef enum:
+    RETRY = 10_000      # microseconds between two attempts to wake the loop without memory
+
+cdef object log = logging.getLogger("mgloop.http")
+
+
+cdef class Worker:
+    """Hold the native state of one thread."""
+
+    cdef mgl_worker native
+
+    def __cinit__(self):
+        mgl_worker_init(&self.native)
+
+    def __dealloc__(self):
+        mgl_worker_destroy(&self.native)
+
+
+cdef class WorkPool:
+    """Run jobs of `loop` in at most `threads` threads.
+
+    context: the context in which answers are processed.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        mgl_work_init(&self.queue)
+
+    def __init__(self, loop, context, int threads):
+        self.loop = loop
+        self.context = context
+        self.queue.most = threads
+
+    def __dealloc__(self):
+        mgl_work_destroy(&self.queue)
+
+    @property
+    def threads(self):
+        """The number of threads that have been started and have not ended."""
+        return self.queue.workers
+
+    @property
+    def queued(self):
+        """The number of jobs that wait for a thread."""
+        return self.queue.jobs.count
+
+    @property
+    def queue_times(self):
+        """Return (jobs, seconds): how many jobs threads have taken, and how long these waited."""
+        cdef int64_t taken, waited
+        mgl_work_lock(&self.queue)
+        taken = self.queue.taken
+        waited = self.queue.waited
+        mgl_work_unlock(&self.queue)
+        return taken, waited * 1e-9
+
+    def running(self):
+        """Return (thread identifier, seconds) for each job that runs in a thread."""
+        cdef mgl_worker *worker
+        cdef int64_t now = mgl_clock_ns()
+        cdef int64_t began
+        cdef int n = 0
+        cdef unsigned long threads[256]
+        cdef int64_t times[256]
+        mgl_work_lock(&self.queue)
+        worker = self.queue.all
+        while worker is not NULL and n < 256:
+            began = mgl_worker_began(worker)
+            if began:
+                threads[n] = worker.thread
+                times[n] = now - began
+                n += 1
+            worker = worker.after
+        mgl_work_unlock(&self.queue)
+        return [(threads[i], times[i] * 1e-9) for i in range(n)]
+
+    def close(self):
+        """End the threads, each as soon as it has no job."""
+        mgl_work_close(&self.queue)
+
+    # -------------------------------------------------------------- for the loop ----
+
+    cdef int add_job(self, mgl_link *job) except -1:
+        if mgl_work_add(&self.queue, job):
+            try:
+                self.start_thread()
+            except BaseException:
+                if mgl_work_not_started(&self.queue) and mgl_work_withdraw(&self.queue, job):
+                    raise
+                log.exception("Failed to start another thread for the application.")
+        return 0
+
+    cdef int start_thread(self) except -1:
+        self.started += 1
+        threading.Thread(
+            target=self._work, args=(Worker(),), name=f"mgloop-wsgi-{self.started}", daemon=True,
+        ).start()
+        return 0
+
+    def _take_answers(self):
+        """Process all answers that are queued."""
+        cdef mgl_link *next = mgl_work_answers(&self.queue)
+        cdef mgl_link *answer
+        while next is not NULL:
+            answer = next
+            next = answer.next
+            self.take_answer(answer, next)
+
+    # ----------------------------------------------------------- for the threads ----
+
+    def _work(self, Worker worker not None):
+        """Run jobs until the pool is closed: the function of each thread."""
+        cdef mgl_work_queue *queue = &self.queue
+        cdef mgl_worker *native = &worker.native
+        cdef mgl_link *job = NULL
+        cdef mgl_work work
+        cdef bint start = False
+        cdef bint arrives = True
+        mgl_worker_enter(queue, native)
+        while True:
+            work = mgl_work_take(queue, native, arrives, &job, &start)
+            arrives = False
+            if start:
+                self.call_another()
+            if work == MGL_OVER:
+                break
+            if work == MGL_JOB:
+                self.run_job(job)
+                mgl_worker_busy(native, 0)
+            else:
+                with nogil:
+                    mgl_worker_wait(native)
+                arrives = True
+        mgl_worker_leave(queue, native)
+
+    cdef int call_another(self) noexcept:
+        """Start another thread. The queue goes on with the present ones if that fails."""
+        try:
+            self.start_thread()
+        except BaseException:
+            mgl_work_not_started(&self.queue)
+            log.exception("Failed to start another thread for the application.")
+        return 0
+
+    cdef int answer(self, mgl_link *answer) noexcept:
+        if mgl_work_answer(&self.queue, answer):
+            self.notify()
+        return 0
+
+    cdef int notify(self) noexcept:
+        """Schedule _take_answers() in the loop, or release the answers if the loop is closed.
+
+        If memory runs out, try again until it succeeds. The requests would never end otherwise.
+        """
+        cdef bint pending = True
+        while pending:
+            pending = False
+            try:
+                self.loop.call_soon_threadsafe(self._take_answers, context=self.context.copy())
+            except MemoryError:
+                pending = True
+            except BaseException:
+                self.drop_answers()
+            if pending:
+                with nogil:
+                    usleep(RETRY)
+        return 0
+
+    cdef int drop_answers(self) noexcept:
+        cdef mgl_link *next = mgl_work_answers(&self.queue)
+        cdef mgl_link *answer
+        mgl_work_close(&self.queue)
+        while next is not NULL:
+            answer = next
+            next = answer.next
+            self.drop_answer(answer)
+        return 0
+
+    # ------------------------------------------------------------- for subclasses ----
+
+    cdef int run_job(self, mgl_link *job) noexcept:
+        return 0
+
+    cdef int take_answer(self, mgl_link *answer, mgl_link *next) noexcept:
+        return 0
+
+    cdef int drop_answer(self, mgl_link *answer) noexcept:
+        return 0

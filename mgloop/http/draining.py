@@ -16,7 +16,7 @@ from .config import Config
 
 logger = logging.getLogger("mgloop.http")
 
-# Seconds that cancelled requests have for their cleanup.
+# Seconds that cancelled requests usually have for their cleanup.
 CLEAN_UP = 5.0
 # Seconds to wait, during shutdown, for a request on a connection that was accepted or became idle
 # just before.
@@ -43,6 +43,8 @@ class Draining:
         # Whether streams have a deadline, and the seconds for which idle connections stay open.
         self.ends_streams = True
         self.idle_time = _ON_ITS_WAY
+        # Seconds that cancelled requests have for their cleanup.
+        self.clean_up = CLEAN_UP
         self._quiet = quiet
 
     def without_deadlines(self) -> None:
@@ -138,7 +140,7 @@ class Draining:
                 "" if self.force.is_set() else ", timeout graceful shutdown exceeded",
             )
         self.site.cancel_all()
-        await asyncio.wait([drained], timeout=CLEAN_UP)
+        await asyncio.wait([drained], timeout=self.clean_up)
 
     async def _drained(self) -> None:
         """Wait until all connections are closed."""

@@ -31,6 +31,10 @@ class ServerStats:
     bodies. durations: number of responses in each bucket of BOUNDS, by the time from the head of
     the request to the end of the response. seconds: sum of these times. in_flight: requests in
     progress. connections: open connections.
+
+    The others are for WSGI applications. queued: requests that wait for a thread. waits, waited:
+    number of requests that a thread has taken so far, and the seconds that they had waited. slow:
+    requests that exceeded --timeout-request.
     """
 
     responses: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -39,6 +43,10 @@ class ServerStats:
     seconds: float = 0.0
     in_flight: int = 0
     connections: int = 0
+    queued: int = 0
+    waits: int = 0
+    waited: float = 0.0
+    slow: int = 0
 
     def __add__(self, other: ServerStats) -> ServerStats:
         return ServerStats(
@@ -48,11 +56,15 @@ class ServerStats:
             self.seconds + other.seconds,
             self.in_flight + other.in_flight,
             self.connections + other.connections,
+            self.queued + other.queued,
+            self.waits + other.waits,
+            self.waited + other.waited,
+            self.slow + other.slow,
         )
 
     def ended(self) -> ServerStats:
         """Return a copy for a server that has stopped: without requests and connections."""
-        return dataclasses.replace(self, in_flight=0, connections=0)
+        return dataclasses.replace(self, in_flight=0, connections=0, queued=0)
 
     def packed(self) -> dict[str, Any]:
         """Return a dictionary that can be serialized as JSON."""
@@ -91,8 +103,11 @@ class Meter:
         if self._log is not None:
             self._log(scope, status, nbytes, seconds)
 
-    def stats(self, *, in_flight: int, connections: int) -> ServerStats:
-        """Return the counters. Thread-safe."""
+    def stats(
+        self, *, in_flight: int, connections: int, pool: Any = None, slow: int = 0
+    ) -> ServerStats:
+        """Return the counters. Thread-safe. pool: the WorkPool of a WSGI application, or None."""
+        waits, waited = (0, 0.0) if pool is None else pool.queue_times
         return ServerStats(
             dict(self._responses),
             self._sent,
@@ -100,4 +115,8 @@ class Meter:
             self._seconds,
             in_flight,
             connections,
+            queued=0 if pool is None else pool.queued,
+            waits=waits,
+            waited=waited,
+            slow=slow,
         )

@@ -79,6 +79,7 @@ def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
         CounterMetricFamily,
         GaugeMetricFamily,
         HistogramMetricFamily,
+        SummaryMetricFamily,
     )
 
     labels = ["worker"]
@@ -97,6 +98,17 @@ def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
         "mgloop_http_requests_in_flight", "Requests in progress", labels=labels
     )
     connections = GaugeMetricFamily("mgloop_http_connections", "Open connections", labels=labels)
+    queued = GaugeMetricFamily(
+        "mgloop_http_requests_queued", "Requests that wait for a thread (WSGI)", labels=labels
+    )
+    waits = SummaryMetricFamily(
+        "mgloop_http_queue_duration_seconds",
+        "Time that requests have waited for a thread (WSGI)",
+        labels=labels,
+    )
+    slow = CounterMetricFamily(
+        "mgloop_http_slow_requests", "Requests that exceeded --timeout-request", labels=labels
+    )
     for worker, stats in now.items():
         for status, count in sorted(stats.responses.items()):
             responses.add_metric([worker, str(status)], count)
@@ -105,4 +117,7 @@ def _families(now: Mapping[str, ServerStats]) -> Iterable[Metric]:
         durations.add_metric([worker], list(zip(_BOUNDS, counts, strict=True)), stats.seconds)
         in_flight.add_metric([worker], stats.in_flight)
         connections.add_metric([worker], stats.connections)
-    return responses, sent, durations, in_flight, connections
+        queued.add_metric([worker], stats.queued)
+        waits.add_metric([worker], stats.waits, stats.waited)
+        slow.add_metric([worker], stats.slow)
+    return responses, sent, durations, in_flight, connections, queued, waits, slow

@@ -40,6 +40,7 @@ from .lifespan import Lifespan
 from .metrics import Meter, ServerStats
 from .process import signals, sockets
 from .proxy import TrustedProxies
+from .request_watch import RequestWatch
 from .wire import proxy_protocol
 
 logger = logging.getLogger("mgloop.http")
@@ -59,8 +60,9 @@ class Server:
 
     listeners: sockets to listen on instead of the configured addresses; the server owns them. app:
     the application, if it has already been imported. on_limit: called with the reason when the
-    process has reached a limit and should be replaced; by default serve() returns. quiet: do not
-    log the shutdown.
+    process has reached a limit and should be replaced; by default serve() returns. replaceable:
+    another process takes over then, so that a request that exceeds timeout_request is such a limit,
+    too. quiet: do not log the shutdown.
 
     The attributes url and urls (addresses of the server), sockets (bound sockets) and site (state
     shared by the connections) are valid after start().
@@ -73,6 +75,7 @@ class Server:
         listeners: list[socket.socket] | None = None,
         app: importing.App | importing.WsgiApp | None = None,
         on_limit: Callable[[str], None] | None = None,
+        replaceable: bool = False,
         quiet: bool = False,
     ) -> None:
         if config.limit_max_requests and config.limit_max_requests_jitter:
@@ -89,6 +92,8 @@ class Server:
         self._listeners: sockets.Listeners | None = None
         self._app = app
         self._on_limit = on_limit or self._stop_at_limit
+        self._replaceable = replaceable
+        self._watch: RequestWatch | None = None
         self._servers: list[asyncio.Server] = []
         self._lifespan: Lifespan | None = None
         self._context: ssl.SSLContext | None = None
@@ -109,7 +114,12 @@ class Server:
         """Return the counters of the server; all zero without metrics_port. Thread-safe."""
         if self._meter is None or self.site is None:
             return ServerStats()
-        return self._meter.stats(in_flight=self.site.in_flight, connections=self.site.connections)
+        return self._meter.stats(
+            in_flight=self.site.in_flight,
+            connections=self.site.connections,
+            pool=self.site.wsgi,
+            slow=self._watch.count if self._watch is not None else 0,
+        )
 
     @property
     def url(self) -> str:
@@ -190,9 +200,25 @@ class Server:
     def _serve_wsgi(self, app: Callable[..., Any]) -> None:
         from .wire._wsgirequest import WsgiRunner
 
-        self.site.wsgi = WsgiRunner(
-            self.site, app, self.config.wsgi_threads, lambda: health.answer(self.should_exit)
+        config, site = self.config, self.site
+        site.wsgi = WsgiRunner(
+            site, app, config.wsgi_threads, lambda: health.answer(self.should_exit)
         )
+        if config.timeout_request:
+            on_slow = self._on_limit if self._replaceable else None
+            self._watch = RequestWatch(
+                site,
+                config.timeout_request,
+                on_slow=on_slow,
+                stopping=self._stopping.is_set,
+                leave=self._leave,
+            )
+            self._watch.start()
+
+    def _leave(self) -> None:
+        """Stop without waiting for requests whose threads are blocked in the application."""
+        self._draining.clean_up = 0.1
+        self.stop(now=True)
 
     def _response_log(self, loop: asyncio.AbstractEventLoop) -> logs.AccessLog | None:
         log = logs.access_log(self.config, loop)
@@ -276,6 +302,8 @@ class Server:
         if self.site is not None:
             await self._draining.run()
             self.site.end()
+        if self._watch is not None:
+            self._watch.stop()
         if self._lifespan is not None:
             shutdown = asyncio.ensure_future(self._lifespan.shutdown())
             try:

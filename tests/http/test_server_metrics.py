@@ -162,6 +162,36 @@ async def hello(scope, receive, send):
     await send({"type": "http.response.body", "body": b"hello"})
 
 
+WSGI_APPLICATION = """
+    import threading
+
+    def app(environ, start_response):
+        if environ["PATH_INFO"] == "/gate":
+            print("in the gate", flush=True)
+            threading.Event().wait()
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+"""
+
+
+def test_requests_that_wait_for_a_thread(tmp_path):
+    """The gate takes the only thread; --timeout-request counts it as slow."""
+    write_app(tmp_path, WSGI_APPLICATION)
+    options = ("--wsgi-threads", 1, "--timeout-request", 0.2)
+    with Command("serve", "main:app", *PORTS, *options, cwd=tmp_path) as command:
+        metrics, url = addresses(command)
+        get(url)
+        with pending(url, "/gate"), pending(url, "/"):
+            command.wait_for("in the gate")
+            command.wait_for("timeout request exceeded")
+            while not (now := told(metrics))["mgloop_http_requests_queued", "0", None]:
+                time.sleep(0.01)
+            assert now["mgloop_http_requests_queued", "0", None] == 1
+            assert now["mgloop_http_slow_requests_total", "0", None] == 1
+            assert now["mgloop_http_queue_duration_seconds_count", "0", None] == 2
+            assert 0 < now["mgloop_http_queue_duration_seconds_sum", "0", None] < PATIENCE
+
+
 def test_embedded():
     async def main():
         config = mgloop.http.Config(app=hello, port=0, metrics_port=0, lifespan="off")
@@ -208,6 +238,9 @@ def test_accounts_add_up_and_travel():
     one = ServerStats({200: 1, 404: 2}, 10, durations, 0.5, 1, 2)
     two = ServerStats({200: 3}, 5, durations, 0.25, 1, 1)
     both = total([one, two])
+    queue = ServerStats(queued=1, waits=2, waited=0.5, slow=3)
+    assert total([queue, queue]) == ServerStats(queued=2, waits=4, waited=1.0, slow=6)
+    assert queue.ended() == ServerStats(waits=2, waited=0.5, slow=3)
     assert both == ServerStats({200: 4, 404: 2}, 15, tuple(2 * n for n in durations), 0.75, 2, 3)
     assert ServerStats.unpacked(both.packed()) == both
     assert both.ended().in_flight == both.ended().connections == 0

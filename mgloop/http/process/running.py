@@ -67,7 +67,7 @@ def _exit_late() -> None:
 
 
 def serve(app: Any, **options: Any) -> None:
-    """Serve an ASGI application until SIGINT or SIGTERM.
+    """Serve an ASGI or WSGI application until SIGINT or SIGTERM.
 
     app: the application, or an import string such as "pkg.mod:app", which several workers require.
     options: see Config. Logging is configured as by the command line. Raises StartError, and

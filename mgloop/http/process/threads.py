@@ -83,7 +83,7 @@ class _ServerThread:
 class ThreadedServer:
     """Run a Server in each of config.threads threads. serve() runs in the main thread's loop.
 
-    listeners: a list of listening sockets for each thread.
+    listeners: a list of listening sockets for each thread. on_limit, replaceable: see Server.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class ThreadedServer:
         *,
         listeners: list[list[socket.socket]] | None = None,
         on_limit: Callable[[str], None] | None = None,
+        replaceable: bool = False,
     ) -> None:
         self.config = config
         self.urls: list[str] = []
@@ -99,6 +100,7 @@ class ThreadedServer:
         self._listeners: sockets.Listeners | None = None
         self._threads: list[_ServerThread] = []
         self._limit = on_limit
+        self._replaceable = replaceable
         self._stopping = False
         self._draining = False
         self._interrupts = 0
@@ -161,7 +163,13 @@ class ThreadedServer:
                 limit_max_requests=max(1, limit // self.config.threads) if limit else None,
                 limit_max_memory=None if number else self.config.limit_max_memory,
             )
-            server = Server(config, listeners=bound, app=app, on_limit=self._at_limit(loop))
+            server = Server(
+                config,
+                listeners=bound,
+                app=app,
+                on_limit=self._at_limit(loop),
+                replaceable=self._replaceable,
+            )
             self._threads.append(_ServerThread(server, loop, number))
         for thread in self._threads:
             thread.native.start()

@@ -137,6 +137,7 @@ async def _serve(channel: Channel, task: Task) -> None:
         config,
         listeners=bound if config.threads > 1 else bound[0],
         on_limit=lambda reason: channel.send(Event.REPLACE, reason=reason),
+        replaceable=True,
     )
     handlers: signals.Handlers = {
         signal.SIGTERM: server.drain,

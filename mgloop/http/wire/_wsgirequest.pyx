@@ -191,6 +191,11 @@ cdef class WsgiRequest(WsgiResponse):
         self.disconnect()
         return True
 
+    @property
+    def connected(self):
+        """Whether the client is still connected."""
+        return not self.connection.lost
+
     cdef int end(self, bytes data, int outcome) noexcept:
         """Complete the response, and release everything, after the application has ended."""
         cdef Site site = self.connection.site

@@ -5,11 +5,14 @@
     gunicorn -k mgloop.gunicorn.AiohttpWorker app:app   # aiohttp.GunicornWebWorker
     gunicorn -k mgloop.gunicorn.AsgiWorker app:app      # gunicorn's ASGI worker, `-k asgi`
 
-mgloop.http.gunicorn.Worker is the worker class of mgloop's own server.
+mgloop.http.gunicorn.Worker is the worker class of mgloop's own server. Its variant for WSGI
+applications has a name here, too:
 
-Each class derives from a class of another package, and is created on first use so that the other
-packages are not needed. If its package is missing, gunicorn prints one line. The class is created
-in the arbiter, and asyncio's policy is set in each worker process.
+    gunicorn -k mgloop.gunicorn.WsgiWorker app:app      # mgloop.http.gunicorn.WsgiWorker
+
+Each other class derives from a class of another package, and is created on first use so that the
+other packages are not needed. If its package is missing, gunicorn prints one line. The class is
+created in the arbiter, and asyncio's policy is set in each worker process.
 """
 
 from __future__ import annotations
@@ -59,11 +62,18 @@ def _asgi_worker() -> type:
     return type("AsgiWorker", (_InstallingAsgi, ASGIWorker), {})
 
 
+def _wsgi_worker() -> type:
+    from .http.gunicorn import WsgiWorker
+
+    return WsgiWorker
+
+
 #: The function that creates a class, and the packages that it requires, by the name of the class.
 _WORKERS: dict[str, tuple[Callable[[], type], str]] = {
     "UvicornWorker": (_uvicorn_worker, "uvicorn-worker and gunicorn"),
     "AiohttpWorker": (_aiohttp_worker, "aiohttp and gunicorn"),
     "AsgiWorker": (_asgi_worker, "gunicorn 24 or later"),
+    "WsgiWorker": (_wsgi_worker, "gunicorn"),
 }
 
 

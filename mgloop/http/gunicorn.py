@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A worker class for gunicorn whose processes serve requests with mgloop's server:
+"""Worker classes for gunicorn whose processes serve requests with mgloop's server:
 
-    gunicorn -k mgloop.http.gunicorn.Worker -w 4 pkg.mod:app
+    gunicorn -k mgloop.http.gunicorn.Worker -w 4 pkg.mod:app                    # ASGI
+    gunicorn -k mgloop.gunicorn.WsgiWorker -w 4 --threads 8 pkg.wsgi:application
 
 gunicorn listens, forks, restarts workers and handles signals to the master process. gunicorn's
 options apply where the server has an equivalent option; Worker.options sets the others.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import signal
@@ -62,8 +64,12 @@ class Worker(base.Worker):
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     def _config(self) -> Config:
+        return Config(**self._fields() | dict(self.options))
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of Config that gunicorn's options set."""
         given = self.cfg
-        fields = {
+        fields: dict[str, Any] = {
             "app": self.wsgi,
             "backlog": given.backlog,
             "access_log": bool(given.accesslog),
@@ -86,7 +92,7 @@ class Worker(base.Worker):
                 "ssl_cert_reqs": int(given.cert_reqs),
                 "ssl_ciphers": given.ciphers,
             }
-        return Config(**fields | dict(self.options))
+        return fields
 
     @staticmethod
     def _use_log(ours: logging.Logger, theirs: logging.Logger) -> None:
@@ -100,7 +106,8 @@ class Worker(base.Worker):
         listeners = [each.sock for each in given]
         for sock in listeners:
             sock.setblocking(False)
-        server = Server(config, listeners=listeners)
+        # gunicorn starts another process when this one has ended.
+        server = Server(config, listeners=listeners, replaceable=True)
         stop_now = functools.partial(server.stop, now=True)
         handlers: signals.Handlers = {
             signal.SIGTERM: server.stop,
@@ -121,6 +128,27 @@ class Worker(base.Worker):
         else:
             interval = min(_HEARTBEAT, self.timeout or _HEARTBEAT)
             loop.call_later(interval, self._send_heartbeat, loop, server)
+
+
+class WsgiWorker(Worker):
+    """One worker process of gunicorn that serves a WSGI application.
+
+    gunicorn's --threads is the number of threads that run the application. A --timeout other than
+    gunicorn's default also limits the time of a request: see --timeout-request.
+    """
+
+    def _fields(self) -> dict[str, Any]:
+        if inspect.iscoroutinefunction(self.wsgi):
+            raise StartError(
+                "The application is an ASGI application: use -k mgloop.http.gunicorn.Worker."
+            )
+        timeout = self.cfg.settings["timeout"]
+        limit = timeout.get() if timeout.get() != timeout.default else None
+        return super()._fields() | {
+            "interface": "wsgi",
+            "wsgi_threads": self.cfg.threads,
+            "timeout_request": limit or None,
+        }
 
 
 def _addresses(allowed: Any) -> str:

@@ -178,6 +178,67 @@ def test_an_application_that_cannot_start(folder):
         assert command.end() == 3
 
 
+# --- WSGI applications ---------------------------------------------------------------------------
+
+#: /together waits until three requests are in the application, and /stuck blocks for ever.
+WSGI = """
+    import os, threading
+
+    TOGETHER = threading.Barrier(3, timeout=30)
+
+    def block_for_ever():
+        threading.Event().wait()
+
+    def app(environ, start_response):
+        path = environ["PATH_INFO"]
+        if path == "/together":
+            TOGETHER.wait()
+        elif path == "/stuck":
+            block_for_ever()
+        body = b"%d" % os.getpid()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+"""
+
+
+@pytest.fixture
+def wsgi_folder(tmp_path):
+    write_app(tmp_path, WSGI)
+    return tmp_path
+
+
+def test_threads_run_a_wsgi_application(wsgi_folder):
+    options = ("-k", "mgloop.gunicorn.WsgiWorker", "--threads", 3)
+    with gunicorn(wsgi_folder, *options) as command:
+        url = listening(command)
+        with contextlib.ExitStack() as stack:
+            answers = [stack.enter_context(pending(url, "/together")) for _ in range(3)]
+            assert {answer()[0] for answer in answers} == {200}
+        assert command.stop() == 0
+        assert "Traceback" not in command.output
+
+
+def test_a_request_that_exceeds_gunicorns_timeout_has_its_worker_replaced(wsgi_folder):
+    options = ("-k", "mgloop.gunicorn.WsgiWorker", "--threads", 3, "--timeout", 2)
+    with gunicorn(wsgi_folder, *options) as command:
+        url = listening(command)
+        command.wait_for("Booting worker")
+        before = get(url)
+        with pending(url, "/stuck"):
+            command.wait_for("timeout request exceeded")
+            command.wait_for("in block_for_ever")
+            command.wait_for("Shutting down")
+            command.wait_for("Leaving 1 request")
+        command.wait_for("Booting worker")
+        assert get(url) != before
+
+
+def test_an_asgi_application_is_for_the_other_worker(folder):
+    with gunicorn(folder, "-k", "mgloop.gunicorn.WsgiWorker") as command:
+        command.wait_for("is an ASGI application: use -k mgloop.http.gunicorn.Worker")
+        assert command.end() == 3
+
+
 # --- others' workers, by mgloop.gunicorn ----------------------------------------------------------
 
 #: Answers with its loop, as an ASGI and as an aiohttp application.

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     shared: dict[str, Any] = {"allow_abbrev": False}
     top = _Parser(
         prog="mgloop",
-        description="Run programs on the mgloop event loop, or serve ASGI applications with it.",
+        description="Run programs on the mgloop event loop, or serve web applications with it.",
         **shared,
     )
     top.add_argument("--version", action="version", version=f"mgloop {VERSION}")
@@ -46,10 +46,10 @@ def parser() -> argparse.ArgumentParser:
     )
     serve = commands.add_parser(
         "serve",
-        help="serve an ASGI application",
-        description="Serve an ASGI application. Options can also be set by environment variables"
-        " (MGLOOP_SERVE_ and the option's name) and in a TOML file. The command line takes"
-        " precedence over the environment, and the environment over the file.",
+        help="serve an ASGI or WSGI application",
+        description="Serve an ASGI or WSGI application. Options can also be set by environment"
+        " variables (MGLOOP_SERVE_ and the option's name) and in a TOML file. The command line"
+        " takes precedence over the environment, and the environment over the file.",
         usage="%(prog)s [OPTION ...] APP",
         argument_default=argparse.SUPPRESS,
         **shared,

@@ -67,7 +67,8 @@ def check_mgloop(arguments):
             given = vars(cli.parser().parse_args(arguments))
         except SystemExit:
             pytest.fail(f"mgloop {shlex.join(arguments)} is refused")
-        load({k: v for k, v in given.items() if k not in ("command", "config", "check")}, {})
+        beside = ("command", "config", "check", "env_file")
+        load({k: v for k, v in given.items() if k not in beside}, {})
 
 
 def check_options(arguments, sources):

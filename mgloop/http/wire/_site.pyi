@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
+from ..importing import WsgiApp
 from ..proxy import TrustedProxies
 
 @disjoint_base
@@ -20,7 +21,7 @@ class Handshake:
 @disjoint_base
 class Site:
     loop: asyncio.AbstractEventLoop
-    app: Callable[..., Awaitable[None]]
+    app: Callable[..., Awaitable[None]] | WsgiApp
     config: Any
     state: dict[str, Any] | None
     access_log: Callable[[dict[str, Any], int, int, float], object] | None
@@ -36,7 +37,7 @@ class Site:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        app: Callable[..., Awaitable[None]],
+        app: Callable[..., Awaitable[None]] | WsgiApp,
         config: Any,
         *,
         connection: Callable[[Site], Any],

@@ -13,7 +13,6 @@ from typing import Any
 
 from .importing import App
 
-
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 

@@ -6,8 +6,7 @@ from typing import Any, Self
 from typing_extensions import disjoint_base
 
 @disjoint_base
-class Worker:
-    def __new__(cls) -> Self: ...
+class Worker: ...
 
 @disjoint_base
 class WorkPool:

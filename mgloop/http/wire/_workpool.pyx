@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Threads that run jobs for one loop, and a queue of their answers to it.
 
-workqueue.h describes both queues, and when a thread is woken or started.  WorkPool is native because
-each request of a WSGI application passes through it: neither way needs a future, a task or a Python
-frame.  One callback of the loop processes all answers that are queued.
+workqueue.h describes both queues, and when a thread is woken or started.  WorkPool is native
+because each request of a WSGI application passes through it: neither way needs a future, a task or
+a Python frame.  One callback of the loop processes all answers that are queued.
 
 Lifetime: the site keeps the pool alive, and so does each thread.  The threads are daemon threads,
-because nothing can end one that is blocked in the application, and the process must be able to exit.
+because nothing can end one that is blocked in the application, and the process must be able to
+exit.
 """
 
 import logging
-import os
 import threading
 
-from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 

@@ -13,7 +13,7 @@ then the thread, and at last the queue of answers hold one until the application
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
@@ -30,7 +30,6 @@ from mgloop.http.wire._wsgiresponse cimport (
 )
 
 import asyncio
-import contextvars
 import logging
 import os
 import sys

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from typing_extensions import disjoint_base
 
@@ -8,7 +8,6 @@ from ._body import RequestBody
 
 @disjoint_base
 class WsgiResponse(RequestBody):
-    def __new__(cls) -> Self: ...
     def start_response(
         self,
         status: str,

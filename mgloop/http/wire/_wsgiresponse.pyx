@@ -17,14 +17,14 @@ cimport cython
 from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 
 from mgloop.http.wire._body cimport BODY_DISCONNECTED, RequestBody
 from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_HELD, MGL_UNSTARTED
 from mgloop.http.wire._site cimport mgl_outgoing, mgl_put
 from mgloop.http.wire._wsgihead cimport wsgi_head
 from mgloop.http.wire._workpool cimport (
-    WorkPool, mgl_link, mgl_work_drained, mgl_work_lock, mgl_work_unlock, mgl_work_wait_drained,
+    WorkPool, mgl_work_drained, mgl_work_lock, mgl_work_unlock, mgl_work_wait_drained,
 )
 
 import logging
@@ -90,7 +90,8 @@ cdef class WsgiResponse(RequestBody):
         """Fix the head, because it is about to be sent."""
         if self.head is None:
             raise AssertionError("The application has not called start_response().")
-        self.committed = True
+        with cython.critical_section(self):
+            self.committed = True
         return 0
 
     cdef int produce(self, object data) except -1:

@@ -245,7 +245,7 @@ static inline bool mgl_work_answer(mgl_work_queue *queue, mgl_link *answer) {
     bool notify;
     mgl_work_lock(queue);
     mgl_links_add(&queue->answers, answer);
-    notify = !queue->notified;
+    notify = !queue->notified || queue->closed; /* the loop may have been closed before it took the others */
     queue->notified = true;
     mgl_work_unlock(queue);
     return notify;

@@ -64,7 +64,12 @@ class Worker(base.Worker):
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     def _config(self) -> Config:
-        return Config(**self._fields() | dict(self.options))
+        config = Config(**self._fields() | dict(self.options))
+        if not config.limit_max_requests_jitter:
+            # For wsgi.multiprocess. Config() refuses it, because gunicorn starts the processes; so
+            # would the copy that the server makes to add the jitter.
+            object.__setattr__(config, "workers", self.cfg.workers)
+        return config
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of Config that gunicorn's options set."""

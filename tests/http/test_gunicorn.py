@@ -196,6 +196,8 @@ WSGI = """
         elif path == "/stuck":
             block_for_ever()
         body = b"%d" % os.getpid()
+        if path == "/multiprocess":
+            body = b"%r" % environ["wsgi.multiprocess"]
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
 """
@@ -216,6 +218,11 @@ def test_threads_run_a_wsgi_application(wsgi_folder):
             assert {answer()[0] for answer in answers} == {200}
         assert command.stop() == 0
         assert "Traceback" not in command.output
+
+
+def test_an_environ_knows_of_the_other_processes(wsgi_folder):
+    with gunicorn(wsgi_folder, "-k", "mgloop.gunicorn.WsgiWorker", "-w", 2) as command:
+        assert get(listening(command), "/multiprocess") == "True"
 
 
 def test_a_request_that_exceeds_gunicorns_timeout_has_its_worker_replaced(wsgi_folder):

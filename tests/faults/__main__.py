@@ -48,8 +48,9 @@ def ask(
 class Campaign:
     """All the runs: those without faults first, then cell by cell."""
 
-    def __init__(self, jobs: int, verbose: bool) -> None:
+    def __init__(self, jobs: int, verbose: bool, deadline: float) -> None:
         self.verbose = verbose
+        self.deadline = deadline
         self.usual: dict[tuple[str, str, bool], Counter] = {}
         self.results: report.Results = {}
         self.total = 0
@@ -70,7 +71,7 @@ class Campaign:
 
     def _measure(self, worker: Worker, task: tuple[str, str, bool]) -> None:
         name, loop, at_birth = task
-        run = ask(worker, name, loop, None, at_birth, DEADLINE * 3)
+        run = ask(worker, name, loop, None, at_birth, self.deadline * 3)
         seen = outcome.judge(run, programs.PROGRAMS[name])
         if seen.word != "ok":
             raise WorkerError(f"{name} over {loop}, without faults: {seen.detail}\n{seen.output}")
@@ -95,11 +96,11 @@ class Campaign:
         return outcome.judge(run, programs.PROGRAMS[cell.program], usual)
 
     def _make(self, worker: Worker, cell: matrix.Cell) -> None:
-        asyncio, mgloop = (self._outcome(worker, cell, loop, DEADLINE) for loop in LOOPS)
+        asyncio, mgloop = (self._outcome(worker, cell, loop, self.deadline) for loop in LOOPS)
         if mgloop.is_worse_than(asyncio):
             # Where a fault hits is a matter of chance: it has to be worse than the worst of
             # asyncio's, and, should it have been slow only, with more patience.
-            patience = DEADLINE * 2
+            patience = self.deadline * 2
             mgloop = outcome.worst(
                 self._outcome(worker, cell, "mgloop", patience) for _ in range(2)
             )
@@ -138,6 +139,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="one cell of each kind")
     parser.add_argument("--list", action="store_true", help="print the cells and stop")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=DEADLINE,
+        metavar="SECONDS",
+        help="how long a run may take (default %(default)s); on a busy machine it needs more",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument(
         "--markdown", type=Path, default=None, metavar="FILE", help="write the table to FILE"
@@ -191,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     began = time.monotonic()
-    campaign = Campaign(arguments.jobs, arguments.verbose)
+    campaign = Campaign(arguments.jobs, arguments.verbose, arguments.deadline)
     try:
         campaign.measure(names)
         campaign.make([c for c in cells if c.program in names and campaign.concerned(c)])

@@ -40,8 +40,9 @@ class Run(NamedTuple):
 class Campaign:
     """All the runs, by a number of workers."""
 
-    def __init__(self, jobs: int, verbose: bool) -> None:
+    def __init__(self, jobs: int, verbose: bool, deadline: float) -> None:
         self.verbose = verbose
+        self.deadline = deadline
         self.outcomes: dict[Run, dict] = {}
         self._workers = [Worker("tests.nomem.worker") for _ in range(jobs)]
 
@@ -56,7 +57,7 @@ class Campaign:
         return {run: self.outcomes[run] for run in runs}
 
     def _make(self, process: Worker, run: Run) -> None:
-        outcome = process.ask(run._asdict() | {"deadline": worker.DEADLINE})
+        outcome = process.ask(run._asdict() | {"deadline": self.deadline})
         self.outcomes[run] = outcome
         if self.verbose and outcome["how"] in BAD and run.loop == "mgloop":
             print(f"{run}: {outcome['how']} {outcome['detail']}", flush=True)
@@ -129,6 +130,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--loop", nargs="+", choices=LOOPS, default=list(LOOPS))
     parser.add_argument("--quick", action="store_true", help="a few runs of each kind")
     parser.add_argument("--limit", type=int, help="at most so many runs of each kind", default=100)
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=worker.DEADLINE,
+        metavar="SECONDS",
+        help="how long a run may take (%(default)s); on a busy machine it needs more",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (%(default)s)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what went wrong")
     return parser.parse_args()
@@ -143,7 +151,7 @@ def main() -> int:
     names = options.only or list(programs.PROGRAMS)
     if programs.make_contexts() is None:
         names = [name for name in names if not programs.PROGRAMS[name].needs_tls]
-    campaign = Campaign(options.jobs, options.verbose)
+    campaign = Campaign(options.jobs, options.verbose, options.deadline)
     limit = QUICK if options.quick else options.limit
     try:
         used = counted(campaign, names, options.loop)

@@ -104,8 +104,8 @@ class OneAllocation(Shortage):
 
     def __init__(self, at: int) -> None:
         super().__init__()
-        # Nothing ends by time here: it ends by the number of allocations.
-        self._seconds = DEADLINE
+        # This ends by the number of allocations, not by time: the thread waits for disarm().
+        self._seconds = -1
         self.at = at
 
     def begin(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import ConfigError
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Limits for the hops, the parameters of a hop, and the characters of Forwarded that are read. A
 # client can send thousands of hops before those that proxies add, and each of them costs time.
@@ -45,14 +45,15 @@ class TrustedProxies:
     `scheme` in it.
 
     trusted: addresses, networks, `unix:` (all UNIX sockets) or `*` (all peers), separated by
-    commas. Raises ConfigError. An IPv4 address matches its IPv4-mapped IPv6 address.
+    commas. Raises ConfigError. An IPv4 address and its IPv4-mapped IPv6 address are equal. Other
+    IPv6 networks, even ::/0, contain no IPv4 addresses.
     """
 
     def __init__(self, trusted: str) -> None:
         names = [name for part in trusted.split(",") if (name := part.strip())]
         self.everybody = "*" in names
         self.unix = self.everybody or "unix:" in names
-        self.networks: list[ipaddress.IPv6Network] = []
+        self.networks: list[_Network] = []
         for name in names:
             if name in ("*", "unix:"):
                 continue
@@ -62,10 +63,7 @@ class TrustedProxies:
                 raise ConfigError(
                     f"forwarded_allow_ips: {name!r} is not an address, a network, unix: or *"
                 ) from None
-            bits = network.max_prefixlen - network.prefixlen
-            self.networks.append(
-                ipaddress.IPv6Network((_mapped(network.network_address), 128 - bits))
-            )
+            self.networks.append(_unmapped(network))
         # Each hop of each request is looked up, mostly the same few, and a look-up takes 4 us.
         self._known = functools.lru_cache(maxsize=1024)(self._trusts)
 
@@ -80,10 +78,11 @@ class TrustedProxies:
 
     def _trusts(self, host: str) -> bool:
         try:
-            address = _mapped(ipaddress.ip_address(host))
+            address = ipaddress.ip_address(host)
         except ValueError:
             return False
-        return any(address in network for network in self.networks)
+        forms = {address, getattr(address, "ipv4_mapped", None) or address}
+        return any(form in network for network in self.networks for form in forms)
 
     def __call__(self, scope: dict[str, Any]) -> None:
         client, scheme = None, ""
@@ -99,14 +98,16 @@ class TrustedProxies:
             scope["scheme"] = _SCHEMES[scheme]
 
 
-def _mapped(address: _Address) -> ipaddress.IPv6Address:
-    """Return an IPv6 address unchanged, and an IPv4 address in its IPv4-mapped form.
+def _unmapped(network: _Network) -> _Network:
+    """Return a network of IPv4-mapped IPv6 addresses as an IPv4 network, others unchanged.
 
-    A dual-stack socket reports an IPv4 peer in that form; other sockets do not.
+    A dual-stack socket reports an IPv4 peer in its mapped form; other sockets do not.
     """
-    if isinstance(address, ipaddress.IPv6Address):
-        return address
-    return ipaddress.IPv6Address(0xFFFF << 32 | int(address))
+    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
+    return network
 
 
 def _nearest_first(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:

@@ -122,7 +122,7 @@ def test_unix_sockets():
     assert seen("*", headers, client=None) == (("1.1.1.1", 0), "http")
 
 
-@pytest.mark.parametrize("trusted", ["10.0.0.1", "10.0.0.0/8", "0.0.0.0/0", "::/0"])
+@pytest.mark.parametrize("trusted", ["10.0.0.1", "10.0.0.0/8", "0.0.0.0/0"])
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "::ffff:a00:1"])
 def test_an_ipv4_address_is_its_mapped_address(trusted, peer):
     for name in (trusted, "::ffff:10.0.0.1", "::ffff:10.0.0.0/104"):
@@ -130,6 +130,16 @@ def test_an_ipv4_address_is_its_mapped_address(trusted, peer):
         assert seen(name, [(FOR, f"1.1.1.1, {peer}")], client=(peer, 1))[0] == ("1.1.1.1", 0)
     for name in ("10.0.0.2", "::ffff:10.0.0.2", "11.0.0.0/8", "::10.0.0.1", "::/96", "2000::/3"):
         assert seen(name, [(FOR, "1.1.1.1")], client=(peer, 1))[0] == (peer, 1)
+
+
+@pytest.mark.parametrize("network", ["::/0", "::/64", "::/95", "0:0:0:0:0:fffe::/95"])
+def test_an_ipv6_network_contains_ipv4_addresses_only_in_their_mapped_form(network):
+    """A server that trusts all IPv6 peers does not trust IPv4 peers, as with uvicorn."""
+    believed = [(FOR, "1.1.1.1")]
+    assert seen(network, believed, client=("10.0.0.1", 1))[0] == ("10.0.0.1", 1)
+    is_mapped = network != "::/95"
+    mapped = ("::ffff:10.0.0.1", 1)
+    assert seen(network, believed, client=mapped)[0] == (("1.1.1.1", 0) if is_mapped else mapped)
 
 
 @pytest.mark.parametrize("peer", ["::1", "2001:db8::1"])

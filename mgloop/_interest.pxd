@@ -57,6 +57,7 @@ cdef class FdWatch(Watcher):
 
 cdef class FdCore(ScheduleCore):
     cdef object shared          # {fd: transport} of asyncio's own transports, or None
+    cdef bytes sock_reserve     # memory for a sock_recv() that has read and cannot allocate
 
     cdef int check_shared(self, int fileno) except -1
     cdef int watched_fd(self, object fd) except -1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Declare the native socket methods of the loop; _sock.pyx explains them."""
 
+from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t
 
 from mgloop._interest cimport FdCore, FdWatch, Waiter
@@ -29,6 +30,7 @@ cdef class Recv(SockCall):
     cdef Py_ssize_t size        # the largest number of bytes to return
 
     cdef object receive_large(self)
+    cdef PyObject *copy_to_reserve(self, Py_ssize_t n) except NULL
 
 
 cdef class RecvInto(SockCall):

@@ -30,10 +30,11 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc cimport errno as c_errno
 from libc.errno cimport EAGAIN, EALREADY, EBADF, EINPROGRESS, EINTR
 from libc.stdint cimport uint32_t
+from libc.string cimport memcpy
 
 from mgloop._awaitable cimport CALL_CLOSED, CALL_CREATED, PENDING
 from mgloop._interest cimport FdCore, FdWatch, Waiter
@@ -83,6 +84,8 @@ cdef extern from *:
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
+    PyObject *bytes_or_null "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n)
+    void PyErr_Clear()
 
 
 cdef enum:
@@ -100,6 +103,13 @@ cdef object family_of = _socket.socket.family.__get__
 cdef object type_of = _socket.socket.type.__get__
 cdef object proto_of = _socket.socket.proto.__get__
 cdef object own_connect = _socket.socket.connect
+
+
+cdef inline object owned(PyObject *data):
+    """Return an object to which the caller has given the only reference."""
+    cdef object result = <object>data
+    Py_DECREF(result)
+    return result
 
 
 cdef class SockCall(Waiter):
@@ -237,6 +247,7 @@ cdef class Recv(SockCall):
         return 0
 
     cdef object try_call(self):
+        cdef PyObject *data
         cdef Py_ssize_t n
         if self.size == 0:
             return b""      # without a system call, as the socket module
@@ -244,17 +255,34 @@ cdef class Recv(SockCall):
         # reads return little. `sock_hint` is the size of the last read, of all sockets.
         if self.size > SCRATCH or (self.size > SMALL and self.loop.sock_hint > SMALL):
             return self.receive_large()
+        if self.loop.sock_reserve is None:
+            self.loop.sock_reserve = PyBytes_FromStringAndSize(NULL, SCRATCH)
         n = recv(self.fd, self.loop.scratch, self.size, MSG_DONTWAIT)
         mgl_count_read(&self.loop.count, n)
         if n < 0:
             return self.unfinished(c_errno.errno)
         self.loop.sock_hint = n
-        return PyBytes_FromStringAndSize(self.loop.scratch, n)
+        data = bytes_or_null(self.loop.scratch, n)
+        if data is NULL:
+            PyErr_Clear()
+            data = self.copy_to_reserve(n)
+        return owned(data)
+
+    cdef PyObject *copy_to_reserve(self, Py_ssize_t n) except NULL:
+        """Copy the received bytes into the loop's reserve, because no memory is left for others.
+
+        They would be lost otherwise. The next call allocates a new reserve before it receives.
+        """
+        cdef PyObject *data = <PyObject *>self.loop.sock_reserve
+        Py_INCREF(<object>data)
+        self.loop.sock_reserve = None
+        memcpy(PyBytes_AS_STRING(<object>data), self.loop.scratch, n)
+        _PyBytes_Resize(&data, n)
+        return data
 
     cdef object receive_large(self):
         """Receive into a new bytes object, and shrink it."""
         cdef PyObject *data = PyBytes_New(NULL, self.size)
-        cdef object result
         cdef Py_ssize_t n
         cdef int error
         n = recv(self.fd, PyBytes_AS_STRING(<object>data), self.size, MSG_DONTWAIT)
@@ -266,9 +294,7 @@ cdef class Recv(SockCall):
         self.loop.sock_hint = n
         if n < self.size:
             _PyBytes_Resize(&data, n)
-        result = <object>data
-        Py_DECREF(result)
-        return result
+        return owned(data)
 
 
 @cython.final

@@ -435,6 +435,10 @@ cdef class ConnectCheck(Watcher):
         return self.call.check_connection()
 
     cdef int failed(self, object exc) except -1:
+        if self.call.future is None or self.call.future.done():
+            # Without memory, a future loses its callbacks when it becomes done. The task that waits
+            # for it never continues, and gets no exception. So report the error.
+            return Watcher.failed(self, exc)
         return self.call.fail(exc)
 
     cdef int interrupted(self, uint32_t events) except -1:

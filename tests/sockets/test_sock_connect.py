@@ -11,6 +11,11 @@ import tempfile
 import pytest
 import support
 
+try:
+    import _testcapi
+except ImportError:
+    _testcapi = None
+
 
 @pytest.fixture
 def short_path():
@@ -254,3 +259,32 @@ class TestConnectAndAccept:
                     server, _ = await loop.sock_accept(listener)
                     with server:
                         assert await loop.sock_recv(server, 10) == b"%d" % number
+
+
+@pytest.mark.skipif(_testcapi is None, reason="this interpreter cannot let allocations fail")
+def test_a_task_that_cannot_be_woken_is_reported(loop, reported):
+    """A future whose callback cannot be scheduled for want of memory is done, and wakes nothing."""
+    outcomes = set()
+    with support.listening_socket(backlog=100) as listener:
+        for number in range(30):
+            with socket.socket() as client:
+                client.setblocking(False)
+                loop.call_soon(_testcapi.set_nomemory, number, number + 1)
+                call = loop.sock_connect(client, listener.getsockname())
+                future = call.send(None)
+                woken = []
+                future.add_done_callback(woken.append)
+                loop.call_later(0.01, _testcapi.remove_mem_hooks)
+                stop = loop.call_later(0.02, loop.stop)
+                with contextlib.suppress(MemoryError):
+                    loop.run_forever()
+                _testcapi.remove_mem_hooks()
+                stop.cancel()
+                loop.run_until_complete(asyncio.sleep(0))
+                contexts = reported.pop_all()
+                assert woken or contexts or not future.done(), number
+                outcomes.add(bool(woken))
+                future.cancel()
+                loop.run_until_complete(asyncio.sleep(0))
+                call.close()
+    assert outcomes == {True, False}

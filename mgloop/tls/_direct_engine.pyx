@@ -23,7 +23,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from mgloop.tls._buffers cimport CIPHER_SIZE, LoopBuffers
 from mgloop.tls._engine cimport (
-    Engine, Py_CLEAR, PyObject, Records, bytes_alloc, bytes_data, bytes_resize,
+    Engine, Py_CLEAR, PyObject, Records, bytes_alloc, bytes_data, bytes_resize, shortened,
 )
 from mgloop.tls._module_engine cimport ModuleEngine, create_module_engine
 from mgloop.tls._openssl cimport (
@@ -107,14 +107,9 @@ cdef class DirectEngine(Engine):
                     break
             if self.ended:
                 self.readable = True
-            if filled == 0:
-                return None
-            if filled != expected:
+            if filled not in (0, expected):
                 self.overhead = max((records.capacity - filled) // records.count, 0)
-            if filled < size:
-                bytes_resize(&plain, filled)
-            result = <object>plain
-            return result
+            return shortened(&plain, filled)
         finally:
             Py_CLEAR(plain)
             if not mgl_pipe_detach_in(pipe):

@@ -12,6 +12,14 @@ cdef extern from "Python.h":
     char* bytes_data "PyBytes_AS_STRING"(PyObject*) noexcept
     void Py_CLEAR(PyObject*)
 
+# Shorten *plain* to *filled* bytes and return that object, or return None if *filled* is 0. The
+# caller keeps its reference. *plain* is NULL after a MemoryError.
+cdef inline object shortened(PyObject** plain, Py_ssize_t filled):
+    if filled == 0:
+        return None
+    bytes_resize(plain, filled)
+    return <object>plain[0]
+
 cdef enum:
     RECORD_HEADER_SIZE = 5          # content type (1 byte), version (2), length of the body (2)
 

@@ -175,11 +175,7 @@ cdef class Engine:
         cdef PyObject* plain = bytes_alloc(NULL, capacity)
         try:
             filled = self.decrypt_into(bytes_data(plain), capacity)
-            if filled == 0:
-                return None
-            bytes_resize(&plain, filled)
-            result = <object>plain
-            return result
+            return shortened(&plain, filled)
         finally:
             Py_CLEAR(plain)
 

@@ -21,7 +21,7 @@ from libc.string cimport memcpy
 
 from mgloop.tls._buffers cimport LoopBuffers
 from mgloop.tls._engine cimport (
-    Engine, Py_CLEAR, PyObject, RECORD_HEADER_SIZE, Records, bytes_alloc, bytes_data, bytes_resize,
+    Engine, Py_CLEAR, PyObject, RECORD_HEADER_SIZE, Records, bytes_alloc, bytes_data, shortened,
 )
 
 import _ssl
@@ -133,11 +133,7 @@ cdef class ModuleEngine(Engine):
                     break
             if filled == records.capacity or self.ended:
                 self.readable = True
-            if filled == 0:
-                return None
-            bytes_resize(&plain, filled)
-            result = <object>plain
-            return result
+            return shortened(&plain, filled)
         finally:
             Py_CLEAR(plain)
 

@@ -31,6 +31,9 @@ cdef class Waiting(Awaitable):
     cdef object suspend(self)
     # Begin to wait for the event of `waiters`: make `future`.
     cdef int wait_on(self, Waiters waiters, object loop) except -1
+    # Continue after wait_on(), if that was called. Raise CancelledError if the future has been
+    # cancelled; finish() then still finds the future.
+    cdef int resume(self) except -1
     # Stop waiting, after wait_on(). Return whether the event has occurred already.
     cdef bint stop_waiting(self, Waiters waiters) except -1
 

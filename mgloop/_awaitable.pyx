@@ -132,6 +132,12 @@ cdef class Waiting(Awaitable):
         self.future = waiters.new_future(loop)
         return 0
 
+    cdef int resume(self) except -1:
+        if self.future is not None:
+            self.future.result()
+            self.future = None
+        return 0
+
     cdef bint stop_waiting(self, Waiters waiters) except -1:
         cdef object future = self.future
         self.future = None

@@ -77,9 +77,9 @@ class ServerStats:
         return cls(**{**values, "responses": responses, "durations": tuple(values["durations"])})
 
 
-def total(accounts: Iterable[ServerStats]) -> ServerStats:
+def total(snapshots: Iterable[ServerStats]) -> ServerStats:
     """Return the sum."""
-    return sum(accounts, start=ServerStats())
+    return sum(snapshots, start=ServerStats())
 
 
 class Meter:

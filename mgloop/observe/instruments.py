@@ -109,9 +109,11 @@ class Loops:
                 yield name, loop.stats()
 
 
-def timed(accounts: Iterable[tuple[str, LoopStats]], field: str) -> Iterable[tuple[str, Histogram]]:
+def timed(
+    snapshots: Iterable[tuple[str, LoopStats]], field: str
+) -> Iterable[tuple[str, Histogram]]:
     """Yield (name, histogram) of each loop that has timing."""
-    for name, stats in accounts:
+    for name, stats in snapshots:
         histogram = getattr(stats, field)
         if histogram is not None:
             yield name, histogram

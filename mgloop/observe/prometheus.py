@@ -60,12 +60,12 @@ class LoopCollector(Collector, Closing):
         """Return the metrics that have samples."""
         return (family for family in self._families(list(self._loops.stats())) if family.samples)
 
-    def _families(self, accounts: list[tuple[str, LoopStats]]) -> Iterable[Metric]:
+    def _families(self, snapshots: list[tuple[str, LoopStats]]) -> Iterable[Metric]:
         for instrument in INSTRUMENTS:
             make = GaugeMetricFamily if instrument.level else CounterMetricFamily
             labels = ["loop", *instrument.attributes]
             family = make(_name(instrument), instrument.description, labels=labels)
-            for name, stats in accounts:
+            for name, stats in snapshots:
                 for attributes, value in instrument.samples(stats):
                     family.add_metric([name, *attributes], value)
             yield family
@@ -73,7 +73,7 @@ class LoopCollector(Collector, Closing):
             histograms = HistogramMetricFamily(
                 f"mgloop_{field}_seconds", description, labels=["loop"]
             )
-            for name, histogram in timed(accounts, field):
+            for name, histogram in timed(snapshots, field):
                 counts = map(float, cumulated(histogram))
                 buckets = list(zip(_BOUNDS, counts, strict=True))
                 histograms.add_metric([name], buckets, histogram.seconds)

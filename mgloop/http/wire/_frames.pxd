@@ -54,7 +54,7 @@ cdef class FrameReader:
     cdef mgl_utf8 utf8
     cdef char *buffer
     cdef Py_ssize_t used            # bytes in the buffer
-    cdef Py_ssize_t room            # the capacity of the buffer, in bytes
+    cdef Py_ssize_t capacity        # of the buffer, in bytes
 
     cdef Py_ssize_t max_size        # most bytes of a message; PY_SSIZE_T_MAX for no limit
     cdef object decompressor        # created for the first compressed message

@@ -68,7 +68,7 @@ cdef enum State:
 
 cdef enum:
     SMALL = 4096                # most bytes of a text that is unmasked on the stack
-    FIRST_ROOM = 1024           # the first capacity of the buffer, in bytes
+    INITIAL_CAPACITY = 1024     # the first capacity of the buffer, in bytes
     # Shorter messages (in bytes) hardly shrink, and compressing them costs more than sending them.
     WORTH_COMPRESSING = 64
     # The header and the payload of a longer message (in bytes) are written separately, instead of
@@ -341,15 +341,15 @@ cdef class FrameReader:
 
         If it is NULL, the caller fills in the bytes.
         """
-        cdef Py_ssize_t room = self.room
+        cdef Py_ssize_t capacity = self.capacity
         cdef char *moved
-        if size > room - self.used:
-            room = max(2 * room, self.used + size, <Py_ssize_t>FIRST_ROOM)
-            moved = <char *>PyMem_Realloc(self.buffer, room)
+        if size > capacity - self.used:
+            capacity = max(2 * capacity, self.used + size, <Py_ssize_t>INITIAL_CAPACITY)
+            moved = <char *>PyMem_Realloc(self.buffer, capacity)
             if moved is NULL:
                 raise MemoryError
             self.buffer = moved
-            self.room = room
+            self.capacity = capacity
         # memcpy() to a null pointer is undefined, even of 0 bytes.
         if data is not NULL and size:
             memcpy(self.buffer + self.used, data, size)
@@ -385,7 +385,7 @@ cdef class FrameReader:
         PyMem_Free(self.buffer)
         self.buffer = NULL
         self.used = 0
-        self.room = 0
+        self.capacity = 0
         self.kind = WS_CONTINUATION
         self.compressed = False
         return 0

@@ -14,11 +14,11 @@ cdef enum:
     CHECK_EVERY = 16
 
 
-cdef inline bint is_leaving(object transport, unsigned int *sends) except -1:
-    """Return whether the connection is broken, and connection_lost() only waits to be called.
+cdef inline bint must_yield(object transport, unsigned int *sends) except -1:
+    """Return whether send() has to yield to the loop, so that it can call connection_lost().
 
-    send() must wait for the loop then. Otherwise an application that sends without ever waiting
-    would keep the loop from calling connection_lost(). `sends` counts the calls of send().
+    That is so if the connection is broken. An application that sends without ever waiting would
+    otherwise keep the loop from calling connection_lost(). `sends` counts the calls of send().
     """
     sends[0] += 1
     return sends[0] % CHECK_EVERY == 0 and transport.is_closing()

@@ -122,7 +122,7 @@ cdef class Response:
     cdef public object file_timeout     # the asyncio.Timeout of a file that is being sent, or None
     cdef long long length               # bytes of the Content-Length that are not sent yet, or -1
     cdef long long sent                 # bytes of body sent
-    cdef unsigned int sends             # send() calls counted by is_leaving()
+    cdef unsigned int sends             # send() calls counted by must_yield()
     cdef int64_t began                  # mgl_clock_ns() at the start, for the access log
     cdef bint logged                    # the access log has been called
     cdef mgl_outgoing *out              # bytes that the transport does not have yet, or NULL

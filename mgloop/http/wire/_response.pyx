@@ -23,7 +23,7 @@ from mgloop._awaitable cimport Waiters, Waiting
 from mgloop.http.wire._headers cimport (
     HeaderInfo, as_bytes, measure_headers, plain_headers, put_headers,
 )
-from mgloop.http.wire._ready cimport is_leaving
+from mgloop.http.wire._ready cimport must_yield
 from mgloop.http.wire._site cimport (
     MGL_CHUNK_LINE, MGL_DECIMAL_DIGITS, Member, STATUS_LINES, mgl_out_free, mgl_out_reserve,
     mgl_outgoing, mgl_pool_give, mgl_pool_take, mgl_put, mgl_put_chunk_line, mgl_put_decimal,
@@ -449,12 +449,12 @@ cdef class Response:
     cdef object wait_writable(self, bint more):
         """Return the awaitable for send(), which waits while the transport has paused writing.
 
-        It also waits if the connection is broken (see is_leaving()), until connection_lost().
+        It also waits if the connection is broken (see must_yield()), until connection_lost().
         """
         cdef Draining result
         if not self.connection.lost and (
                 self.connection.paused_writing
-                or more and is_leaving(self.connection.transport, &self.sends)):
+                or more and must_yield(self.connection.transport, &self.sends)):
             result = Draining.__new__(Draining)
             result.waiters = self.connection.writable
             result.wait_on(result.waiters, self.connection.site.loop)

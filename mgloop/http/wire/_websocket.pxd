@@ -87,7 +87,7 @@ cdef class WebSocket(WebSocketHandshake):
     cdef Py_ssize_t early_bytes     # bytes in `early`
 
     # Messages of the application.
-    cdef unsigned int sends         # send() calls counted by is_leaving()
+    cdef unsigned int sends         # send() calls counted by must_yield()
 
     cdef int app_ended(self, object exc) except -1
     cdef object next_message(self)

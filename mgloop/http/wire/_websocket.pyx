@@ -48,7 +48,7 @@ from mgloop.http.wire._frames cimport (
     WS_BINARY, WS_CLOSE, WS_NEED_DATA, WS_PING, WS_PONG, WS_TEXT, sendable,
 )
 from mgloop.http.wire._gather cimport gather
-from mgloop.http.wire._ready cimport is_leaving
+from mgloop.http.wire._ready cimport must_yield
 from mgloop.http.wire._response cimport mgl_clock_ns
 from mgloop.http.wire._wsconnection cimport (
     SHUTDOWN_TIMEOUT, WS_CLOSED, WS_CLOSING, WS_CONNECTING, WS_DENYING, WS_OPEN,
@@ -333,7 +333,7 @@ cdef class WebSocket(WebSocketHandshake):
         cdef object kind = message["type"]
         cdef int number = KINDS.get(kind, MSG_UNKNOWN)
         if not self.lost and (self.state == WS_OPEN or self.state == WS_DENYING) and (
-                self.paused_writing or is_leaving(self.transport, &self.sends)):
+                self.paused_writing or must_yield(self.transport, &self.sends)):
             return False
         if self.app_closed or self.lost:
             self.late_message(number, kind)
@@ -491,9 +491,7 @@ cdef class Receive(Call):
 
     cdef object run(self):
         cdef object message
-        if self.future is not None:
-            self.future.result()    # raises CancelledError if the future has been cancelled
-            self.future = None
+        self.resume()
         message = self.session.next_message()
         if message is not None:
             return message
@@ -516,9 +514,7 @@ cdef class Send(Call):
         return "WebSocket.send"
 
     cdef object run(self):
-        if self.future is not None:
-            self.future.result()    # raises CancelledError if the future has been cancelled
-            self.future = None
+        self.resume()
         if self.session.process(self.message):
             return None
         self.wait_on(self.session.writable, self.session.loop)

@@ -19,6 +19,11 @@ import pytest
 import support
 from peers import assert_idle
 
+try:
+    import _testcapi
+except ImportError:
+    _testcapi = None
+
 
 class Datagrams(asyncio.DatagramProtocol):
     """Records its calls, and checks their order."""
@@ -723,3 +728,48 @@ async def test_unix_path_too_long(loop):
             asyncio.DatagramProtocol, local_addr="x" * 200, family=socket.AF_UNIX
         )
     assert not support.fds_opened_since(before)
+
+
+# --- without memory -------------------------------------------------------------------------------
+
+
+class Keeps(asyncio.DatagramProtocol):
+    """Keep the datagrams in a set, which has room for some without an allocation."""
+
+    def __init__(self, loop):
+        self.received = set()
+        self.datagram_received = lambda data, addr: self.received.add(data)
+        self.lost = loop.create_future()
+
+    def connection_lost(self, exc):
+        self.lost.set_result(exc)
+
+    def settled(self):
+        return self.received or self.lost.done()
+
+
+@pytest.mark.skipif(_testcapi is None, reason="this interpreter cannot let allocations fail")
+def test_a_failed_allocation_ends_the_endpoint_or_has_no_effect(loop, reported):
+    """Whichever allocation fails, the datagram arrives, or connection_lost() gets the error."""
+    outcomes = set()
+    for number in range(25):
+        transport, protocol = loop.run_until_complete(
+            loop.create_datagram_endpoint(lambda: Keeps(loop), local_addr=LOCAL)
+        )
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"all", address_of(transport))
+        loop.call_soon(_testcapi.set_nomemory, number, number + 1)
+        loop.call_later(0.01, _testcapi.remove_mem_hooks)
+        stop = loop.call_later(0.02, loop.stop)
+        with contextlib.suppress(MemoryError):
+            loop.run_forever()
+        _testcapi.remove_mem_hooks()
+        stop.cancel()
+        loop.run_until_complete(support.wait_until(protocol.settled))
+        arrived = bool(protocol.received)
+        transport.close()
+        lost = loop.run_until_complete(asyncio.wait_for(protocol.lost, support.PATIENCE))
+        assert protocol.received == {b"all"} or isinstance(lost, MemoryError), number
+        outcomes.add(arrived)
+        reported.pop_all()
+    assert True in outcomes

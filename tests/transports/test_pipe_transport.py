@@ -92,6 +92,28 @@ def test_when_the_loop_is_closed_first(loop_factory, reader, writer):
         transport._pipe = None
 
 
+@pytest.mark.parametrize("method", ["write", "writelines"])
+def test_a_closed_loop_sends_what_the_pipe_accepts(loop_factory, reader, writer, method):
+    """The rest is not queued, because nothing would ever send it."""
+    loop = loop_factory()
+    transport, _ = loop.run_until_complete(write_end(loop, writer))
+    loop.close()
+
+    def send(*parts):
+        transport.writelines(parts) if method == "writelines" else transport.write(b"".join(parts))
+
+    send(b"fits ", b"in")
+    assert os.read(reader.fileno(), 100) == b"fits in"
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        send(MESSAGE, b"too long")
+    assert transport.get_write_buffer_size() == 0
+    os.set_blocking(reader.fileno(), False)
+    received = b"".join(iter(lambda: reader.read(1 << 20) or b"", b""))
+    assert received
+    assert MESSAGE.startswith(received)
+    transport._pipe = None  # avoid the warning about the unclosed transport
+
+
 @pytest.mark.parametrize("end", [read_end, write_end])
 def test_a_transport_that_is_never_closed_warns(loop_factory, pipe, end):
     loop = loop_factory()

@@ -106,6 +106,11 @@ def write_app(folder, source=APPLICATION, name="main.py"):
     return path
 
 
+def accept_sighup():
+    """Undo what nohup has set for the test run, because it is inherited."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Command:
     """`python OPTIONS -m MODULE ARGUMENTS` in `cwd`; a context manager that ends its process."""
 
@@ -120,7 +125,7 @@ class Command:
             text=True,
             # Ctrl-C at the terminal of the test run must not reach the command.
             start_new_session=True,
-            **popen,
+            **{"preexec_fn": accept_sighup, **popen},
         )
         self.pid = self.process.pid
         self.lines = []

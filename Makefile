@@ -139,6 +139,9 @@ threads: build $(VENV)/.group-test
 
 conformance: build $(VENV)/.group-test
 	$(RUN) python -m tests.conformance $(ARGS)
+ifeq ($(ARGS),)
+	$(RUN) python -m tests.conformance --streams --suite streams subprocess
+endif
 
 ecosystem: build $(VENV)/.group-test
 	$(RUN) python -m tests.ecosystem $(ARGS)

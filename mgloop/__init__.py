@@ -15,6 +15,10 @@ asyncio's interface it has stats(), which returns counters of the loop (mgloop.L
 mgloop.watchdog(threshold=0.1) reports the code that blocks a loop, and mgloop.monitor(path) lets
 `mgloop top` display the loops of the process.
 
+mgloop.streams has asyncio's streams with the code that runs per packet compiled.
+mgloop.install(streams=True), and MGLOOP_STREAMS=1 in the environment when mgloop is imported, let
+asyncio's names refer to them.
+
 mgloop.serve(app) serves an ASGI application, as the command `mgloop serve pkg.mod:app` does;
 mgloop.http has the server for use inside a program.
 
@@ -24,6 +28,8 @@ subject to the licence.
 
 from __future__ import annotations
 
+import importlib as _importlib
+import os as _os
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -46,6 +52,7 @@ from .stats import LoopStats
 from .use.install import EventLoopPolicy, install, new_event_loop, run, uninstall
 
 if _TYPE_CHECKING:
+    from . import streams
     from .http import serve
     from .observe.monitor import Monitor as monitor  # noqa: N813
     from .observe.watchdog import Watchdog as watchdog  # noqa: N813
@@ -60,6 +67,7 @@ __all__ = [
     "new_event_loop",
     "run",
     "serve",
+    "streams",
     "uninstall",
     "watchdog",
 ]
@@ -69,6 +77,11 @@ __version__ = _VERSION
 
 _loop_module.observer = _EnvironmentObserver()
 
+if _os.environ.get("MGLOOP_STREAMS", "") not in ("", "0"):
+    from . import streams
+
+    streams.use()
+
 
 def __getattr__(name: str) -> _Any:
     # Imported on first use, so that a program that only needs a loop does not load these packages.
@@ -76,6 +89,8 @@ def __getattr__(name: str) -> _Any:
         from .http import serve
 
         return serve
+    if name == "streams":
+        return _importlib.import_module(".streams", __name__)
     if name == "monitor":
         from .observe.monitor import Monitor
 

@@ -22,6 +22,7 @@ from asyncio import (
     futures,
     protocols,
     selector_events,
+    streams,
     tasks,
     transports,
     trsock,
@@ -73,6 +74,9 @@ SelectorDatagramTransport: Any = selector_events._SelectorDatagramTransport  # t
 TransportSocket: Any = trsock.TransportSocket
 UnixSubprocessTransport: Any = unix_events._UnixSubprocessTransport  # type: ignore[attr-defined]
 UnixReadPipeTransport: Any = unix_events._UnixReadPipeTransport  # type: ignore[attr-defined]
+StreamReader: Any = streams.StreamReader
+StreamWriter: Any = streams.StreamWriter
+StreamReaderProtocol: Any = streams.StreamReaderProtocol
 SendfileFallbackProtocol: Any = base_events._SendfileFallbackProtocol  # type: ignore[attr-defined]
 UnixWritePipeTransport: Any = unix_events._UnixWritePipeTransport  # type: ignore[attr-defined]
 
@@ -122,6 +126,18 @@ def with_class(function: Any, owner: type) -> Any:
     return borrowed
 
 
+def with_globals(function: Any, module: str, **names: Any) -> Any:
+    """Return a copy of a borrowed function of `module` that finds `names` instead of asyncio's."""
+    borrowed = types.FunctionType(
+        function.__code__, function.__globals__ | names | {"__name__": module},
+        function.__name__, function.__defaults__, function.__closure__,
+    )  # fmt: skip
+    borrowed.__kwdefaults__ = function.__kwdefaults__
+    borrowed.__doc__ = function.__doc__
+    borrowed.__qualname__ = function.__qualname__
+    return borrowed
+
+
 # The name in error messages of writelines(), which before 3.12 calls write() with the joined data.
 WRITELINES = (
     "writelines" if "writelines" in vars(selector_events._SelectorSocketTransport) else "write"  # type: ignore[attr-defined]
@@ -155,6 +171,7 @@ check_ssl_socket: Any = base_events._check_ssl_socket  # type: ignore[attr-defin
 set_result_unless_cancelled: Any = futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 copy_future_state: Any = futures._copy_future_state  # type: ignore[attr-defined]
 ACCEPT_RETRY_DELAY: float = constants.ACCEPT_RETRY_DELAY
+STREAM_LIMIT: int = streams._DEFAULT_LIMIT  # type: ignore[attr-defined]
 LOG_THRESHOLD: int = constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES
 SSL_HANDSHAKE_TIMEOUT: float = constants.SSL_HANDSHAKE_TIMEOUT
 SSL_SHUTDOWN_TIMEOUT: float = constants.SSL_SHUTDOWN_TIMEOUT

@@ -19,4 +19,20 @@ static inline void mgl_drop_empty_dict(PyObject *o) {
     Py_CLEAR(*dict);
 }
 
+/* Return whether a program has set attributes on the object, which may replace its methods. */
+static inline int mgl_has_attributes(PyObject *o) {
+    return *(PyObject **) ((char *) o + Py_TYPE(o)->tp_dictoffset) != NULL;
+}
+
+/* Return whether the caller has the only reference to the object. Without the GIL it returns 0,
+ * because another thread could be about to use the object. */
+static inline int mgl_only_reference(PyObject *o) {
+#ifdef Py_GIL_DISABLED
+    (void) o;
+    return 0;
+#else
+    return Py_REFCNT(o) == 1;
+#endif
+}
+
 #endif

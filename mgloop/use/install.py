@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import warnings
 from asyncio import events, unix_events
 from collections.abc import Coroutine
@@ -41,13 +42,18 @@ def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) ->
     return Loop(enable_wakeup=enable_wakeup, timing=timing)
 
 
-def install() -> None:
+def install(*, streams: bool = False) -> None:
     """Make asyncio.run(), asyncio.new_event_loop() and similar functions create mgloop's loops.
 
-    Issues a RuntimeWarning if another loop is already running in this thread, because that loop
-    keeps running.
+    streams: whether asyncio's names of streams, such as asyncio.StreamReader, refer to those of
+    mgloop.streams from now on. Issues a RuntimeWarning if another loop is already running in this
+    thread, because that loop keeps running.
     """
     use()
+    if streams:
+        from .. import streams as module
+
+        module.use()
     running = events._get_running_loop()
     if running is not None and not isinstance(running, Loop):
         kind = f"{type(running).__module__}.{type(running).__qualname__}"
@@ -65,8 +71,11 @@ def use() -> None:
 
 
 def uninstall() -> None:
-    """Undo install(): asyncio creates its own loops again."""
+    """Undo install(): asyncio creates its own loops again, and has its own streams."""
     _set_policy(None)
+    streams = sys.modules.get("mgloop.streams")
+    if streams is not None:
+        streams.restore()
 
 
 def run(

@@ -54,6 +54,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="leave out the run over the standard library's loop",
     )
+    parser.add_argument(
+        "--streams",
+        action="store_true",
+        help="use mgloop's compiled streams in the place of asyncio's (not in the control run)",
+    )
     parser.add_argument("--list", action="store_true", help="print the suites and stop")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for every test")
     arguments = parser.parse_args(argv)
@@ -74,6 +79,7 @@ def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> repo
         "pattern": arguments.pattern,
         "timeout": arguments.timeout,
         "jobs": arguments.jobs,
+        "streams": arguments.streams and loop != "asyncio",
     }
     # A run must not depend on the caller's setting of asyncio's debug mode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}

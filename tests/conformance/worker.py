@@ -287,8 +287,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _prefer_installed()
     name = options["loop"]
+    if options["streams"]:
+        import mgloop
     expected = subjects.loop_type(name)
     counts = binding.swap(subjects.resolve(name), expected)
+    if options["streams"]:
+        mgloop.streams.use()
     to_run, skipped = plan(options["suites"], options["pattern"], with_skips=name != "asyncio")
     binding.use_public_close()
     emit(

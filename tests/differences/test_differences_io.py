@@ -24,6 +24,8 @@ import support
 from peers import BufferedRecorder, Recorder, connected_pair
 from test_differences import side
 
+import mgloop
+
 variable = contextvars.ContextVar("variable", default="unset")
 
 
@@ -585,6 +587,44 @@ class TestTransports:
 
 
 # --- pipes and processes ------------------------------------------------------------------------
+
+
+class TestStreams:
+    """The compiled streams, which a program has to switch on."""
+
+    @pytest.fixture(params=["asyncio", "mgloop"])
+    def streams_of(self, request):
+        return request.param
+
+    @pytest.fixture
+    def reader(self, loop, streams_of):
+        module = side(streams_of, asyncio=asyncio, mgloop=mgloop.streams)
+        return module.StreamReader(loop=loop)
+
+    @pytest.mark.mgloop_only
+    async def test_their_methods_return_native_awaitables(self, loop, reader, streams_of):
+        a_coroutine = side(streams_of, asyncio=True, mgloop=False)
+        call = reader.read(1)
+        assert asyncio.iscoroutine(call)
+        assert inspect.isawaitable(call)
+        assert inspect.iscoroutine(call) is a_coroutine
+        assert inspect.iscoroutinefunction(reader.read) is a_coroutine
+        call.close()
+
+    @pytest.mark.mgloop_only
+    async def test_a_read_that_continues_does_not_disturb_another_that_waits(
+        self, loop, reader, streams_of
+    ):
+        first = asyncio.create_task(reader.read(10))
+        await support.turns()
+        second = asyncio.create_task(reader.readexactly(10))
+        reader.feed_data(b"ab")
+        await support.turns()
+        assert await first == b"ab"
+        reader.feed_data(b"0123456789")
+        await support.turns()
+        assert second.done() is side(streams_of, asyncio=False, mgloop=True)
+        second.cancel()
 
 
 class Flow(asyncio.Protocol):

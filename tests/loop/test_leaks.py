@@ -17,6 +17,8 @@ import peers
 import pytest
 import support
 
+import mgloop
+
 REPEAT = 800
 
 #: The number in debug mode, in which each call walks the stack.
@@ -232,6 +234,91 @@ def futures_and_tasks(s):
         future.set_result(s.argument)
         await future
         await s.loop.create_task(asyncio.sleep(0), name="a name", context=s.context)
+
+    s.loop.run_until_complete(main())
+
+
+class Writable(asyncio.Transport):
+    """A transport for streams without a connection."""
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+    def write(self, data):
+        pass
+
+    def is_closing(self):
+        return True  # so that a writer that is dropped does not warn
+
+
+def stream_pair(s):
+    reader = mgloop.streams.StreamReader(loop=s.loop, limit=64)
+    protocol = mgloop.streams.StreamReaderProtocol(reader, loop=s.loop)
+    transport = Writable()
+    protocol.connection_made(transport)
+    return reader, protocol, mgloop.streams.StreamWriter(transport, protocol, reader, s.loop)
+
+
+@operation
+def streams_at_once(s):
+    async def main():
+        reader, protocol, writer = stream_pair(s)
+        protocol.data_received(b"one\ntw")
+        protocol.data_received(s.buffer)
+        protocol.data_received(b"o\nthree\r\nrest")
+        await reader.readline()
+        await reader.read(3)
+        await reader.readuntil(b"\n")
+        await reader.readuntil(b"\r\n")
+        await reader.readexactly(2)
+        writer.write(s.buffer)
+        await writer.drain()
+        protocol.connection_lost(None)
+        await reader.read()
+
+    s.loop.run_until_complete(main())
+
+
+@operation
+def streams_after_a_wait(s):
+    async def main():
+        reader, protocol, writer = stream_pair(s)
+        for read in (reader.readline, reader.read, lambda: reader.readexactly(3)):
+            reader._buffer.clear()
+            reading = s.loop.create_task(read())
+            await support.turns(2)
+            protocol.data_received(b"ab")
+            protocol.data_received(b"c\n")
+            await support.turns(2)
+            reading.cancel()
+        protocol.pause_writing()
+        draining = s.loop.create_task(writer.drain())
+        await support.turns(2)
+        protocol.resume_writing()
+        await draining
+
+    s.loop.run_until_complete(main())
+
+
+@operation
+def streams_failing(s):
+    async def main():
+        reader, protocol, writer = stream_pair(s)
+        protocol.data_received(b"0123456789" * 10)
+        for call in (reader.readline(), reader.readuntil(b""), reader.readexactly(-1)):
+            with pytest.raises(ValueError):
+                await call
+        reading = s.loop.create_task(reader.readexactly(500))
+        await support.turns(2)
+        reader.set_exception(LookupError())
+        with pytest.raises(LookupError):
+            await reading
+        reader.readline().close()
+        with pytest.raises(LookupError):
+            await writer.drain()
 
     s.loop.run_until_complete(main())
 

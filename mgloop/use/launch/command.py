@@ -13,11 +13,14 @@ from typing import Any
 from .. import interpreter
 
 USAGE = """\
-usage: mgloop run [-m MODULE | -c CODE | SCRIPT.py | PROGRAM] [ARGUMENT ...]
+usage: mgloop run [--streams] [-m MODULE | -c CODE | SCRIPT.py | PROGRAM] [ARGUMENT ...]
 
 Run an unmodified program on mgloop: a script, a module or code as with the python command, or a
 program on PATH that is written in Python (mgloop run uvicorn app:app). Its child processes use
 mgloop as well. Without arguments, start the interactive interpreter.
+
+options:
+  --streams  use mgloop's compiled streams in the place of asyncio's
 """
 
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
@@ -32,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(
             "Python options -E, -I and -S are not supported: the program would not find mgloop", 2
         )
-    program, command = _command(list(arguments))
+    streams = list(arguments[:1]) == ["--streams"]
+    program, command = _command(list(arguments[streams:]))
     if program is None:
         return _complain(f"no such script or program: {command[0]!r}", 127)
     # execve() discards buffered output, for example of a sitecustomize module. The streams are None
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             stream.flush()
     try:
-        os.execve(program, command, _environment())
+        os.execve(program, command, _environment(streams))
     except OSError as exc:
         return _complain(f"cannot execute {program}: {exc.strerror}", 126)
 
@@ -64,6 +68,9 @@ def _is_script(path: str) -> bool:
     )
 
 
-def _environment() -> dict[str, Any]:
+def _environment(streams: bool) -> dict[str, Any]:
     paths = [SITE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    ours = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    if streams:
+        ours["MGLOOP_STREAMS"] = "1"
+    return os.environ | ours

@@ -93,9 +93,14 @@ def connect_to(server):
 
 @pytest.fixture(params=["TCP", "UNIX"])
 def serve(request, loop, tmp_path):
-    """Return ``serve(factory)``, a context manager with a server, over TCP or a UNIX socket."""
+    """Return ``serve(factory)``, a context manager with a server, over TCP or a UNIX socket.
+
+    The tests count the accepted connections. The server therefore has an address of its own:
+    clients of other programs that try to reach a closed server connect to 127.0.0.1, where the
+    kernel may give the same port to this server.
+    """
     if request.param == "TCP":
-        return functools.partial(open_server, loop)
+        return functools.partial(open_server, loop, host="127.83.86.1")
     return functools.partial(open_unix_server, loop, path=str(tmp_path / "socket"))
 
 

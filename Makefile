@@ -201,7 +201,8 @@ build: $(VENV)/.built
 # import it from there, without the compiled modules. Importing mgloop also rebuilds it if a source has changed.
 $(VENV)/.built: $(VENV)/.group-build $(SOURCES)
 	@echo "building mgloop for $$($(BIN)/python -V)"
-	@$(RUN) $(BIN)/python tools/show_build.py python -m pip --disable-pip-version-check --verbose \
+	@$(RUN) CYTHON="$(abspath $(BIN))/python $(CURDIR)/tools/cached_cython.py" \
+		$(BIN)/python tools/show_build.py python -m pip --disable-pip-version-check --verbose \
 		install --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) $(MESON_ARGS) --editable .
 	@touch $@
 

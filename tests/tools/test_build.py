@@ -7,6 +7,7 @@ network: pip uses only source distributions that the tests make.
 
 import hashlib
 import importlib
+import importlib.metadata
 import io
 import os
 import re
@@ -484,6 +485,46 @@ def test_build_shows_what_the_fetching_says(library, tmp_path):
     assert expected in output
 
 
+def test_generated_code_is_used_again_until_a_file_changes(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    cached_cython = importlib.import_module("cached_cython")
+    monkeypatch.setattr(cached_cython, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3")
+    runs = []
+
+    def cython(command, check):
+        output = Path(command[command.index("-o") + 1])
+        output.write_text(f"code {len(runs)}")
+        output.with_name(output.name + ".dep").write_text("x.c: \\\n  a/it.pyx \\\n  a/it.pxd\n")
+        runs.append(command)
+        return subprocess.CompletedProcess(command, 0 if (tree / "it.pxd").exists() else 1)
+
+    def generate(output, *options):
+        arguments = ["-M", *options, "-I", str(tree), str(tree / "it.pyx"), "-o", str(output)]
+        status = cached_cython.main(arguments)
+        return status or (Path(output).read_text(), Path(f"{output}.dep").read_text())
+
+    monkeypatch.setattr(subprocess, "run", cython)
+    monkeypatch.chdir(tmp_path)
+    tree = tmp_path / "a"
+    tree.mkdir()
+    for name in ("it.pyx", "it.pxd"):
+        (tree / name).write_text("original")
+    generate("1.c")
+    assert generate("2.c") == ("code 0", "2.c: a/it.pxd a/it.pyx\n")
+    assert generate("3.c", "-X", "cdivision=True")[0] == "code 1"
+    # Another tree with the same files has the same code, and one that lacks a file has none.
+    shutil.copytree(tree, tmp_path / "b")
+    tree = tmp_path / "b"
+    assert generate("4.c")[0] == "code 0"
+    (tree / "it.pxd").unlink()
+    assert generate("5.c") == 1
+    for number, name in ((3, "it.pyx"), (4, "it.pxd")):
+        tree = tmp_path / "a"
+        (tree / name).write_text("changed")
+        assert generate("6.c")[0] == f"code {number}"
+
+
 SHOW_BUILD = ROOT / "tools" / "show_build.py"
 STEPS = "echo noise; echo '  [1/2] Compiling C object'; echo '  [2/2] Linking target'; exit "
 
@@ -560,7 +601,9 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", tmp_path)
     # The test does not depend on the generated code, and optimisation takes most of the time.
     options += (f"-Cbuild-dir={build}", "-Csetup-args=-Doptimization=0")
-    built = run(sys.executable, "-m", "pip", "wheel", *options, sdist, PATH=path)
+    # Cached C code is used only if the distribution contains every file that Cython read for it.
+    cython = f"{sys.executable} {ROOT / 'tools' / 'cached_cython.py'}"
+    built = run(sys.executable, "-m", "pip", "wheel", *options, sdist, PATH=path, CYTHON=cython)
     assert built.returncode == 0, built.stdout + built.stderr
     assert (build / "mgloop" / "libllhttp.a").exists()
     (wheel,) = tmp_path.glob("mgloop-*.whl")

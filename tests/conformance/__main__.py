@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line: ``python -m tests.conformance [--loop mgloop] [--suite NAME ...]``.
 
-The command runs the suites over the loop under test and over the standard library's, and prints the
-differences. Exit status: 0 if no test failed, hung or crashed that passes in the control run; 1
-otherwise; 2 if the run was not possible (no ``test`` package, or the loop cannot be imported).
+The command runs the suites over the loop under test, and the tests whose result needs a comparison
+over the standard library's loop as well (the control run). It prints the differences. Exit status:
+0 if no test failed, hung or crashed that passes in the control run; 1 otherwise; 2 if the run was
+not possible (no ``test`` package, or the loop cannot be imported).
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -71,8 +73,13 @@ class RunError(Exception):
     """The worker ended before it had run all tests."""
 
 
-def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> report.Run:
-    """Run the suites *names* over *loop* in a worker process; print progress as results arrive."""
+def run_over(
+    loop: str, names: list[str], arguments: argparse.Namespace, only: list[str] | None = None
+) -> report.Run:
+    """Run the suites *names*, or the tests *only* of them, over *loop* in a worker process.
+
+    Print progress as results arrive.
+    """
     options = {
         "loop": loop,
         "suites": names,
@@ -80,14 +87,19 @@ def run_over(loop: str, names: list[str], arguments: argparse.Namespace) -> repo
         "timeout": arguments.timeout,
         "jobs": arguments.jobs,
         "streams": arguments.streams and loop != "asyncio",
+        "only": only,
     }
     # A run must not depend on the caller's setting of asyncio's debug mode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
-    command = [sys.executable, "-m", "tests.conformance.worker", json.dumps(options)]
+    command = [sys.executable, "-m", "tests.conformance.worker"]
     run = report.Run(loop)
     ended = False
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as worker:
         try:
+            # If the worker ends before it reads this, its exit status is reported below.
+            with contextlib.suppress(BrokenPipeError), worker.stdin:
+                worker.stdin.write(json.dumps(options))
             for line in worker.stdout:
                 message = json.loads(line)
                 if message["event"] == "plan":
@@ -135,7 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         subject = run_over(arguments.loop, names, arguments)
         control = None
         if arguments.loop != "asyncio" and not arguments.no_control:
-            control = run_over("asyncio", names, arguments)
+            control = run_over("asyncio", names, arguments, report.to_compare(subject))
     except RunError as exc:
         print(exc, file=sys.stderr)
         return 2

@@ -53,6 +53,21 @@ def progress(run: Run, result: dict, verbose: bool) -> None:
         print(f"  [{done}/{run.planned}]", flush=True)
 
 
+def to_compare(run: Run) -> list[str]:
+    """Return the ids of the tests whose result needs a comparison with the control.
+
+    These are the tests that failed, skipped themselves, passed without making a loop, or printed
+    warnings. The control cannot change the verdict about any other test.
+    """
+    return [
+        test_id
+        for test_id, result in run.results.items()
+        if result["outcome"] not in ("passed", "listed")
+        or (result["outcome"] == "passed" and not result["loops"])
+        or result.get("warnings")
+    ]
+
+
 class Verdict:
     """The loop under test compared with the control (None: no control was run)."""
 
@@ -65,11 +80,6 @@ class Verdict:
         self.more_warnings: list[dict] = []
         for test_id, result in subject.results.items():
             self._judge(result, control.results.get(test_id) if control else None)
-        self.control_only = [
-            result
-            for test_id, result in (control.results if control else {}).items()
-            if result["outcome"] in BAD and subject.results[test_id]["outcome"] not in BAD
-        ]
 
     def _judge(self, result: dict, control: dict | None) -> None:
         control_loops = control.get("loops", 0) if control else 0
@@ -116,7 +126,6 @@ class Verdict:
             if result.get("output"):
                 print("--- output\n" + result["output"].rstrip())
         _section("fail over the standard library's loop too (not counted)", self.control_failures)
-        _section("fail over the standard library's loop only", self.control_only)
         _section(
             "skip themselves over this loop but run over the standard library's",
             self.only_skipped_here,

@@ -2,10 +2,10 @@
 """The process from which the tests are forked: it imports everything once, then forks per test.
 
 ``python -m tests.conformance`` starts it as ``python -m tests.conformance.worker`` with one JSON
-object as its argument. It prints one JSON object per line: first the plan, then a result for each
-test as it ends. A fork of a process that has already imported the tests takes milliseconds, a fresh
-interpreter a third of a second. Forking is safe because this process stays single-threaded and
-makes no loop once its imports and its self-check are done.
+object as its standard input. It prints one JSON object per line: first the plan, then a result for
+each test as it ends. A fork of a process that has already imported the tests takes milliseconds, a
+fresh interpreter a third of a second. Forking is safe because this process stays single-threaded
+and makes no loop once its imports and its self-check are done.
 
 Each child is the leader of its own session and process group, works in its own empty folder, and is
 killed with its whole group when its time is up.
@@ -245,13 +245,19 @@ def emit(message: dict) -> None:
 
 
 def plan(
-    names: list[str], pattern: str | None, with_skips: bool
+    names: list[str], pattern: str | None, only: list[str] | None, with_skips: bool
 ) -> tuple[list[tuple[str, str, unittest.TestCase]], list[dict]]:
-    """Return the tests of the suites *names* that match *pattern*: those to run, those skipped."""
+    """Return the tests of the suites *names* that match *pattern* and are among *only*.
+
+    The first list contains the tests to run, the second one those that the skip table names.
+    """
     to_run, skipped = [], []
+    wanted = None if only is None else set(only)
     for suite in names:
         for test_id, test in suites.tests_of(suite).items():
             if pattern and not fnmatch.fnmatchcase(test_id, pattern):
+                continue
+            if wanted is not None and test_id not in wanted:
                 continue
             reason = suites.skip_reason(test_id) if with_skips else None
             if reason is None:
@@ -281,8 +287,8 @@ def _prefer_installed() -> None:
 
 
 def main() -> int:
-    """Run as the argument says; the exit status only shows whether the run itself was possible."""
-    options = json.loads(sys.argv[1])
+    """Run what standard input describes; the exit status shows only whether a run was possible."""
+    options = json.load(sys.stdin)
     # Run the clean-up on SIGTERM, so that the children are ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _prefer_installed()
@@ -293,7 +299,9 @@ def main() -> int:
     counts = binding.swap(subjects.resolve(name), expected)
     if options["streams"]:
         mgloop.streams.use()
-    to_run, skipped = plan(options["suites"], options["pattern"], with_skips=name != "asyncio")
+    to_run, skipped = plan(
+        options["suites"], options["pattern"], options["only"], with_skips=name != "asyncio"
+    )
     binding.use_public_close()
     emit(
         {

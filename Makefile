@@ -89,14 +89,17 @@ types: build $(VENV)/.group-types
 	$(BIN)/mypy
 	$(BIN)/stubtest mgloop --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
-# The tests of a file run in one process. There is one process more than there are cores, because tests wait during a
-# third of their time. With more processes than that, tests with time limits fail.
-PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=loadfile
+# There is one process more than there are cores, because tests wait during a third of their time. With more processes
+# than that, tests with time limits fail. A process that has no test left takes over half of those of another: with
+# loadfile, which is the alternative, the files with the fewest tests come last, and these contain the longest tests.
+PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=worksteal
 
 # Tests in which the memory checks would find nothing: those of the tools, those of Python code that starts other
 # processes, and those with other programs (a browser, proxies, curl), which would run under the checks as well.
-ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch programs/test_pytest_plugin.py) \
-	$(addprefix --ignore=tests/http/test_,cli.py gunicorn.py shutdown.py supervisor.py $(OTHER_PROGRAMS))
+ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch observe/test_top.py) \
+	$(addprefix --ignore=tests/programs/test_,install.py install_too_late.py pytest_plugin.py) \
+	$(addprefix --ignore=tests/http/test_,cli.py config.py gunicorn.py reloading.py shutdown.py supervisor.py) \
+	$(addprefix --ignore=tests/http/test_,$(OTHER_PROGRAMS))
 OTHER_PROGRAMS = browser.py clients.py front_ends.py soaks.py
 
 # Leaks are not reported, because an interpreter frees only a part of its memory when it exits. PYTHONMALLOC selects the
@@ -130,7 +133,7 @@ fresh:
 
 # The same under AddressSanitizer: MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
 fuzz: build $(VENV)/.group-test
-	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --dist=load --loops=mgloop \
+	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --loops=mgloop \
 		-o timeout=0 tests/transports/test_fuzz_raising.py $(PYTEST_ARGS)
 
 threads: build $(VENV)/.group-test

@@ -79,23 +79,32 @@ def test_help_names_every_option(capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["main:app", "--prot=3"], "unrecognized arguments: --prot=3; did you mean --port?"),
+        (["main:app", "--worker", "4"], "did you mean --workers?"),
+        (["main:app", "--no-acces-log"], "did you mean --no-access-log?"),
+        (["main:app", "--xyzzy"], "unrecognized arguments: --xyzzy (see"),
+        (["main:app", "--port"], "argument --port: expected one argument"),
+    ],
+)
+def test_an_unknown_option_is_one_line_and_status_2(monkeypatch, capsys, arguments, says):
+    monkeypatch.setattr(os, "environ", environment())
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", *arguments])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mgloop serve: ")
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (["main:app", "--port", "http"], "--port: 'http' is not a valid integer"),
         (["main:app", "--lifespan", "maybe"], "--lifespan: 'maybe' is not one of auto, on, off"),
         (["main:app", "--header", "x"], "--header: 'x' is not a header of the form Name:Value"),
         (["main:app", "--uds", "a", "--fd", "3"], "uds and fd are mutually exclusive"),
         (["main:app", "--bind", "a:b"], "--bind: 'a:b' is not HOST:PORT or unix:PATH"),
-        (
-            ["main:app", "--prot=3"],
-            "mgloop serve: unrecognized arguments: --prot=3; did you mean --port?",
-        ),
-        (["main:app", "--worker", "4"], "did you mean --workers?"),
-        (["main:app", "--no-acces-log"], "did you mean --no-access-log?"),
-        (["main:app", "--xyzzy"], "unrecognized arguments: --xyzzy (see"),
-        (["main:app", "--port"], "argument --port: expected one argument"),
-        (
-            ["main:app", "--log-config", "none.json"],
-            "cannot read the logging configuration none.json",
-        ),
+        (["main:app", "--log-config", "no.json"], "cannot read the logging configuration no.json"),
         (["main:app", "--config", "none.toml"], "cannot read the configuration file none.toml"),
         (["main:app", "--env-file", "none"], "cannot read the environment file none"),
         ([], "no application given"),
@@ -109,7 +118,7 @@ def test_help_names_every_option(capsys):
         ),
     ],
 )
-def test_a_bad_option_is_one_line_and_status_2(folder, arguments, says):
+def test_a_bad_value_is_one_line_and_status_2(folder, arguments, says):
     (line,) = fails("serve", *arguments, cwd=folder, status=2)
     assert says in line
 

@@ -205,21 +205,6 @@ class TestReader:
             assert alive() is None
         loop.remove_reader(left)
 
-    def test_callback_and_arguments_are_released_by_closing_the_loop(
-        self, loop_factory, socketpair
-    ):
-        class Token:
-            pass
-
-        loop = loop_factory()
-        token = Token()
-        alive = weakref.ref(token)
-        loop.add_reader(socketpair[0], print, token, loop)
-        del token
-        loop.close()
-        gc.collect()
-        assert alive() is None
-
     def test_many_descriptors(self, loop, run):
         pairs = [socket.socketpair() for _ in range(200)]
         got = set()

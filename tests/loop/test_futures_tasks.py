@@ -2,7 +2,8 @@
 """The loop's support for futures, tasks and asynchronous generators, from creation to shutdown.
 
 Futures and tasks are the standard library's own. The tests cover the loop's part: the factories and
-their keywords in each version, the order of scheduling, and the loop's reports.
+their keywords in each version, the order of scheduling, and the loop's reports. CPython's suites of
+tasks, groups, locks and queues, which `make conformance` runs, cover the rest.
 """
 
 import asyncio
@@ -96,14 +97,6 @@ class TestFutures:
         future.set_result(None)
         support.turn(loop)
         reported.pop(LookupError)
-
-    async def test_wrap_future(self, loop):
-        import concurrent.futures
-
-        source = concurrent.futures.Future()
-        wrapped = asyncio.wrap_future(source)
-        loop.call_later(0.001, source.set_result, "result")
-        assert await wrapped == "result"
 
 
 class TestTasks:
@@ -300,87 +293,6 @@ class TestTasks:
         assert "destroyed but it is pending" in reported.pop()["message"]
         # The report has revived it; 3.14 lists it among the loop's tasks until it is collected.
         gc.collect()
-
-    async def test_cancellation(self, loop):
-        order = []
-
-        async def child():
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                order.append("cancelled")
-                raise
-
-        task = loop.create_task(child())
-        await asyncio.sleep(0)
-        task.cancel("a reason")
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert task.cancelled()
-        assert order == ["cancelled"]
-
-    async def test_task_group(self, loop):
-        done = []
-
-        async def step(number):
-            await asyncio.sleep(number / 1000)
-            done.append(number)
-
-        async def fail():
-            await asyncio.sleep(0.001)
-            raise LookupError
-
-        async def failing_group():
-            async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(1000))
-                group.create_task(fail())
-
-        async with asyncio.TaskGroup() as group:
-            for number in (3, 1, 2):
-                group.create_task(step(number))
-        with pytest.raises(ExceptionGroup) as info:
-            await failing_group()
-        assert isinstance(info.value.exceptions[0], LookupError)
-        assert done == [1, 2, 3]
-
-    async def test_queue_lock_event_and_condition(self, loop):
-        queue = asyncio.Queue(2)
-        lock = asyncio.Lock()
-        finished = asyncio.Event()
-        got = []
-
-        async def produce():
-            for number in range(100):
-                await queue.put(number)
-            finished.set()
-
-        async def consume():
-            while len(got) < 100:
-                number = await queue.get()
-                async with lock:
-                    got.append(number)
-                    await asyncio.sleep(0)
-
-        await asyncio.gather(produce(), consume())
-        await finished.wait()
-        assert got == list(range(100))
-
-    async def test_as_completed_shield_and_wait(self, loop):
-        order = [
-            await first
-            for first in asyncio.as_completed(
-                [asyncio.sleep(delay, delay) for delay in (0.02, 0.001)]
-            )
-        ]
-        assert order == [0.001, 0.02]
-        inner = asyncio.ensure_future(asyncio.sleep(0.005, "inner"))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(inner), 0.001)
-        assert await inner == "inner"
-        tasks = {asyncio.ensure_future(asyncio.sleep(delay)) for delay in (0, 1000)}
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(done), len(pending)) == (1, 1)
-        pending.pop().cancel()
 
 
 class TestTaskFactories:

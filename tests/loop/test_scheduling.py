@@ -152,7 +152,7 @@ class TestCallSoon:
         gc.collect()
         assert alive() is None
 
-    def test_what_is_left_when_the_loop_closes_is_released(self, loop_factory):
+    def test_what_is_left_when_the_loop_closes_is_released(self, loop_factory, left):
         class Token:
             pass
 
@@ -161,6 +161,7 @@ class TestCallSoon:
         alive = weakref.ref(token)
         loop.call_soon(print, token)
         loop.call_later(1000, print, token)
+        loop.add_reader(left, print, token, loop)
         del token
         loop.close()
         gc.collect()
@@ -325,14 +326,16 @@ class TestHandles:
         support.turn(loop)
         reported.pop(LookupError)
 
-    def test_cancel_releases_callback_and_arguments_at_once(self, loop):
+    @pytest.mark.parametrize("method", ["call_soon", "call_later"])
+    def test_cancel_releases_callback_and_arguments_at_once(self, loop, method):
         class Token:
             def method(self):
                 pass
 
         token = Token()
         alive = weakref.ref(token)
-        handle = loop.call_soon(token.method, token)
+        args = (1000,) if method == "call_later" else ()
+        handle = getattr(loop, method)(*args, token.method, token)
         del token
         handle.cancel()
         gc.collect()

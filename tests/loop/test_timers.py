@@ -12,7 +12,6 @@ import math
 import random
 import sys
 import time
-import weakref
 
 import pytest
 import support
@@ -394,19 +393,6 @@ class TestCancel:
         loop.call_later(0.01, loop.stop)
         loop.run_forever()
         assert fired == ["first"]
-
-    def test_releases_callback_and_arguments_at_once(self, loop):
-        class Token:
-            def method(self):
-                pass
-
-        token = Token()
-        alive = weakref.ref(token)
-        handle = loop.call_later(1000, token.method, token)
-        del token
-        handle.cancel()
-        gc.collect()
-        assert alive() is None
 
     # asyncio removes cancelled timers only occasionally.
     @pytest.mark.mgloop_only

@@ -47,12 +47,6 @@ EXPECTED: dict[str, tuple[Expected, ...]] = {
             "patches get_extra_info() of the class asyncio.Transport, which a compiled transport "
             "does not look up there (uvloop's neither)",
         ),
-        Expected(
-            "tests/legacy/test_client_server.py::*ClientServerTests::test_explicit_socket",
-            "asserts that the loop calls recv() and send() that a subclass of socket.socket "
-            "overrides; a compiled transport reads and writes the descriptor itself (uvloop's "
-            "too)",
-        ),
     ),
     "starlette-sockets": (
         Expected(

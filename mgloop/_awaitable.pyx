@@ -5,7 +5,7 @@ An Awaitable has the interface of a coroutine, but no frame. A coroutine would c
 call, and a future would cost an iteration of the loop. A subclass implements step(), which returns
 the object to wait for, or the result. The interpreter runs a step by one C call. That is am_send
 or, since CPython 3.12, tp_iternext. At the end tp_iternext returns NULL, and sets a StopIteration
-with the result unless that is None. No traceback is created for it.
+with the result unless that is None. It needs no traceback.
 
     Awaitable           step()
       +- Waiting        waits for a future

@@ -4,7 +4,7 @@
 They are native because programs call them per packet or per request. Three things make them cheap.
 The system call is tried first, when the call is awaited, and a future is created only after EAGAIN.
 Waiting uses one edge-triggered registration per socket, which stays in place (FdWatch). The
-methods return a Call, which unlike a coroutine has no frame.
+methods return a Call, which needs no frame, unlike a coroutine.
 
     SockCall            checks, waits and tries again; a subclass makes the system call
       +- Recv           sock_recv()
@@ -204,7 +204,8 @@ cdef class SockCall(Waiter):
         if failed:
             return True
         if result is PENDING:
-            # A ConnectCheck has no watch: the kernel has not reported the descriptor as ready yet.
+            # The call of a ConnectCheck is not watched: the kernel has not reported the descriptor
+            # as ready yet.
             if self.watch is not None and (self.retry or not self.retried):
                 # The kernel has reported the descriptor as ready, and will not report it again
                 # unless its state changes. So try once more before waiting for the next event.

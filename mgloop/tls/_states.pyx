@@ -89,7 +89,7 @@ cdef class Connection:
         """Release OpenSSL's objects after this has been called with both reasons.
 
         CLOSED_TWICE: close() was called on a transport that was closing already, so its extra info
-        is no longer needed. LOST: the connection is lost. After both, the SSL context and OpenSSL's
+        can be discarded. LOST: the connection is lost. After both, the SSL context and OpenSSL's
         objects are released, even while the application holds the transport. asyncio drops the
         protocol at the second close() instead, and abort() does nothing from then on.
         """

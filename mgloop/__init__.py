@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import importlib as _importlib
 import os as _os
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 try:
     from ._handle import Handle as _Handle  # noqa: F401 - the first of the compiled modules
@@ -48,18 +46,22 @@ from ._loop import MONGOOSE_VERSION
 from ._loop import VERSION as _VERSION
 from .loop import Loop
 from .observe import EnvironmentObserver as _EnvironmentObserver
-from .stats import LoopStats
-from .use.install import EventLoopPolicy, install, new_event_loop, run, uninstall
+from .use import install as _use
+from .use.install import install, new_event_loop, run, uninstall
 
-if _TYPE_CHECKING:
+# The modules that every program imports do not import typing, which would take longer than mgloop.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any as _Any
+
     from . import streams
     from .http import serve
     from .observe.monitor import Monitor as monitor  # noqa: N813
     from .observe.watchdog import Watchdog as watchdog  # noqa: N813
+    from .stats import LoopStats
 
 __all__ = [
     "MONGOOSE_VERSION",
-    "EventLoopPolicy",
     "Loop",
     "LoopStats",
     "install",
@@ -71,6 +73,10 @@ __all__ = [
     "uninstall",
     "watchdog",
 ]
+if _use.HAS_POLICIES:
+    from .use.install import EventLoopPolicy as EventLoopPolicy
+
+    __all__ += ["EventLoopPolicy"]
 
 # Compiled in, because a vendored copy lacks a distribution's metadata.
 __version__ = _VERSION
@@ -84,7 +90,11 @@ if _os.environ.get("MGLOOP_STREAMS", "") not in ("", "0"):
 
 
 def __getattr__(name: str) -> _Any:
-    # Imported on first use, so that a program that only needs a loop does not load these packages.
+    # Imported on first use, so that a program that only needs a loop does not load these modules.
+    if name == "LoopStats":
+        from .stats import LoopStats
+
+        return LoopStats
     if name == "serve":
         from .http import serve
 
@@ -99,6 +109,11 @@ def __getattr__(name: str) -> _Any:
         from .observe.watchdog import Watchdog
 
         return Watchdog
+    if name == "EventLoopPolicy":
+        raise AttributeError(
+            "this version of Python has no event loop policies: use mgloop.install(), or"
+            " asyncio.run(main(), loop_factory=mgloop.new_event_loop)"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

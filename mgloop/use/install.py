@@ -3,7 +3,8 @@
 
 They are Python because they run once per process. install() sets an event loop policy. Python 3.14
 deprecates the public names of policies, so the private names are used there and users do not see
-deprecation warnings.
+deprecation warnings. Python 3.16 has no policies: there, install() replaces asyncio's function
+new_event_loop(), which asyncio.run() and asyncio.Runner call.
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ import functools
 import sys
 import warnings
 from asyncio import events, unix_events
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from ..loop import Loop
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeVar
 
-# 3.14 renamed these when it deprecated them.
-_set_policy: Any = getattr(events, "_set_event_loop_policy", None) or events.set_event_loop_policy
-_DefaultPolicy: Any = (
-    getattr(unix_events, "_DefaultEventLoopPolicy", None) or unix_events.DefaultEventLoopPolicy  # type: ignore[attr-defined,unused-ignore]
-)
+    T = TypeVar("T")
 
 
-class EventLoopPolicy(_DefaultPolicy):  # type: ignore[misc]
-    """asyncio's default event loop policy, which creates mgloop's loop."""
+def _policies(module: Any, name: str) -> Any:
+    """Return a name of asyncio's policies, which 3.14 made private and 3.16 removed, or None."""
+    return getattr(module, f"_{name}", None) or getattr(module, name, None)
 
-    _loop_factory = Loop
+
+_set_policy: Any = _policies(events, "set_event_loop_policy")
+_DefaultPolicy: Any = _policies(unix_events, "DefaultEventLoopPolicy")
+
+HAS_POLICIES: bool = _set_policy is not None and _DefaultPolicy is not None
+
+if HAS_POLICIES:
+
+    class EventLoopPolicy(_DefaultPolicy):  # type: ignore[misc]
+        """asyncio's default event loop policy, which creates mgloop's loop.
+
+        Python 3.16 has no policies, and mgloop does not have this class there.
+        """
+
+        _loop_factory = Loop
 
 
 def new_event_loop(*, enable_wakeup: bool = True, timing: bool | None = None) -> Loop:
@@ -67,15 +80,34 @@ def install(*, streams: bool = False) -> None:
 
 def use() -> None:
     """Do the same as install(), without the warning."""
-    _set_policy(EventLoopPolicy())
+    if HAS_POLICIES:
+        _set_policy(EventLoopPolicy())
+    else:
+        _replace_new_event_loop(_new_event_loop)
 
 
 def uninstall() -> None:
     """Undo install(): asyncio creates its own loops again, and has its own streams."""
-    _set_policy(None)
+    if HAS_POLICIES:
+        _set_policy(None)
+    else:
+        _replace_new_event_loop(_asyncios_new_event_loop)
     streams = sys.modules.get("mgloop.streams")
     if streams is not None:
         streams.restore()
+
+
+_asyncios_new_event_loop = events.new_event_loop
+
+
+def _new_event_loop() -> Loop:
+    """Return a new loop; take the place of asyncio.new_event_loop(), which has no arguments."""
+    return Loop()
+
+
+def _replace_new_event_loop(function: Callable[[], Any]) -> None:
+    for module in asyncio, events:
+        vars(module)["new_event_loop"] = function
 
 
 def run(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import _stdlib
 from ...loop import Loop
-from ..install import EventLoopPolicy, use
+from .. import install
 from . import others
 
 
@@ -27,13 +27,14 @@ class SelectorEventLoop(Loop):
         super().__init__()
 
 
-#: Replacements of names in asyncio. The policies are for a program that resets the policy.
-_NAMES = {
+#: Replacements of names in asyncio.
+_NAMES: dict[str, Any] = {
     "SelectorEventLoop": SelectorEventLoop,
     "EventLoop": SelectorEventLoop,
-    "DefaultEventLoopPolicy": EventLoopPolicy,
-    "_DefaultEventLoopPolicy": EventLoopPolicy,
 }
+if install.HAS_POLICIES:  # for a program that resets the policy
+    _NAMES["DefaultEventLoopPolicy"] = install.EventLoopPolicy
+    _NAMES["_DefaultEventLoopPolicy"] = install.EventLoopPolicy
 
 
 def activate() -> None:
@@ -41,11 +42,11 @@ def activate() -> None:
 
     It must be called early in a process, and cannot be undone.
     """
-    use()
+    install.use()
     for name, instead in _NAMES.items():
         # In 3.14 a module __getattr__ provides the policy's public name.
         if name in vars(asyncio) or name == "DefaultEventLoopPolicy":
             setattr(asyncio, name, instead)
     if "_DefaultEventLoopPolicy" in vars(_stdlib.policy_home):
-        _stdlib.policy_home._DefaultEventLoopPolicy = EventLoopPolicy
+        _stdlib.policy_home._DefaultEventLoopPolicy = install.EventLoopPolicy
     others.watch()

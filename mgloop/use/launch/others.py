@@ -32,13 +32,14 @@ def _run(
     return install.run(main, debug=debug)
 
 
-_NAMES = {
-    "EventLoopPolicy": install.EventLoopPolicy,
+_NAMES: dict[str, Any] = {
     "Loop": Loop,
     "install": install.use,
     "new_event_loop": _new_event_loop,
     "run": _run,
 }
+if install.HAS_POLICIES:
+    _NAMES["EventLoopPolicy"] = install.EventLoopPolicy
 
 
 def replace(package: ModuleType) -> None:

@@ -19,15 +19,13 @@ import functools
 import os
 import signal
 import threading
-from typing import Any, NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-class _Replaced(NamedTuple):
-    before: Any
-    installed: Any
-
-
-_replaced: dict[int, _Replaced] = {}
+# By signal: the handler before, and the installed handler.
+_replaced: dict[int, tuple[Any, Any]] = {}
 _wakeup: tuple[int, int] | None = None  # the wake-up descriptor of a loop, and the previous one
 _masks: dict[int, set[int | signal.Signals]] = {}  # signal masks of the threads that are forking
 #: Number of forks between the first process and this one. The records are empty after each fork.
@@ -38,10 +36,10 @@ def note_handler(number: int, before: Any) -> None:
     """Record that the current handler has replaced `before`."""
     known = _replaced.get(number)
     if known is not None:
-        before = known.before
+        before = known[0]
     elif _is_of_runner(before):
         before = signal.default_int_handler  # the only handler that a Runner replaces
-    _replaced[number] = _Replaced(before, signal.getsignal(number))
+    _replaced[number] = before, signal.getsignal(number)
 
 
 def forget_handler(number: int) -> None:

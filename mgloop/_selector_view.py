@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from . import _stdlib
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-class SelectorView(Mapping[Any, selectors.SelectorKey]):
+
+class SelectorView(Mapping["Any", selectors.SelectorKey]):
     """Map descriptors, or objects with fileno(), to selectors.SelectorKey."""
 
     def __init__(self, loop: Any) -> None:

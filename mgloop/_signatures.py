@@ -8,7 +8,9 @@ passed to these functions, so that Python binds the names or raises its usual Ty
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def call_soon(self: Any, callback: Any, *args: Any, context: Any = None) -> Any:

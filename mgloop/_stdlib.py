@@ -28,7 +28,10 @@ from asyncio import (
     trsock,
     unix_events,
 )
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # --- Borrowed methods: functions of asyncio's selector loops that work on any loop that has
 # _add_reader(), _ensure_fd_no_transport() and similar methods. Those that call super() must be
@@ -155,7 +158,7 @@ SendfileMode: Any = constants._SendfileMode  # type: ignore[attr-defined]
 # BaseEventLoop.create_task() accepts `name` and `context` up to 3.13.2. Since 3.13.3 it passes all
 # keyword arguments to the task.
 CREATE_TASK_FORWARDS_EVERY_KEYWORD: bool = (
-    inspect.getfullargspec(base_events.BaseEventLoop.create_task).varkw is not None
+    base_events.BaseEventLoop.create_task.__code__.co_flags & inspect.CO_VARKEYWORDS != 0
 )
 
 # The C implementations. They read their keyword arguments and keep no reference to the dictionary.
@@ -178,14 +181,11 @@ SSL_SHUTDOWN_TIMEOUT: float = constants.SSL_SHUTDOWN_TIMEOUT
 
 # Whether Server._attach() takes the transport, as in versions that have close_clients().
 SERVER_KNOWS_CLIENTS: bool = (
-    len(inspect.signature(base_events.Server._attach).parameters) == 2  # type: ignore[attr-defined]
+    base_events.Server._attach.__code__.co_argcount == 2  # type: ignore[attr-defined]
 )
 
 _FORMAT_TAKES_DEBUG = (
-    "debug"
-    in inspect.signature(
-        format_helpers._format_callback_source  # type: ignore[attr-defined]
-    ).parameters
+    "debug" in format_helpers._format_callback_source.__code__.co_varnames  # type: ignore[attr-defined]
 )
 
 

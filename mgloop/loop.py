@@ -13,10 +13,8 @@ import asyncio
 import socket
 import warnings
 import weakref
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
 
-from . import _stdlib, stats
+from . import _stdlib
 from ._sock import SockCore
 from .mixins.executor import ExecutorMixin
 from .mixins.process import ProcessMixin
@@ -26,27 +24,30 @@ from .mixins.server import ServerMixin
 from .mixins.signals import SignalsMixin
 from .mixins.tls import TlsMixin
 from .mixins.unix import UnixMixin
-from .stats import LoopStats, TimeSpent
 from .transports._datagram import Datagram
 from .transports._pipe import ReadPipe, WritePipe
 from .transports._stream import Stream
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import contextvars
+    from contextlib import AbstractContextManager
+    from typing import Any, Protocol
+
+    from .stats import LoopStats, TimeSpent
+
+    class LoopObserver(Protocol):
+        """An object that is informed of the loops of this process."""
+
+        def created(self, loop: Loop) -> None:
+            """Handle a new loop."""
+
+        def running(self, loop: Loop) -> AbstractContextManager[Any] | None:
+            """Return a context manager that stays entered while `loop` runs, or None."""
 
 
 # All open loops, for the monitor.
 _open: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
-
-
-class LoopObserver(Protocol):
-    """An object that is informed of the loops of this process."""
-
-    def created(self, loop: Loop) -> None:
-        """Handle a new loop."""
-
-    def running(self, loop: Loop) -> AbstractContextManager[Any] | None:
-        """Return a context manager that stays entered while `loop` runs, or None."""
 
 
 #: The observer of all loops. mgloop/__init__.py sets it, because the modules of observe/ need this
@@ -155,6 +156,8 @@ class Loop(
         Thread-safe, and usable after close(). later.delta(earlier) returns the counters of the time
         between two snapshots.
         """
+        from . import stats  # imported on first use, because its dataclasses take milliseconds
+
         return stats.make(self)
 
     def callback_times(self) -> dict[str, TimeSpent]:
@@ -164,6 +167,8 @@ class Loop(
         protocol whose transport had events. Empty for a loop without timing. Thread-safe. After a
         thousand names, all others are counted as "others".
         """
+        from . import stats
+
         return stats.by_name(self._spent())
 
     # ------------------------------------------------------------ transports ----

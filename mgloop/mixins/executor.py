@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from typing import TYPE_CHECKING, Any
 
 from .. import _stdlib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar, TypeVarTuple
+    from typing import Any, TypeVar, TypeVarTuple
 
     _T = TypeVar("_T")
     _Ts = TypeVarTuple("_Ts")

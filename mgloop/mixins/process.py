@@ -18,9 +18,12 @@ import os
 import subprocess
 import threading
 from asyncio.log import logger
-from typing import Any
 
 from .. import _stdlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Seconds to wait for a child after SIGKILL. It takes a few milliseconds.
 KILLED_IS_DEAD_WITHIN = 1.0

@@ -10,7 +10,10 @@ result, and errors.
 from __future__ import annotations
 
 import socket
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PROTOCOLS = {
     socket.SOCK_STREAM: (socket.SOCK_STREAM, socket.IPPROTO_TCP),

@@ -13,9 +13,12 @@ import asyncio
 import io
 import os
 import stat
-from typing import Any
 
 from .. import _stdlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Bytes per read, which are also the memory that a slow peer takes in addition to its transport's
 #: buffer. For 1 MiB over TLS with aiohttp, 16 KiB takes 1.5 to 1.7 times the CPU time, and 256 KiB

@@ -8,13 +8,14 @@ accepts all other connections in native code.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
 
 from .. import _stdlib
 from ..transports._listener import Listener
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import contextvars
+    from typing import Any
 
 
 class ServerMixin:

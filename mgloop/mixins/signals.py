@@ -19,13 +19,13 @@ import os
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
 
 from .. import _dispositions, _stdlib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVarTuple
+    from typing import Any, TypeVarTuple
 
     _Ts = TypeVarTuple("_Ts")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
 
 from ..tls._protocol import SSLProtocol
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import contextvars
+    from typing import Any
 
 
 class TlsMixin:

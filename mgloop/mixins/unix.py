@@ -9,9 +9,12 @@ os.unlink() only if these functions of asyncio call them.
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 from .. import _stdlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class UnixMixin:

@@ -9,8 +9,11 @@ if the environment enables them, or when a program uses them.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import Any
 
 
 class EnvironmentObserver:

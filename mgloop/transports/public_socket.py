@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import socket
 import weakref
-from typing import Any
 
 from .. import _stdlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class PublicSocket(_stdlib.TransportSocket):  # type: ignore[misc]

@@ -40,6 +40,13 @@ except ModuleNotFoundError as _exc:
         f"the compiled modules of mgloop were not found in {__path__[0]}: if this is a source tree,"
         " start Python in another directory, or run make build there and use its .venv/bin/python"
     ) from None
+except ImportError as _exc:
+    # CPython's message, and Cython's before 3.12.
+    if "subinterpreters" not in str(_exc) and "one interpreter per process" not in str(_exc):
+        raise
+    raise ImportError(
+        "mgloop runs in the main interpreter only; in other interpreters use asyncio's event loop"
+    ) from _exc
 
 from . import loop as _loop_module
 from ._loop import MONGOOSE_VERSION

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Subinterpreters: mgloop supports only the main interpreter, and raises an error in the others."""
 
+import concurrent.futures
 import sys
 
 import pytest
@@ -45,4 +46,31 @@ in_main()
 interpreters.destroy(other)
 """,
     )
-    assert "does not support loading in subinterpreters" in out
+    assert "mgloop runs in the main interpreter only; in other interpreters use asyncio" in out
+
+
+@pytest.mark.skipif(
+    not hasattr(concurrent.futures, "InterpreterPoolExecutor"),
+    reason="InterpreterPoolExecutor came with CPython 3.14",
+)
+def test_jobs_in_a_pool_of_interpreters(loop_kind):
+    out, _ = support.run_python(
+        loop_kind,
+        """
+        import math
+        from concurrent.futures import InterpreterPoolExecutor
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            with InterpreterPoolExecutor(max_workers=2) as pool:
+                jobs = [loop.run_in_executor(pool, math.factorial, i) for i in range(6)]
+                print(*await asyncio.gather(*jobs))
+                try:
+                    await loop.run_in_executor(pool, math.sqrt, -1)
+                except ValueError:
+                    print("raised")
+
+        run(main())
+        """,
+    )
+    assert out.splitlines() == ["1 1 2 6 24 120", "raised"]

@@ -587,6 +587,40 @@ async def test_tls_1_2(loop, contexts, client, server):
         assert await client.lost is None
 
 
+#: Methods of SSLContext since 3.15, a value, and the result of a method of the ssl_object.
+CHOSEN = [
+    ("set_groups", "P-384", "group", "secp384r1"),
+    ("set_ciphersuites", "TLS_CHACHA20_POLY1305_SHA256", "cipher", "TLS_CHACHA20_POLY1305_SHA256"),
+    ("set_server_sigalgs", "ecdsa_secp256r1_sha256", "server_sigalg", "ecdsa_secp256r1_sha256"),
+]
+
+
+@pytest.mark.parametrize(("setting", "value", "method", "result"), CHOSEN)
+async def test_algorithms_that_a_context_selects(
+    loop, contexts, client, server, setting, value, method, result
+):
+    context = contexts["client_ssl"]
+    if not hasattr(context, setting):
+        pytest.skip(f"SSLContext.{setting}() came with CPython 3.15")
+    getattr(context, setting)(value)
+    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        ours.write(b"question")
+        assert await server.got(8) == b"question"
+        for side in ours, theirs:
+            chosen = getattr(side.get_extra_info("ssl_object"), method)()
+            assert (chosen[0] if isinstance(chosen, tuple) else chosen) == result
+
+
+async def test_peers_without_a_common_algorithm(loop, contexts):
+    if not hasattr(ssl.SSLContext, "set_groups"):
+        pytest.skip("SSLContext.set_groups() came with CPython 3.15")
+    contexts["client_ssl"].set_groups("P-384")
+    contexts["server_ssl"].set_groups("X25519")
+    async with open_server(loop, asyncio.Protocol, ssl=contexts["server_ssl"]) as listener:
+        with pytest.raises(ssl.SSLError):
+            await connect(loop, listener, contexts["client_ssl"])
+
+
 # --- leaving the loop -----------------------------------------------------------------------------
 
 

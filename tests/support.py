@@ -444,6 +444,17 @@ def finished(command, **options):
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+def fork():
+    """Call os.fork() in the process of the tests, which may have other threads.
+
+    CPython warns of these. Since 3.15 it raises the warning if warnings are errors, although the
+    child exists by then and would remain.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def python_command(kind, code, *options):
     """Return the arguments that run `code` in a fresh interpreter, with a loop of `kind`."""
     preamble = _PREAMBLE.format(tests=os.path.dirname(os.path.abspath(__file__)), kind=kind)

@@ -182,7 +182,7 @@ def test_a_successors_socket_is_not_removed(path):
 def test_a_forked_child_lets_go_of_it(path):
     with mgloop.monitor(path):
         reading, writing = os.pipe()
-        child = os.fork()
+        child = support.fork()
         if child == 0:
             os.read(reading, 1)
             os._exit(0)

@@ -706,7 +706,7 @@ class TestLongWrites:
 
             async def call():
                 write_three(transport)
-                pid = os.fork()
+                pid = support.fork()
                 if pid == 0:
                     os._exit(0)
                 os.waitpid(pid, 0)

@@ -6,7 +6,8 @@ state.  The headers are copied into a tuple first, because another thread of the
 change its list.  Then they are checked and measured, and at last copied.
 
 As in gunicorn, headers of the connection (hop-by-hop headers) are dropped, because the server
-writes them.  "Connection: close" ends the connection after the response.
+writes them.  "Connection: close" ends the connection after the response.  The Content-Length of a
+204 is dropped, because RFC 9110, 8.6, forbids it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -53,14 +54,14 @@ cdef bytes wsgi_head(object line, object headers, int *status, HeaderInfo *info)
     status[0] = read_status(line, &text)
     info.size = text.len + AROUND_STATUS
     for i in range(PyTuple_GET_SIZE(plain)):
-        measure(<object>PyTuple_GET_ITEM(plain, i), info)
+        measure(<object>PyTuple_GET_ITEM(plain, i), status[0], info)
     head = PyBytes_FromStringAndSize(NULL, info.size)
     to = put(PyBytes_AS_STRING(head), b"HTTP/1.1 ", 9)
     to = put(put(to, text.at, text.len), b"\r\n", 2)
     for i in range(PyTuple_GET_SIZE(plain)):
         pair = PyTuple_GET_ITEM(plain, i)
         mgl_latin_text(PyTuple_GET_ITEM(<object>pair, 0), &name)
-        if mgl_is_hop_by_hop(&name):
+        if is_dropped(&name, status[0]):
             continue
         mgl_latin_text(PyTuple_GET_ITEM(<object>pair, 1), &text)
         mgl_strip(&text)
@@ -72,6 +73,12 @@ cdef bytes wsgi_head(object line, object headers, int *status, HeaderInfo *info)
 cdef inline char *put(char *to, const char *text, size_t n) noexcept:
     memcpy(to, text, n)
     return to + n
+
+
+cdef inline bint is_dropped(const mgl_text *name, int status) noexcept:
+    """Return whether a header is not sent."""
+    return mgl_is_hop_by_hop(name) or (
+        status == 204 and mgl_header_kind(name.at, name.len) == MGL_CONTENT_LENGTH)
 
 
 cdef tuple pairs(object headers):
@@ -98,7 +105,7 @@ cdef int read_status(object line, mgl_text *text) except -1:
     return code
 
 
-cdef int measure(object pair, HeaderInfo *info) except -1:
+cdef int measure(object pair, int status, HeaderInfo *info) except -1:
     """Check a header, and add its size and its meaning to `info`."""
     cdef mgl_text name, value
     cdef int kind
@@ -111,7 +118,7 @@ cdef int measure(object pair, HeaderInfo *info) except -1:
     if not mgl_latin_text(second, &value) or not mgl_is_field_value(value.at, value.len):
         raise ValueError(f"Invalid value {<object>second!r} of the header {<object>first!r}.")
     mgl_strip(&value)
-    if mgl_is_hop_by_hop(&name):
+    if is_dropped(&name, status):
         if mgl_header_kind(name.at, name.len) == MGL_CONNECTION and mgl_says_close(&value):
             info.closes = True
         return 0

@@ -274,16 +274,19 @@ cdef class WsgiRequest(WsgiResponse):
         """Take parts from the iterable until its end; return whether to pause."""
         cdef PyObject *next
         cdef object data
+        cdef bint paused
         cdef double began = mgl_coarse_time() if self.pool is None else 0
         while True:
             if self.is_gone():
                 log.info("The client has disconnected before the end of its response.")
                 return False
-            if self.pool is None and (
-                    self.connection.paused_writing or mgl_coarse_time() != began):
-                if not self.connection.paused_writing:
-                    self.continue_soon()
-                return True
+            # After the last byte of the Content-Length the connection resumes the next request.
+            if self.pool is None:
+                paused = self.connection.paused_writing and not self.ended
+                if paused or mgl_coarse_time() != began:
+                    if not paused:
+                        self.continue_soon()
+                    return True
             next = PyIter_Next(self.iterator)
             if self.runner.forks != forks:
                 leave_child(None)

@@ -8,7 +8,7 @@
 # make asan         run the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # make tsan         run the tests of several loops under ThreadSanitizer   (PYTHON: built for it, without the GIL)
 # make debug        run the tests under the interpreter's memory checks and development mode
-# make fuzz         run 2,000 random histories of callbacks that raise, for each kind of transport
+# make fuzz         run 2,000 random histories of callbacks that raise, for each kind of transport, and of reads of wsgi.input
 # make fresh        run `make serve` and `make test` on a minimal Debian   (root; ARGS="--as both" is passed on)
 # make conformance  run CPython's own asyncio suites over mgloop   (ARGS=... is passed on)
 # make ecosystem    run other projects' suites and programs over mgloop
@@ -134,7 +134,8 @@ fresh:
 # The same under AddressSanitizer: MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
 fuzz: build $(VENV)/.group-test
 	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --loops=mgloop \
-		-o timeout=0 tests/transports/test_fuzz_raising.py $(PYTEST_ARGS)
+		-o timeout=0 tests/transports/test_fuzz_raising.py \
+		tests/http/test_wsgi_input.py $(PYTEST_ARGS)
 
 threads: build $(VENV)/.group-test
 	env MGLOOP_THREADS_CALLS=$${MGLOOP_THREADS_CALLS:-1000000} $(BIN)/pytest --loops=mgloop -o timeout=0 tests/threads \

@@ -7,6 +7,7 @@ import types
 
 from mgloop.http.wire._connection import Connection
 from mgloop.http.wire._site import Site
+from mgloop.http.wire._wsgirequest import WsgiRunner
 
 #: mgloop.http.Config's defaults, as far as a Site uses them, but without timeouts because a machine
 #: may be slow.
@@ -33,6 +34,8 @@ DEFAULTS = {
     "timeout_stream_shutdown": 0,
     "workers": 1,
     "wsgi_threads": 10,
+    "wsgi_stream_input": False,
+    "health_path": None,
 }
 
 
@@ -99,6 +102,8 @@ class Serving:
             access_log=access_log,
             proxy=proxy,
         )
+        if isinstance(app, WsgiRecording):
+            self.site.wsgi = WsgiRunner(self.site, app, 0)
         self.clients = []
 
     async def __aenter__(self):
@@ -189,3 +194,23 @@ class Recording:
         body = await read_body(receive)
         self.bodies.append(body)
         await answer(send, body)
+
+
+class WsgiRecording:
+    """The same as a WSGI application, which the site runs in the loop's thread."""
+
+    def __init__(self):
+        self.scopes = []
+        self.bodies = []
+
+    def __call__(self, environ, start_response):
+        scope = {
+            "method": environ["REQUEST_METHOD"],
+            "path": environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace"),
+            "query_string": environ["QUERY_STRING"].encode("latin-1"),
+        }
+        self.scopes.append(scope)
+        body = environ["wsgi.input"].read()
+        self.bodies.append(body)
+        start_response("200 OK", [])
+        return [body]

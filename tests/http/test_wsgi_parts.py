@@ -225,7 +225,7 @@ def test_the_host_of_a_header(text, host, port):
 
 
 class Tls:
-    """What the ssl module tells about a connection."""
+    """A connection as the ssl module describes it."""
 
     def __init__(self, certificate=None):
         self.certificate = certificate

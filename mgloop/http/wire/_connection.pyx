@@ -308,8 +308,12 @@ cdef class Connection(BaseConnection):
             parser.reject(413, "request body too large")
             return False
         else:
-            request.add_body(parser.body, length)
-        return True
+            try:
+                request.add_body(parser.body, length)
+            except OSError:     # the disk with the temporary files is full
+                log.exception("Cannot store a request body.")
+                parser.reject(507, "cannot store the request body")
+        return parser.failure is None
 
     cdef int message_ended(self) except -1:
         self.enter(MGL_ON_END)

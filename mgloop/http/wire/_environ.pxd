@@ -15,11 +15,11 @@ cdef class EnvironFactory:
     cdef tuple client                   # (host, port), or None for a UNIX socket
     cdef str remote_addr, remote_port
     cdef str scheme
-    cdef bint server_from_host          # the socket has no host and port, so Host provides them
+    cdef bint server_from_host          # the Host header provides SERVER_NAME: a UNIX socket
     cdef bint trusted                   # the peer is a proxy whose forwarding headers are believed
 
     # Return the environ of the request whose head the parser has read, or None after head.reject().
-    # Its "wsgi.input" is empty and its "wsgi.early_hints" is None: the caller replaces them.
+    # The caller has to replace "wsgi.early_hints", and "wsgi.input" if the request has a body.
     cdef dict make_environ(self, HeadParser head)
     cdef int apply_forwarded(self, dict environ, HeadParser head) except -1
 

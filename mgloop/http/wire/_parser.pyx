@@ -497,7 +497,8 @@ cdef class HeadParser:
         self.keep_alive = llhttp_should_keep_alive(&self.llhttp)
         self.has_body = self.llhttp.flags & F_TRANSFER_ENCODING != 0 \
             or self.llhttp.content_length > 0
-        self.wants_websocket = self.llhttp.upgrade and self.site.wsgi is None and self.is_websocket()
+        self.wants_websocket = (
+            self.llhttp.upgrade and self.site.wsgi is None and self.is_websocket())
         if not self.wants_websocket:
             # An upgrade to another protocol is ignored (RFC 9110, 7.8, allows that), and the
             # request is an ordinary one. Without this line llhttp would stop parsing after it.

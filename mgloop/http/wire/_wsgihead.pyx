@@ -16,8 +16,8 @@ from libc.string cimport memcpy
 
 from mgloop.http.wire._headers cimport HeaderInfo
 from mgloop.http.wire._site cimport (
-    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_SERVER, mgl_decimal, mgl_header_kind,
-    mgl_is_field_value, mgl_is_token,
+    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_SERVER, MGL_TRANSFER_ENCODING, mgl_decimal,
+    mgl_header_kind, mgl_is_field_value, mgl_is_token,
 )
 
 
@@ -135,3 +135,30 @@ cdef int measure(object pair, int status, HeaderInfo *info) except -1:
         if info.length < 0:
             raise ValueError(f"Content-Length {<object>second!r} is not a number of bytes.")
     return 0
+
+
+cdef bytes hint_head(object headers):
+    cdef list lines = [b"HTTP/1.1 103 Early Hints\r\n"]
+    cdef bytes name, value
+    for first, second in tuple(headers):
+        name = latin_bytes(first)
+        value = latin_bytes(second).strip(b" \t")
+        if not mgl_is_token(PyBytes_AS_STRING(name), len(name)):
+            raise ValueError(f"Invalid header name {first!r}.")
+        if not mgl_is_field_value(PyBytes_AS_STRING(value), len(value)):
+            raise ValueError(f"Invalid value {second!r} of the header {first!r}.")
+        kind = mgl_header_kind(PyBytes_AS_STRING(name), len(name))
+        if kind in (MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_TRANSFER_ENCODING):
+            raise ValueError(f"The header {first!r} is not allowed in early hints.")
+        lines.append(b"%b: %b\r\n" % (name, value))
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+cdef bytes latin_bytes(object text):
+    if isinstance(text, bytes):
+        return bytes(text)
+    if not isinstance(text, str):
+        raise TypeError(
+            f"The names and values of early hints must be str or bytes, not {type(text).__name__}.")
+    return text.encode("latin-1")

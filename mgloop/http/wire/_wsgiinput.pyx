@@ -50,7 +50,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    BLOCK = 64 << 10    # bytes that are written to, and read from, the temporary file at once
+    BLOCK = 64 << 10    # bytes of one write to, and of one read from, the temporary file
     FIRST_CAPACITY = 4 << 10
 
 
@@ -140,7 +140,7 @@ cdef class WsgiInput:
         self.at += n
         if self.at < PyBytes_GET_SIZE(data):
             return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + at, n)
-        # Release the memory of the body, and do not copy it if it is read at once.
+        # Release the memory of the body, and do not copy a body that one call reads.
         self.data = b""
         self.at = 0
         return data if at == 0 else PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + at, n)

@@ -3,11 +3,11 @@
 
 from mgloop.http.wire._site cimport Site
 from mgloop.http.wire._workpool cimport WorkPool, mgl_link
+from mgloop.http.wire._wsgiextensions cimport WsgiExtensions
 from mgloop.http.wire._wsgiinput cimport BodyBuffer
-from mgloop.http.wire._wsgiresponse cimport WsgiResponse
 
 
-cdef class WsgiRequest(WsgiResponse):
+cdef class WsgiRequest(WsgiExtensions):
     cdef WsgiRunner runner
     cdef dict environ
     cdef object context                 # that of the application, or None before it starts
@@ -29,12 +29,14 @@ cdef class WsgiRequest(WsgiResponse):
     cdef bint pull(self) except -1
     cdef int app_failed(self, object exc) except -1
     cdef int finish_whole(self, bytes data) except -1
+    cdef bint finish_file(self, object wrapper) except -1
     cdef int finish(self) except -1
     cdef int close_iterable(self) except -1
     cdef int report_end(self, bytes data, int outcome) noexcept
 
     # In the loop's thread.
     cdef int launch(self) except -1
+    cdef int stream_body(self) except -1
     cdef int answer_health(self) except -1
     cdef int run_here(self) except -1
     cdef int continue_soon(self) except -1
@@ -48,4 +50,5 @@ cdef class WsgiRunner(WorkPool):
     cdef str health_path                # answered by the server itself, or None
     cdef object health                  # returns status, headers and body of this answer
     cdef bint inline                    # the application runs in the loop's thread
+    cdef bint streams                   # the application starts before the whole body has arrived
     cdef long forks                     # the number of forks when the runner was created

@@ -7,10 +7,10 @@ from typing_extensions import disjoint_base
 from ._factory import RequestFactory
 from ._site import Site
 from ._workpool import WorkPool
-from ._wsgiresponse import WsgiResponse
+from ._wsgiextensions import WsgiExtensions
 
 @final
-class WsgiRequest(WsgiResponse):
+class WsgiRequest(WsgiExtensions):
     @property
     def connected(self) -> bool: ...
     @property

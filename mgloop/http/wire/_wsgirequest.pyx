@@ -5,28 +5,33 @@ The loop receives the whole body of a request before the application starts, so 
 does not occupy a thread.  Then the application runs in a thread of the pool (_workpool.pyx), or in
 the loop's thread with --wsgi-threads 0.  The module is native because it runs per request.
 
-WsgiRequest is the last of four classes: Response sends, RequestBody receives, WsgiResponse has what
-the application calls, and WsgiRequest calls the application.
+WsgiRequest is the last of five classes: Response sends, RequestBody receives, WsgiResponse has what
+the application calls, WsgiExtensions has the optional parts of that, and WsgiRequest calls the
+application.
 
 Lifetime: the connection holds a reference until the response is complete.  The queue of jobs, and
 then the thread, and at last the queue of answers hold one until the application has ended.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from mgloop.http.wire._body cimport BODY_RECEIVED, RequestBody
-from mgloop.http.wire._environ cimport EnvironFactory, environ_factory, put_body
+from mgloop.http.wire._body cimport BODY_RECEIVED, BODY_RECEIVING, RequestBody
+from mgloop.http.wire._environ cimport (
+    WSGI_EARLY_HINTS, EnvironFactory, environ_factory, put_body,
+)
 from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_UNSTARTED
 from mgloop.http.wire._site cimport Site, mgl_coarse_time
 from mgloop.http.wire._workpool cimport WorkPool, mgl_link
-from mgloop.http.wire._wsgiinput cimport BodyBuffer
+from mgloop.http.wire._wsgiextensions cimport WsgiExtensions
+from mgloop.http.wire._wsgiinput cimport BodyBuffer, StreamInput
 from mgloop.http.wire._wsgiresponse cimport (
-    WSGI_DONE, WSGI_END, WSGI_FAILED, WSGI_PART, WSGI_SHORT, WsgiResponse, free_answer, mgl_answer,
+    WSGI_DONE, WSGI_END, WSGI_FAILED, WSGI_FILE, WSGI_PART, WSGI_SHORT, WsgiResponse, free_answer,
+    mgl_answer,
 )
 
 import asyncio
@@ -35,6 +40,7 @@ import os
 import sys
 
 from ..errors import because_client_left
+from ._filewrapper import FileWrapper
 
 
 cdef extern from "Python.h":
@@ -66,14 +72,14 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @cython.final
-cdef class WsgiRequest(WsgiResponse):
+cdef class WsgiRequest(WsgiExtensions):
     """Hold one request to a WSGI application, and run the application."""
 
     # -------------------------------------------------- in the thread of the loop ----
 
     cdef bint may_begin(self) except -1:
         """Return whether the whole body has arrived; ask the client for the body if it waits."""
-        if self.body_state == BODY_RECEIVED:
+        if self.body_state == BODY_RECEIVED or self.runner.streams:
             return True
         if self.expects_continue:
             self.send_continue()
@@ -81,6 +87,8 @@ cdef class WsgiRequest(WsgiResponse):
         return False
 
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1:
+        if self.stream is not None:
+            return WsgiExtensions.add_body(self, data, n)
         # `body_len` stays 0, and so reading does not pause: the application gets the whole body.
         if self.received is None:
             self.received = BodyBuffer.__new__(BodyBuffer)
@@ -104,7 +112,10 @@ cdef class WsgiRequest(WsgiResponse):
         if self.runner.health_path is not None and self.environ["SCRIPT_NAME"] \
                 + self.environ["PATH_INFO"] == self.runner.health_path:
             return self.answer_health()
-        if self.received is not None:
+        self.environ[WSGI_EARLY_HINTS] = self.early_hints
+        if self.body_state == BODY_RECEIVING:
+            self.stream_body()
+        elif self.received is not None:
             length = self.received.length
             put_body(self.environ, self.received.as_input(), length)
             self.received = None
@@ -120,6 +131,16 @@ cdef class WsgiRequest(WsgiResponse):
         except BaseException:
             Py_DECREF(self)
             raise
+
+    cdef int stream_body(self) except -1:
+        """Let the application read the body while it arrives."""
+        cdef StreamInput stream = self.start_stream()
+        if self.received is not None:
+            data = self.received.input().read()
+            self.received = None
+            if stream.add(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)):
+                self.body_len = self.connection.site.body_buffer
+        return put_body(self.environ, stream, -1)
 
     cdef int answer_health(self) except -1:
         """Answer the health check without the application."""
@@ -153,7 +174,7 @@ cdef class WsgiRequest(WsgiResponse):
         return 0
 
     cdef int disconnect(self) except -1:
-        WsgiResponse.disconnect(self)
+        WsgiExtensions.disconnect(self)
         if not self.begun:
             self.leave()
         elif self.runner.inline:
@@ -170,6 +191,7 @@ cdef class WsgiRequest(WsgiResponse):
         """Cut the response short; the application ends with the next part that it produces."""
         self.close_after = True
         self.abandon()
+        self.cancel_file()
         if self.runner.inline:
             self.continue_soon()
 
@@ -199,13 +221,15 @@ cdef class WsgiRequest(WsgiResponse):
         """Complete the response, and release everything, after the application has ended."""
         cdef Site site = self.connection.site
         try:
+            if outcome == WSGI_FILE and self.start_file():
+                return 0    # file_sent() calls this method again
             self.deliver_end(data, outcome, self.error_text or b"Internal Server Error")
         except BaseException:
             # Without memory the log may fail, too. The client must not wait.
             self.connection.transport.abort()
             log.exception("Cannot complete a response; closing the connection.")
         self.finished = True
-        self.context = None
+        self.context = self.stream = None
         site.in_flight -= 1
         return self.leave()
 
@@ -264,6 +288,8 @@ cdef class WsgiRequest(WsgiResponse):
                     self.finish_whole(whole)
                     return False
             self.iterable = result
+            if type(result) is FileWrapper and self.head is not None and self.finish_file(result):
+                return False
             self.iterator = iter(result)
         if self.pull():
             return True
@@ -314,6 +340,24 @@ cdef class WsgiRequest(WsgiResponse):
         self.ended = True
         return self.report_end(data, WSGI_DONE)
 
+    cdef bint finish_file(self, object wrapper) except -1:
+        """End with a response that is a file; return False if its blocks have to be read."""
+        cdef bytes data
+        if self.is_head or self.head_status == 204 or self.head_status == 304:
+            self.finish()
+            return True
+        if self.ended or not self.choose_file(wrapper):
+            return False
+        self.commit()
+        self.ended = True
+        data = self.read_small_file()
+        try:
+            self.close_iterable()
+        except BaseException:
+            log.exception("Exception in close() of a WSGI response\n")
+        self.report_end(data, WSGI_FILE if data is None else WSGI_DONE)
+        return True
+
     cdef int finish(self) except -1:
         """End after the last part that the application has produced."""
         cdef int outcome = WSGI_DONE
@@ -347,6 +391,9 @@ cdef class WsgiRequest(WsgiResponse):
         except BaseException:
             log.exception("Exception in close() of a WSGI response\n")
         return self.report_end(None, WSGI_FAILED)
+
+    cdef int file_sent(self, int outcome) except -1:
+        return self.end(None, outcome)
 
     cdef int close_iterable(self) except -1:
         """Call the iterable's close(), if it has one."""
@@ -469,6 +516,7 @@ cdef class WsgiRunner(WorkPool):
         self.health_path = site.config.health_path
         self.health = health
         self.inline = threads == 0
+        self.streams = site.config.wsgi_stream_input and not self.inline
         self.forks = forks
 
     def request_factory(self, transport, bint over_tls, ends, bint unnamed):
@@ -503,10 +551,13 @@ cdef class WsgiRunner(WorkPool):
             request.end(data, answer.outcome)
         else:
             try:
-                if same and after.kind == WSGI_PART and not after.more \
-                        and PyBytes_GET_SIZE(<object>after.data) == 0:
-                    more = False    # so that a response of one part gets a Content-Length
-                request.take_part(data, more)
+                if answer.kind != WSGI_PART:
+                    request.take_notice(answer.kind, data)
+                else:
+                    if same and after.kind == WSGI_PART and not after.more \
+                            and PyBytes_GET_SIZE(<object>after.data) == 0:
+                        more = False    # so that a response of one part gets a Content-Length
+                    request.take_part(data, more)
                 if not same:
                     request.flush()
             except BaseException:

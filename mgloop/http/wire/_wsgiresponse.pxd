@@ -13,12 +13,15 @@ cdef enum:
     WSGI_DONE
     WSGI_SHORT      # its response is shorter than the Content-Length
     WSGI_FAILED     # it has raised, or has not called start_response()
+    WSGI_FILE       # the loop has to send a file as the body (_wsgiextensions.pyx)
 
 
 # The kinds of answers.
 cdef enum:
     WSGI_PART       # a part of the body; the first one also starts the response
     WSGI_END        # the application has ended; the last answer of each request
+    WSGI_HINT       # a 103 response
+    WSGI_WANTS_BODY     # the application waits for more of the body
 
 
 # An answer of the application to the loop.
@@ -54,6 +57,7 @@ cdef class WsgiResponse(RequestBody):
     cdef int commit(self) except -1
     cdef int produce(self, object data) except -1
     cdef int pass_on(self, bytes data, bint more) except -1
+    cdef mgl_answer *new_answer(self, int kind, bytes data, bint more) except NULL
     cdef int wait_sent(self) noexcept
     cdef bint is_gone(self) noexcept
 

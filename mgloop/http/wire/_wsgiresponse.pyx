@@ -123,23 +123,27 @@ cdef class WsgiResponse(RequestBody):
                 self.flush()
                 self.connection.transport.get_write_buffer_size()
             return 0
-        answer = <mgl_answer *>PyMem_RawMalloc(sizeof(mgl_answer))
-        if answer is NULL:
-            raise MemoryError
+        answer = self.new_answer(WSGI_PART, data, more)
         n = PyBytes_GET_SIZE(data)
-        Py_INCREF(self)
-        answer.link.owner = <PyObject *>self
-        Py_INCREF(data)
-        answer.data = <PyObject *>data
-        answer.kind = WSGI_PART
-        answer.more = more
-        answer.outcome = WSGI_DONE
         mgl_work_lock(&self.pool.queue)
         self.unsent += n
         waits = self.unsent >= PENDING and more and not self.gone
         mgl_work_unlock(&self.pool.queue)
         self.pool.answer(&answer.link)
         return self.wait_sent() if waits else 0
+
+    cdef mgl_answer *new_answer(self, int kind, bytes data, bint more) except NULL:
+        cdef mgl_answer *answer = <mgl_answer *>PyMem_RawMalloc(sizeof(mgl_answer))
+        if answer is NULL:
+            raise MemoryError
+        Py_INCREF(self)
+        answer.link.owner = <PyObject *>self
+        Py_INCREF(data)
+        answer.data = <PyObject *>data
+        answer.kind = kind
+        answer.more = more
+        answer.outcome = WSGI_DONE
+        return answer
 
     cdef int wait_sent(self) noexcept:
         """Wait until the loop has passed the output to the transport, or nothing can be sent."""

@@ -60,6 +60,15 @@ class Suite(NamedTuple):
 NO_CONFIGURATION = ("-c", os.devnull, "--rootdir=.")
 
 
+def over_sockets(client: str, *arguments: str, leave_out: str | None) -> Suite:
+    """Return the suite of a WSGI project whose test client uses a socket (ecosystem_wsgi.py)."""
+    return Suite(
+        leave_out,
+        ("-p", "ecosystem_wsgi", "--timeout=120", "--tb=native", *arguments),
+        variables={"ECOSYSTEM_WSGI": client},
+    )
+
+
 SUITES = {
     # Coverage and doctests examine aiohttp's sources, not the loop; two processes as this is for
     # two cores.
@@ -209,6 +218,29 @@ SUITES = {
             "rtcicetransport", "rtcpeerconnection", "rtcrtpreceiver", "rtcrtpsender",
             "rtcrtptransceiver", "rtcsctptransport"))),
         time_limit=1800,
+    ),
+    # Suites of WSGI projects, whose clients call the application over a socket: of mgloop's server
+    # over mgloop, of gunicorn's gthread worker over asyncio. Left out are tests of werkzeug's own
+    # server, and modules that call no application.
+    "werkzeug": over_sockets(
+        "werkzeug", "tests/middleware",
+        *(f"tests/test_{name}.py" for name in
+          ("debug", "exceptions", "formparser", "send_file", "test", "utils", "wrappers", "wsgi")),
+        leave_out="src",
+    ),
+    "flask": over_sockets("werkzeug", "tests", leave_out="src"),
+    "webob": over_sockets(
+        "webob",
+        *(f"tests/test_{name}.py" for name in
+          ("client", "dec", "exc", "request", "response", "static", "transcode")),
+        leave_out="src",
+    ),
+    "bottle": over_sockets("bottle", *NO_CONFIGURATION, "test", leave_out=None),
+    "whitenoise": over_sockets("whitenoise", "tests", leave_out="src"),
+    "django": over_sockets(
+        "django", *NO_CONFIGURATION, "-o", "python_files=test*.py",
+        "tests/handlers", "tests/servers", "tests/wsgi",
+        leave_out="django",
     ),
 }  # fmt: skip
 

@@ -5,8 +5,9 @@
 
 slow: slowhttptest's attacks while other clients are served. rolling: workers are replaced, recycled
 and killed under load. memory: the memory of idle connections, and after a million requests. mixed:
-clients with different behaviour for --seconds. --quick: a short run of each, without the checks
-that need a quiet machine; tests/http/test_soaks.py runs it. The exit status is 1 if a check fails.
+clients with different behaviour for --seconds. wsgi: the last three parts with a WSGI application.
+--quick: a short run of each, without the checks that need a quiet machine;
+tests/http/test_soaks.py runs it. The exit status is 1 if a check fails.
 """
 
 import argparse
@@ -48,7 +49,28 @@ async def run_mixed(quick, seconds):
     await mixed.soak(3 if quick else seconds)
 
 
-PARTS = {"slow": run_slow, "rolling": run_rolling, "memory": run_memory, "mixed": run_mixed}
+async def run_wsgi(quick, seconds):
+    """Run the other parts, except slow, with a WSGI application in threads and on the loop's."""
+    wsgi = {"application": "wsgi_application:app"}
+    for threads in (4, 0):
+        print(f"  --wsgi-threads {threads}", flush=True)
+        options = ("--wsgi-threads", threads)
+        counts = (20_000, 1000, 0) if quick else (100_000, 20_000, 0)
+        await asyncio.to_thread(memory.growth, *counts, *options, **wsgi)
+        await mixed.soak(3 if quick else seconds / 2, mixed.WsgiClients, *options, **wsgi)
+    if not quick:
+        await rolling.replaced(2, 20, 1, **wsgi)
+        await rolling.recycled(2, 20, 3000, **wsgi)
+        await rolling.killed(2, 20, 3, **wsgi)
+
+
+PARTS = {
+    "slow": run_slow,
+    "rolling": run_rolling,
+    "memory": run_memory,
+    "mixed": run_mixed,
+    "wsgi": run_wsgi,
+}
 
 
 def main():

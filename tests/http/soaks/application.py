@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The application of the soaks: a path for each way of answering. Answers have the process id."""
+"""The ASGI application of the soaks: a path for each way of answering.
+
+Answers have the process id.
+"""
 
 import asyncio
 import hashlib

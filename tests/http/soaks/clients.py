@@ -155,8 +155,8 @@ class Exact:
                     await asyncio.wait_for(client.send(sent), 30)
                     for left in reversed(range(pipelined)):
                         status, headers, body = await asyncio.wait_for(client.response(), 30)
+                        check(status == 200, "status", status, headers, body)
                         process = int(headers["x-pid"])
-                        check(status == 200, "status", status)
                         check(body == b"Hello, World!" or body in sent, "another body")
                         self.answered_by[process] = time.monotonic()
                         self.counts["answered"] += 1

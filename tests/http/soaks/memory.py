@@ -98,13 +98,17 @@ def per_connection(pid, connect, count, request, size):
     return (after - before) / count
 
 
-def growth(requests, connections, messages):
-    """Make these numbers of each; compare the memory after a tenth of them and after all."""
-    with Server() as server:
+def growth(requests, connections, messages, *options, **more):
+    """Make these numbers of each; compare the memory after a tenth of them and after all.
+
+    `options` and `more` are for the Server(). A WSGI application has no WebSocket messages.
+    """
+    with Server(*options, **more) as server:
         size = server.response_size()
         grows(server, "requests", lambda part: ask(server, size, requests * part // 10))
         grows(server, "connections", lambda part: come_and_go(server, connections * part // 10))
-        grows(server, "WebSocket messages", lambda part: talk(server, messages * part // 10))
+        if messages:
+            grows(server, "WebSocket messages", lambda part: talk(server, messages * part // 10))
         server.let_go()
         server.finish()
 

@@ -306,10 +306,22 @@ class Clients(Mix):
             pass
 
 
-async def soak(seconds):
-    """Run the mix of scenarios for `seconds`."""
+class WsgiClients(Clients):
+    """The clients of a WSGI application: no WebSockets, and no echo of an incomplete body."""
+
+    LEFT_OUT = frozenset(
+        {"pieces", "websocket", "websocket_in_pieces", "wrong_frame", "websocket_reset"}
+        | {"websocket_never_reads"}
+    )
+
+    def scenarios(self):
+        return [one for one in super().scenarios() if one.__name__ not in self.LEFT_OUT]
+
+
+async def soak(seconds, mix=Clients, *options, **more):
+    """Run the mix of scenarios for `seconds`; `options` and `more` are for the Server()."""
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(Server(*TIMEOUTS))]
+        servers = [stack.enter_context(Server(*TIMEOUTS, *options, **more))]
         trust = None
         if certificates.available:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -317,8 +329,8 @@ async def soak(seconds):
             certificates.write(folder, issuer)
             trust = certificates.trusting(issuer)
             tls = ["--ssl-certfile", folder / "cert.pem", "--ssl-keyfile", folder / "key.pem"]
-            servers.append(stack.enter_context(Server(*TIMEOUTS, *tls)))
-        clients = Clients(servers, trust)
+            servers.append(stack.enter_context(Server(*TIMEOUTS, *tls, *options, **more)))
+        clients = mix(servers, trust)
         before = await clients.soak(seconds)
         for server in servers:
             await asyncio.to_thread(server.let_go)

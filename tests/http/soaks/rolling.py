@@ -27,7 +27,7 @@ AFTER_A_KILL = 1.0
 PATIENCE = 60.0
 
 
-async def replaced(workers, seconds, interval=1.0):
+async def replaced(workers, seconds, interval=1.0, **more):
     """Send SIGHUP at intervals: no request may fail."""
 
     async def disturb(server, exact, going):
@@ -35,16 +35,17 @@ async def replaced(workers, seconds, interval=1.0):
             await asyncio.sleep(interval)
             server.send(signal.SIGHUP)
 
-    await under_load(f"SIGHUP every {interval:g} s", workers, seconds, disturb)
+    await under_load(f"SIGHUP every {interval:g} s", workers, seconds, disturb, **more)
 
 
-async def recycled(workers, seconds, requests=3000):
+async def recycled(workers, seconds, requests=3000, **more):
     """Let workers end after some requests: no request may fail."""
     options = ["--limit-max-requests", requests, "--limit-max-requests-jitter", requests // 4]
-    await under_load(f"recycled after {requests} requests", workers, seconds, None, *options)
+    title = f"recycled after {requests} requests"
+    await under_load(title, workers, seconds, None, *options, **more)
 
 
-async def killed(workers, seconds, interval=3.0):
+async def killed(workers, seconds, interval=3.0, **more):
     """Send SIGKILL to a worker at intervals: only requests in that worker may fail."""
     kills = {}
 
@@ -62,11 +63,13 @@ async def killed(workers, seconds, interval=3.0):
                 kills[victim] = now
                 os.kill(victim, signal.SIGKILL)
 
-    await under_load(f"kill -9 every {interval:g} s", workers, seconds, disturb, kills=kills)
+    title = f"kill -9 every {interval:g} s"
+    await under_load(title, workers, seconds, disturb, kills=kills, **more)
 
 
-async def under_load(title, workers, seconds, disturb, *options, kills=None):
-    with Server("--workers", workers, *options) as server:
+async def under_load(title, workers, seconds, disturb, *options, kills=None, **more):
+    """Disturb a server of `workers` processes under load; `more` is for its Server()."""
+    with Server("--workers", workers, *options, **more) as server:
         for _ in range(workers - 1):  # the first worker was ready before the address was printed
             server.wait_for(r"Worker \[\d+\] is ready")
         exact = Exact(server.port)

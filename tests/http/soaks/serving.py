@@ -37,10 +37,10 @@ def mib(size):
 
 
 class Server(Command):
-    """`mgloop serve` with the application of this folder."""
+    """`mgloop serve` with an application of this folder."""
 
-    def __init__(self, *options):
-        arguments = ["serve", "application:app", "--port", 0, "--no-access-log", *options]
+    def __init__(self, *options, application="application:app"):
+        arguments = ["serve", application, "--port", 0, "--no-access-log", *options]
         super().__init__(*arguments, cwd=HERE)
         try:
             self.address = self.url()

@@ -438,6 +438,17 @@ def test_build_without_a_compiler_says_what_to_install(tmp_path):
     assert "found no working C compiler. Install one (on Debian or Ubuntu: `apt install" in output
 
 
+def test_build_for_another_system_says_that_only_linux_will_do(tmp_path):
+    cross = tmp_path / "cross.ini"
+    cross.write_text(
+        "[host_machine]\nsystem = 'darwin'\ncpu_family = 'aarch64'\n"
+        "cpu = 'aarch64'\nendian = 'little'\n"
+    )
+    output = configure(tmp_path, "--cross-file", cross)
+    assert "mgloop runs on Linux only: its poll loop is built on epoll." in output
+    assert "on other systems, asyncio's own loop does what mgloop does" in output
+
+
 def test_build_for_another_implementation_says_which(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.implementation.name = 'pypy'\n")
     native = native_file(tmp_path, "")

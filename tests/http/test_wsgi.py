@@ -184,7 +184,7 @@ def test_write(url):
 
 
 def test_many_at_once(url):
-    """There are more requests than a2wsgi has threads."""
+    """There are more requests than the server has threads."""
     with ThreadPoolExecutor(30) as pool:
         bodies = [BODY[start : start + 100_000] for start in range(30)]
         answers = list(pool.map(lambda body: exchange(url, "POST", "/echo", body)[2], bodies))

@@ -57,11 +57,15 @@ class Client:
         await self.writer.drain()
 
     async def head(self):
-        """Return the status and the headers (a dict of str) of the next response."""
+        """Return the status and the headers of the next response.
+
+        The headers are a dict of str, whose names are in lower case.
+        """
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         version, status, _ = head[0].split(" ", 2)
         assert version == "HTTP/1.1"
-        return int(status), dict(line.split(": ", 1) for line in head[1:-2])
+        pairs = [line.split(": ", 1) for line in head[1:-2]]
+        return int(status), {name.lower(): value for name, value in pairs}
 
     async def response(self, *, method="GET"):
         """Return the next response: (status, headers, body)."""

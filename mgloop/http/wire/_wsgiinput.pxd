@@ -30,8 +30,8 @@ cdef class FileInput(WsgiInput):
 
 
 cdef enum StreamState:
+    STREAM_ENDED                # the whole body has arrived, or __init__() has not been called
     STREAM_OPEN                 # more of the body will arrive
-    STREAM_ENDED                # the whole body has arrived
     STREAM_BROKEN               # the rest of the body will not arrive
 
 

@@ -248,6 +248,7 @@ cdef class StreamInput(WsgiInput):
     def __init__(self, Py_ssize_t limit, wants_more=None):
         self.limit = limit
         self.wants_more = wants_more
+        self.state = STREAM_OPEN
 
     def __dealloc__(self):
         pthread_cond_destroy(&self.changed)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from .stats import LoopStats, TimeSpent
 
-    class LoopObserver(Protocol):
+    class _LoopObserver(Protocol):
         """An object that is informed of the loops of this process."""
 
         def created(self, loop: Loop) -> None:
@@ -52,7 +52,7 @@ _open: weakref.WeakValueDictionary[int, Loop] = weakref.WeakValueDictionary()
 
 #: The observer of all loops. mgloop/__init__.py sets it, because the modules of observe/ need this
 #: one, which therefore cannot import them.
-observer: LoopObserver | None = None
+observer: _LoopObserver | None = None
 
 
 def open_loops() -> list[Loop]:

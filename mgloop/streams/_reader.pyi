@@ -35,20 +35,16 @@ class NativeReader(ByteQueue):
 class ReaderCall(Call): ...
 
 @final
-@disjoint_base
 class Read(ReaderCall): ...
 
 @final
-@disjoint_base
 class ReadAll(ReaderCall): ...
 
 @final
-@disjoint_base
 class ReadExactly(ReaderCall): ...
 
 @disjoint_base
 class ReadUntil(ReaderCall): ...
 
 @final
-@disjoint_base
 class ReadLine(ReadUntil): ...

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any, TypeVar
 
-    T = TypeVar("T")
+    _T = TypeVar("_T")
 
 
 def _policies(module: Any, name: str) -> Any:
@@ -111,12 +111,12 @@ def _replace_new_event_loop(function: Callable[[], Any]) -> None:
 
 
 def run(
-    main: Coroutine[Any, Any, T],
+    main: Coroutine[Any, Any, _T],
     *,
     debug: bool | None = None,
     enable_wakeup: bool = True,
     timing: bool | None = None,
-) -> T:
+) -> _T:
     """Run a coroutine on an mgloop event loop, as asyncio.run() does, and return its result.
 
     debug: the loop's debug mode; None for the default. enable_wakeup, timing: see

@@ -250,7 +250,7 @@ def test_the_length_of_a_chunked_body_is_known_once_it_has_arrived(url, request)
         sock.sendall(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         length = received.read().split()[-1]
     # A streamed body may not have arrived when the application starts.
-    assert length == b"5" or length == b"None" and "streaming" in request.node.name
+    assert length == b"5" or (length == b"None" and "streaming" in request.node.name)
 
 
 def test_a_body_that_the_client_sends_after_100_continue(url):

@@ -280,7 +280,8 @@ cdef class StreamInput(WsgiInput):
                 raise MemoryError
             self.buffer = moved
             self.capacity = capacity
-        memcpy(self.buffer + self.length, data, n)
+        if n > 0:       # otherwise the buffer may be NULL, which memcpy() does not accept
+            memcpy(self.buffer + self.length, data, n)
         self.length += n
         full = self.length >= self.limit
         self.asked = False

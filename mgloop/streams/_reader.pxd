@@ -29,6 +29,7 @@ cdef class NativeReader(ByteQueue):
 
     cdef int feed(self, object data) except -1
     cdef ReaderCall reusable(self, type kind)
+    cdef ReaderCall read_line(self, bint iterates)
     cdef int wake_up(self) except -1
     cdef int resume_transport(self) except -1
     cdef int set_limit(self, object limit) except -1

@@ -261,30 +261,20 @@ cdef class NativeReader(ByteQueue):
 
     def readline(self):
         """Read one line, as asyncio.StreamReader.readline()."""
-        cdef ReadLine call
-        if not self.plain:
-            return AsyncioReader.readline(self)
-        call = <ReadLine>self.reusable(ReadLine)
-        if call is None:
-            call = ReadLine.__new__(ReadLine)
-        call.reader = self
-        call.separator = b"\n"
-        call.offset = 0
-        call.iterates = False
-        call.state = CALL_CREATED
-        return call
+        return self.read_line(False) if self.plain else AsyncioReader.readline(self)
 
     def __anext__(self):
-        cdef ReadLine call
-        if not self.plain:
-            return AsyncioReader.__anext__(self)
-        call = <ReadLine>self.reusable(ReadLine)
+        return self.read_line(True) if self.plain else AsyncioReader.__anext__(self)
+
+    cdef ReaderCall read_line(self, bint iterates):
+        """Return a call that reads one line; `iterates`: for __anext__()."""
+        cdef ReadLine call = <ReadLine>self.reusable(ReadLine)
         if call is None:
             call = ReadLine.__new__(ReadLine)
         call.reader = self
         call.separator = b"\n"
         call.offset = 0
-        call.iterates = True
+        call.iterates = iterates
         call.state = CALL_CREATED
         return call
 

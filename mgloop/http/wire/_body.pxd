@@ -15,6 +15,10 @@ cdef enum:
     BODY_DISCONNECTED   # the client is gone, as far as the application is concerned
 
 
+# Return the body of a 500 response, with the traceback of the exception in debug mode only.
+cdef bytes explain(object exc, bint debug)
+
+
 cdef class RequestBody(Response):
     cdef int body_state
     cdef bint truncated                 # the client disconnected before the end of the body
@@ -22,12 +26,14 @@ cdef class RequestBody(Response):
     cdef Py_ssize_t body_len            # bytes in `body`
     cdef Py_ssize_t body_total          # bytes of body received
     cdef Waiters receivers              # receive() calls that wait, or None
+    cdef readonly bint cut_off          # cut_stream() has cut off the response
 
     cdef int add_body(self, const char *data, Py_ssize_t n) except -1
     cdef int body_ended(self) except -1
     cdef int disconnect(self) except -1
     cdef dict next_message(self)
     cdef int send_continue(self) except -1
+    cdef int cut_stream(self) except -1
 
     # Called after data of the body, or its end, has arrived, once for each read.
     cdef int body_arrived(self) except -1

@@ -105,6 +105,14 @@ cdef class RequestBody(Response):
             self.receivers.wake_all()
         return 0
 
+    cdef int cut_stream(self) except -1:
+        """Cut off the response, because a shutdown does not wait for it any longer."""
+        self.cut_off = True
+        if not self.connection.lost:
+            self.flush()
+            self.connection.cut_short(self)
+        return self.disconnect()
+
     cdef int refused(self, int status, Py_ssize_t n) except -1:
         """Disconnect the application, and write the error response to the access log."""
         self.drop_head()
@@ -132,6 +140,14 @@ cdef class RequestBody(Response):
         if self.body_len == 0 and self.body_state == BODY_RECEIVING:
             self.connection.wants_more(self)
         return 0
+
+
+cdef bytes explain(object exc, bint debug):
+    if not debug:
+        return b"Internal Server Error"
+    import traceback
+
+    return "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")
 
 
 cdef class Receiving(Waiting):

@@ -15,14 +15,13 @@ than the rest of storing a header.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetDefault
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeLatin1
 from libc.string cimport memchr, memcmp
 
 from mgloop.http.wire._parser cimport HeadParser
-from mgloop.http.wire._site cimport Site, mgl_unquote
-from mgloop.http.wire._target cimport Target, split_target
+from mgloop.http.wire._site cimport Site
+from mgloop.http.wire._target cimport Target, decode_path, split_target
 from mgloop.http.wire._wsgiinput cimport NO_BODY, WsgiInput
 
 import sys
@@ -285,7 +284,7 @@ cdef class EnvironFactory:
                 and memchr(target.path, b"%", target.path_len) is NULL:
             environ[PATH_INFO] = uri
         else:
-            environ[PATH_INFO] = unquoted(target.path, target.path_len)
+            environ[PATH_INFO] = decode_path(target.path, target.path_len, True)
         if target.query_len:
             environ[QUERY_STRING] = PyUnicode_DecodeLatin1(target.query, target.query_len, NULL)
         if head.http_10:
@@ -313,20 +312,6 @@ cdef class EnvironFactory:
         else:
             environ.pop(HTTPS, None)
         return 0
-
-
-cdef str unquoted(const char *path, Py_ssize_t n):
-    """Return the path with its percent-encoding decoded, one character for each byte."""
-    cdef char *decoded
-    if memchr(path, b"%", n) is NULL:
-        return PyUnicode_DecodeLatin1(path, n, NULL)
-    decoded = <char *>PyMem_Malloc(n)
-    if decoded is NULL:
-        raise MemoryError
-    try:
-        return PyUnicode_DecodeLatin1(decoded, mgl_unquote(decoded, path, n), NULL)
-    finally:
-        PyMem_Free(decoded)
 
 
 cdef int put_body(dict environ, WsgiInput body, Py_ssize_t length) except -1:

@@ -6,7 +6,6 @@ from mgloop.http.wire._apptask cimport AppTask
 
 cdef class Request(AppTask):
     cdef bint cancelled                 # the server has cancelled the task
-    cdef readonly bint cut_off          # end_stream() has cut off the response
     cdef int discarded                  # messages that send() has discarded after the disconnect
 
     cdef object discard(self)

@@ -16,7 +16,7 @@ from cpython.object cimport PyObject
 
 from mgloop._awaitable cimport Awaitable
 from mgloop.http.wire._apptask cimport APP_CLOSED, AppTask
-from mgloop.http.wire._body cimport BODY_DISCONNECTED, BODY_RECEIVING
+from mgloop.http.wire._body cimport BODY_DISCONNECTED, BODY_RECEIVING, explain
 from mgloop.http.wire._response cimport (
     MGL_BODY_PART, MGL_COMPLETE, MGL_FILE, MGL_HELD, MGL_HINT, MGL_START, MGL_TRAILER,
     MGL_UNKNOWN, MGL_UNSTARTED, mgl_message_kind,
@@ -229,11 +229,7 @@ cdef class Request(AppTask):
         if self.body_state != BODY_RECEIVING and not self.truncated and (
                 self.state == MGL_UNSTARTED or self.length >= 0):
             return False
-        self.cut_off = True
-        if not self.connection.lost:
-            self.flush()
-            self.connection.cut_short(self)
-        self.disconnect()
+        self.cut_stream()
         return True
 
     # ------------------------------------------------------------- the application ----
@@ -332,15 +328,6 @@ cdef str hint(Request request):
         return ""
     return (" A middleware may have discarded the message 'http.response.pathsend': use"
             " --no-sendfile.")
-
-
-cdef bytes explain(object exc, bint debug):
-    """Return the body of a 500 response, with the traceback in debug mode only."""
-    if not debug:
-        return b"Internal Server Error"
-    import traceback
-
-    return "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")
 
 
 cdef class NextIteration(Awaitable):

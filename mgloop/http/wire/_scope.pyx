@@ -7,17 +7,14 @@ of the peer, which are the same for all requests: the addresses, the TLS details
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
-from libc.string cimport memchr
+from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from mgloop.http.wire._body cimport RequestBody
 from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._request cimport Request
-from mgloop.http.wire._site cimport Site, mgl_unquote
-from mgloop.http.wire._target cimport Target, split_target
+from mgloop.http.wire._site cimport Site
+from mgloop.http.wire._target cimport Target, decode_path, split_target
 
 import sys
 
@@ -112,7 +109,7 @@ cdef bint put_target(HeadParser head, Site site, dict scope) except -1:
     if not split_target(head, &target):
         return False
     raw = PyBytes_FromStringAndSize(target.path, target.path_len)
-    path = decoded_path(raw)
+    path = decode_path(target.path, target.path_len, False)
     if site.root:
         path = site.root + path
         raw = site.root_path + raw
@@ -122,19 +119,3 @@ cdef bint put_target(HeadParser head, Site site, dict scope) except -1:
         b"" if target.query_len == 0
         else PyBytes_FromStringAndSize(target.query, target.query_len))
     return True
-
-
-cdef str decoded_path(bytes raw):
-    """Return the path with its percent-encoding decoded. Invalid UTF-8 becomes U+FFFD."""
-    cdef const char *start = PyBytes_AS_STRING(raw)
-    cdef Py_ssize_t n = PyBytes_GET_SIZE(raw)
-    cdef char *unquoted
-    if memchr(start, b"%", n) is NULL:
-        return PyUnicode_DecodeASCII(start, n, NULL)
-    unquoted = <char *>PyMem_Malloc(n)
-    if unquoted is NULL:
-        raise MemoryError
-    try:
-        return PyUnicode_DecodeUTF8(unquoted, mgl_unquote(unquoted, start, n), "replace")
-    finally:
-        PyMem_Free(unquoted)

@@ -14,3 +14,7 @@ cdef struct Target:
 
 # Store the parts of the target of the head in `target`. Return False after head.reject().
 cdef bint split_target(HeadParser head, Target *target) except -1
+
+# Return `n` bytes of a path with their percent-encoding decoded. `latin_1`: one character for each
+# byte, as in WSGI. Otherwise the bytes are UTF-8, and invalid ones become U+FFFD.
+cdef str decode_path(const char *path, Py_ssize_t n, bint latin_1)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The target of a request: its path and its query, without Python objects.
+"""The target of a request: its path and its query, and the decoding of the path.
 
 The module is native because it runs for each request.  It has no state.  The ASGI scope (_scope)
 and the WSGI environ (_environ) are made from the parts, each with its own types.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeLatin1, PyUnicode_DecodeUTF8
 from libc.string cimport memchr
 
 from mgloop.http.wire._parser cimport HeadParser
-from mgloop.http.wire._site cimport mgl_is_host
+from mgloop.http.wire._site cimport mgl_is_host, mgl_unquote
 
 
 cdef bint split_target(HeadParser head, Target *target) except -1:
@@ -46,6 +48,22 @@ cdef bint split_target(HeadParser head, Target *target) except -1:
         target.path = b"/"
         target.path_len = 1
     return True
+
+
+cdef str decode_path(const char *path, Py_ssize_t n, bint latin_1):
+    cdef char *decoded
+    if memchr(path, b"%", n) is NULL:
+        return PyUnicode_DecodeASCII(path, n, NULL)
+    decoded = <char *>PyMem_Malloc(n)
+    if decoded is NULL:
+        raise MemoryError
+    try:
+        n = mgl_unquote(decoded, path, n)
+        if latin_1:
+            return PyUnicode_DecodeLatin1(decoded, n, NULL)
+        return PyUnicode_DecodeUTF8(decoded, n, "replace")
+    finally:
+        PyMem_Free(decoded)
 
 
 cdef int replace_host(HeadParser head, bytes host) except -1:

@@ -20,7 +20,6 @@ cdef class WsgiRequest(WsgiExtensions):
     cdef bint reported                  # WSGI_END has been queued
     cdef bint finished                  # WSGI_END has been processed
     cdef bint continues                 # _continue() is scheduled
-    cdef readonly bint cut_off          # end_stream() has cut off the response
 
     # In the application's thread.
     cdef bint step(self) except -1

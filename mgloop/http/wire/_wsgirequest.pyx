@@ -18,7 +18,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from mgloop.http.wire._body cimport BODY_RECEIVED, BODY_RECEIVING, RequestBody
+from mgloop.http.wire._body cimport BODY_RECEIVED, BODY_RECEIVING, RequestBody, explain
 from mgloop.http.wire._environ cimport (
     WSGI_EARLY_HINTS, EnvironFactory, environ_factory, put_body,
 )
@@ -205,11 +205,7 @@ cdef class WsgiRequest(WsgiExtensions):
             return False
         if self.begun and (self.state == MGL_UNSTARTED or self.length >= 0):
             return False
-        self.cut_off = True
-        if not self.connection.lost:
-            self.flush()
-            self.connection.cut_short(self)
-        self.disconnect()
+        self.cut_stream()
         return True
 
     @property
@@ -443,15 +439,6 @@ cdef bytes joined(object parts):
     if count == 1:
         return <bytes>PyTuple_GET_ITEM(fixed, 0)
     return b"".join(fixed) if size <= MOST_JOINED else None
-
-
-cdef bytes explain(object exc, bint debug):
-    """Return the body of a 500 response, with the traceback in debug mode only."""
-    if not debug:
-        return b"Internal Server Error"
-    import traceback
-
-    return "".join(traceback.format_exception(exc)).encode("utf-8", "backslashreplace")
 
 
 cdef int leave_child(object exc) except -1:

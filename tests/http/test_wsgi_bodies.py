@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from commands import write_app
-from wsgi_servers import OURS, PREAMBLE, WsgiServer, chunked, get, post
+from wsgi_servers import PREAMBLE, WsgiServer, chunked, get, post
 
 APPLICATION = """
 import json
@@ -245,22 +245,6 @@ def test_chunks_that_are_cut_short_do_not_start_the_application(ours):
 def test_chunks_that_are_wrong(ours, end):
     found = ours.exchange(chunked("/echo", b"abc", end=end))
     assert found.status == 400
-
-
-@pytest.fixture(params=OURS)
-def with_options(request, tmp_path):
-    """Return a function that starts mgloop's server with options."""
-    write_app(tmp_path, PREAMBLE + APPLICATION)
-    running = []
-
-    def start(*options):
-        running.append(WsgiServer(request.param, tmp_path, *options))
-        return running[-1].started()
-
-    yield start
-    for server in running:
-        with server:
-            assert server.stop() == 0, server.output
 
 
 def test_a_body_that_is_too_large(with_options):

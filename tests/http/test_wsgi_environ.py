@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from commands import Command, write_app
-from wsgi_servers import OURS, PREAMBLE, THREADS, Client, WsgiServer, get, post
+from wsgi_servers import OURS, PREAMBLE, THREADS, Client, get, post
 
 APPLICATION = """
 import json
@@ -256,22 +256,6 @@ def test_the_address_can_be_rebuilt(server, path):
 
 
 # --- servers with options ------------------------------------------------------------------------
-
-
-@pytest.fixture(params=OURS)
-def with_options(request, tmp_path):
-    """Return a function that starts mgloop's server with options."""
-    write_app(tmp_path, PREAMBLE + APPLICATION)
-    running = []
-
-    def start(*options):
-        running.append(WsgiServer(request.param, tmp_path, *options))
-        return running[-1].started()
-
-    yield start
-    for server in running:
-        with server:
-            assert server.stop() == 0, server.output
 
 
 def test_the_root_path(with_options):

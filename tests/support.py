@@ -114,6 +114,27 @@ async def wait_until(predicate, timeout=PATIENCE):
         await asyncio.sleep(0.001)
 
 
+def eventually(predicate, timeout=PATIENCE):
+    """Wait, without a loop, until ``predicate()`` is true; fail after `timeout` seconds.
+
+    It pauses between the calls, so that the process under test can run. The predicate must not
+    change the number that it looks at: a request, for example, opens a connection.
+    """
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        assert time.monotonic() < deadline, f"still false after {timeout} s: {predicate}"
+        time.sleep(0.005)
+
+
+async def settled(value, pause=0.1):
+    """Wait until ``value()`` is true and does not change any more; return it."""
+    await wait_until(value)
+    last = None
+    while last != (last := value()):
+        await asyncio.sleep(pause)
+    return last
+
+
 async def close(thing):
     """Close a server or a stream writer, and wait until it is closed."""
     thing.close()

@@ -75,11 +75,12 @@ class Client:
         elif "content-length" in headers:
             body = await self.reader.readexactly(int(headers["content-length"]))
         elif headers.get("transfer-encoding") == "chunked":
-            body = b""
+            chunks = []
             while size := int(await self.reader.readuntil(b"\n"), 16):
-                body += await self.reader.readexactly(size)
+                chunks.append(await self.reader.readexactly(size))
                 assert await self.reader.readexactly(2) == b"\r\n"
             assert await self.reader.readuntil(b"\n") == b"\r\n"
+            body = b"".join(chunks)
         else:
             body = await self.reader.read()
         return status, headers, body

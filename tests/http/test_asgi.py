@@ -604,8 +604,7 @@ async def test_sending_waits_for_a_slow_client(loop, wrap):
         await send(body())
 
     async with connected(loop, app, get()) as client:
-        await asyncio.sleep(0.3)
-        assert len(sent) < 150
+        assert await support.settled(lambda: len(sent)) < 150
         assert len((await client.response())[2]) == 20_000_000
 
 
@@ -864,6 +863,7 @@ async def test_the_client_goes_while_the_application_waits(loop):
 
     async def app(scope, receive, send):
         assert (await receive())["type"] == "http.request"
+        waiting.set()
         first = await receive()
         second = await receive()
         # Each message is discarded, even one that would be an error.
@@ -871,8 +871,9 @@ async def test_the_client_goes_while_the_application_waits(loop):
             await send(message)
         told.set_result((first, second))
 
+    waiting = asyncio.Event()
     async with connected(loop, app, get()) as client:
-        await asyncio.sleep(0.05)
+        await waiting.wait()
         client.writer.close()
         gone = {"type": "http.disconnect"}
         assert await told == (gone, gone)
@@ -1918,16 +1919,15 @@ async def test_the_access_log_of_what_is_refused(loop):
     limits = {"limit_concurrency": 1, "limit_request_body": 5}
     async with Serving(loop, app, access_log=log, **limits) as serving:
         waits = await serving.connect(get("/waits"))
-        await asyncio.sleep(0.05)
+        await support.wait_until(lambda: serving.site.in_flight)
         assert (await serving.one(get("/busy")))[0] == 503
         go_on.set()
         await waits.response()
         post = b"POST /large HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         assert (await serving.one(post + b"9\r\n123456789\r\n0\r\n\r\n"))[0] == 413
         client = await serving.connect(post.replace(b"large", b"later") + b"5\r\n12345\r\n")
-        await asyncio.sleep(0.05)
-        await client.send(b"1\r\n6\r\n0\r\n\r\n")
         assert (await client.head())[0] == 200  # the head was sent before the refusal
+        await client.send(b"1\r\n6\r\n0\r\n\r\n")
         await client.ended()
     refused = [("/busy", 503, True), ("/waits", 200, True), ("/large", 413, True)]
     assert lines[:3] == refused

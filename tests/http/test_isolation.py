@@ -152,12 +152,12 @@ def test_code_that_runs_while_a_large_piece_is_written(loop):
         site = site_of(loop, app)
         b = Memory(site.connection())
         b.protocol.data_received(get("/B"))
-        await asyncio.sleep(0.1)
+        await support.wait_until(lambda: b.data.endswith(b"b1\r\n"))
         a = Memory(site.connection(), app.to_b)
         a.protocol.data_received(get("/A"))
-        await asyncio.sleep(0.1)
+        await support.wait_until(lambda: a.data.endswith(b"\r\n0\r\n\r\n"))
         app.ended.set()
-        await asyncio.sleep(0.1)
+        await support.wait_until(lambda: b.data.endswith(b"\r\n0\r\n\r\n"))
         for transport in (a, b):
             transport.close()
         return a.data, b.data
@@ -189,7 +189,7 @@ async def test_no_message_gets_into_one_that_is_being_written(loop, kind):
 
     transport = Memory(site_of(loop, app).connection())
     transport.protocol.data_received(get())
-    await asyncio.sleep(0.1)
+    await support.wait_until(lambda: transport.data.endswith(b"\r\n0\r\n\r\n"))
     transport.close()
     assert refused == [kind] * 2
     assert transport.data.endswith(b"A\r\n3\r\nend\r\n0\r\n\r\n")

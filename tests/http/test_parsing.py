@@ -404,8 +404,7 @@ async def test_who_pipelines_and_does_not_read(loop):
         await answer(send, bytes(300_000))
 
     async with connected(loop, app, get() * 400, limit=4096) as client:
-        await asyncio.sleep(0.3)
-        assert 0 < began < 100
+        assert await support.settled(lambda: began) < 100
         for _ in range(400):
             assert len((await client.response())[2]) == 300_000
         assert began == 400

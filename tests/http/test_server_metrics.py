@@ -5,10 +5,10 @@ import asyncio
 import os
 import re
 import signal
-import time
 
 import pytest
 from commands import APPLICATION, PATIENCE, Command, fails, get, pending, write_app
+from support import eventually, wait_until
 
 import mgloop.http
 from mgloop.http.metrics import BOUNDS, Meter, ServerStats, total
@@ -149,10 +149,8 @@ def test_threads_are_added_up(folder):
         for _ in range(30):
             get(url)
         # A response is counted after it was sent, here by another thread than the queried one.
-        deadline = time.monotonic() + PATIENCE
-        while (counted := responses(metrics)) != {"0": 30}:
-            assert sum(counted.values()) < 30
-            assert time.monotonic() < deadline
+        eventually(lambda: sum(responses(metrics).values()) >= 30)
+        assert responses(metrics) == {"0": 30}
         assert command.stop() == 0
 
 
@@ -184,8 +182,8 @@ def test_requests_that_wait_for_a_thread(tmp_path):
         with pending(url, "/gate"), pending(url, "/"):
             command.wait_for("in the gate")
             command.wait_for("timeout request exceeded")
-            while not (now := told(metrics))["mgloop_http_requests_queued", "0", None]:
-                time.sleep(0.01)
+            eventually(lambda: told(metrics)["mgloop_http_requests_queued", "0", None])
+            now = told(metrics)
             assert now["mgloop_http_requests_queued", "0", None] == 1
             assert now["mgloop_http_slow_requests_total", "0", None] == 1
             assert now["mgloop_http_queue_duration_seconds_count", "0", None] == 2
@@ -200,10 +198,7 @@ def test_embedded():
             for _ in range(3):
                 with pytest.raises(AssertionError, match="201"):
                     await asyncio.to_thread(get, server.url)
-            for _ in range(100):  # the last connection may not have ended yet
-                if not server.stats().connections:
-                    break
-                await asyncio.sleep(0.01)
+            await wait_until(lambda: not server.stats().connections)
             stats = server.stats()
         assert stats.responses == {201: 3}
         assert (stats.sent, stats.in_flight, stats.connections) == (15, 0, 0)

@@ -15,6 +15,7 @@ import time
 import certificates
 import pytest
 from commands import PATIENCE, Command, connect, fails, get, pending, wait_gone, write_app
+from support import eventually
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
 
@@ -627,12 +628,8 @@ def test_the_health_check_fails_before_connections_are_refused(folder, options):
         assert health(url) == (200, "ok\n", None)
         command.send(signal.SIGTERM)
         command.wait_for("Continuing to serve for 600 seconds")
-        for _ in range(200):
-            answer = health(url)
-            if answer[0] == 503:
-                break
-            time.sleep(0.05)
-        assert answer == (503, "draining\n", "close")
+        eventually(lambda: health(url)[0] == 503)
+        assert health(url) == (503, "draining\n", "close")
         get(url)
         command.send(signal.SIGTERM)  # ignored
         get(url)

@@ -773,9 +773,7 @@ async def test_a_peer_has_to_wait_for_the_application(loop, size):
         await support.wait_until(lambda: site.answers)
         if size > 10:
             # The socket is full, and nothing is sent any more.
-            left = None
-            while left != (left := peer.writer.transport.get_write_buffer_size()):
-                await asyncio.sleep(0.05)
+            left = await support.settled(peer.writer.transport.get_write_buffer_size)
             assert left > 30_000_000
         go.set()
         await app.done.wait()
@@ -818,10 +816,7 @@ async def test_the_application_has_to_wait_for_a_slow_peer(loop):
 
     sent = []
     async with upgrading.serving(loop, app) as site, bare(site, small=True) as peer:
-        before = -1
-        while before != (before := len(sent)):
-            await asyncio.sleep(0.05)
-        assert 0 < before < 150
+        assert await support.settled(lambda: len(sent)) < 150
         # Pings are answered when the socket is writable, and only the last of them.
         for number in range(1000):
             peer.send(frame(PING, b"%d" % number))
@@ -1087,7 +1082,7 @@ async def test_cancelling_waits_for_no_peer_that_does_not_read(loop):
 
     app = Held(step)
     async with upgrading.serving(loop, app) as site, bare(site, small=True):
-        await asyncio.sleep(0.05)
+        await support.wait_until(lambda: site.members)
         site.members[0].cancel()
         await support.wait_until(lambda: not site.members)
     assert app.cancelled

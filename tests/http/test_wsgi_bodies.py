@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from commands import write_app
+from support import eventually
 from wsgi_servers import PREAMBLE, WsgiServer, chunked, get, post
 
 APPLICATION = """
@@ -151,10 +152,15 @@ def test_a_body_that_the_application_leaves(server, path, size):
         sender = threading.Thread(target=send_quietly, args=(client, post(path, BODY[:size])))
         sender.start()
         found = client.answer()
-        expected = b"nothing read" if path == "/nothing" else BODY[: size // 2]
-        assert (found.status, found.body) == (200, expected)
         sender.join()
-        if server.kind != "gunicorn":
+        assert found.status == 200
+        expected = b"nothing read" if path == "/nothing" else BODY[: size // 2]
+        if server.kind == "gunicorn":
+            # It closes the socket although the kernel has data that was not read. The kernel then
+            # resets the connection and discards the end of a response that it has not sent yet.
+            assert found.body == expected or (not found.complete and size > 1 << 20)
+        else:
+            assert found.body == expected
             assert client.request(get("/nothing")).text == "nothing read"
 
 
@@ -261,17 +267,18 @@ def test_a_body_that_is_too_large(with_options):
 def test_large_bodies_leave_no_files(with_options, tmp_path):
     """A body above 1 MiB goes to a file without a name."""
     server = with_options()
-    before = os.listdir(f"/proc/{server.pid}/fd")
+
+    def descriptors():
+        return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+    before = descriptors()
     for _ in range(3):
         assert server.exchange(post("/echo", BODY)).body == BODY
     with server.connect(get("/nothing", "Content-Length: 9000000", method="POST")) as client:
         send_quietly(client, BODY)
         assert server.get("/nothing").text == "nothing read"
-    for _ in range(100):
-        if len(after := os.listdir(f"/proc/{server.pid}/fd")) <= len(before):
-            break
-        server.get("/nothing")
-    assert len(after) <= len(before)
+    # The server may notice a little later that a client has closed its connection.
+    eventually(lambda: descriptors() <= before)
     assert {path.name for path in tmp_path.iterdir()} <= {"main.py", "__pycache__"}
 
 

@@ -6,6 +6,7 @@ test_supervisor.py runs its tests of replacements with a WSGI application, too.
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ import time
 import pytest
 from commands import PATIENCE, Command, fails, wait_gone, write_app
 from commands import get as fetch
+from support import eventually
 from wsgi_servers import OURS, PREAMBLE, THREADS, Client, WsgiServer, get, post
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
@@ -171,10 +173,11 @@ class Load:
 
     def answered_by(self, number):
         """Wait until `number` processes have answered."""
-        deadline = time.monotonic() + PATIENCE
-        while len(self.processes) < number and not self.failures:
-            assert time.monotonic() < deadline, self.processes
-            time.sleep(0.02)
+        eventually(lambda: len(self.processes) >= number or self.failures)
+
+    def each_answered(self, number):
+        """Wait until each client has `number` responses."""
+        eventually(lambda: min(self.counts) >= number or self.failures)
 
 
 # --- under load ----------------------------------------------------------------------------------
@@ -185,8 +188,7 @@ class Load:
 def test_a_signal_under_load_cuts_no_request(start, kind, number):
     server = start(kind=kind)
     with Load(server.address, until_refused=True) as load:
-        while min(load.counts) < 10 and not load.failures:
-            time.sleep(0.02)
+        load.each_answered(10)
         begun = time.monotonic()
         assert server.stop(number) == 0, server.output
         assert time.monotonic() - begun < SOON
@@ -228,8 +230,7 @@ def test_a_single_process_ends_at_its_limit(start, kind):
 def test_threads_of_loops_have_pools_of_their_own(start):
     server = start("--threads", 2)
     with Load(server.address, clients=6) as load:
-        while min(load.counts) < 30 and not load.failures:
-            time.sleep(0.02)
+        load.each_answered(30)
     assert server.stop() == 0, server.output
 
 
@@ -242,6 +243,13 @@ def test_changed_code_is_served(start, folder):
     assert server.stop(signal.SIGINT) == 0
 
 
+def in_flight(server):
+    """Return the number of requests that all processes of the server have in progress."""
+    metrics = re.search(r"Serving metrics on (\S+)/metrics", server.output)[1]
+    samples = re.findall(r"\nmgloop_http_requests_in_flight{.*} (\d+)", fetch(metrics, "/metrics"))
+    return sum(map(int, samples))
+
+
 # --- deadlines -----------------------------------------------------------------------------------
 
 
@@ -249,13 +257,13 @@ def test_changed_code_is_served(start, folder):
 @pytest.mark.parametrize("options", [(), ("--workers", 2)])
 def test_requests_are_answered_before_the_end(start, folder, number, options):
     """Those in the threads, and those that wait for a thread."""
-    server = start(*options)
+    server = start("--metrics-port", 0, *options)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(server.connect(get("/waits"))) for _ in range(THREADS)]
         for _ in clients:
             server.wait_for("begun")
         clients += [stack.enter_context(server.connect(get("/waits"))) for _ in range(THREADS)]
-        time.sleep(0.3)  # they are in the queue, too
+        eventually(lambda: in_flight(server) == 2 * THREADS)  # they are in the queue, too
         server.send(number)
         server.wait_for("Shutting down")
         (folder / "go").touch()

@@ -337,7 +337,8 @@ class TestDelivery:
             for _ in range(10):
                 os.kill(os.getpid(), signal.SIGUSR1)
                 time.sleep(0.002)
-            assert got
+            while not got:
+                time.sleep(0.002)
             future = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.001, "alive"), loop)
             assert future.result(10) == "alive"
             loop.call_soon_threadsafe(loop.stop)

@@ -724,17 +724,17 @@ class TestSeveralLoops:
 def test_the_loop_does_not_hold_the_gil_while_it_waits(loop):
     """Another thread makes progress during a wait."""
     ticks = []
-    stop = threading.Event()
 
     def other():
-        while not stop.is_set():
+        for _ in range(20):
             ticks.append(None)
             time.sleep(0.001)
+        loop.call_soon_threadsafe(loop.stop)
 
     with support.in_thread(other):
-        loop.run_until_complete(asyncio.sleep(0.2))
-        stop.set()
-    assert len(ticks) > 20
+        loop.call_later(support.PATIENCE, loop.stop)
+        loop.run_forever()
+    assert len(ticks) == 20
 
 
 def test_a_busy_loop_lets_other_threads_run(loop):

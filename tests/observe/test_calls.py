@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import support
 
 from mgloop.observe._stalls import calls_of
 
@@ -63,13 +64,14 @@ def test_from_a_call_inwards():
         arrived.set()
         over.wait()
 
+    def names(thread):
+        return [code.co_name for code, _, _ in calls_of(thread.ident, outer.__code__)]
+
     thread = threading.Thread(target=outer)
     thread.start()
     try:
         arrived.wait()
-        time.sleep(0.01)
-        names = [code.co_name for code, _, _ in calls_of(thread.ident, outer.__code__)]
-        assert names[:2] == ["middle_one", "wait"]
+        support.eventually(lambda: names(thread)[:2] == ["middle_one", "wait"])
     finally:
         over.set()
         thread.join()

@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import threading
-import time
 import warnings
 
 import pytest
@@ -93,12 +92,12 @@ async def test_without_pidfd_a_thread_waits(loop, monkeypatch, failure):
         raise failure
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x; exit 3", stdin=PIPE)
-    assert threading.active_count() == threads + 1
+    assert len(set(threading.enumerate()) - before) == 1
     process.stdin.write(b"go\n")
     assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 3
-    await support.wait_until(lambda: threading.active_count() == threads)
+    await support.wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.mark.mgloop_only
@@ -109,13 +108,10 @@ async def test_the_waiting_thread_leaves_the_reaping_to_the_loop(loop, monkeypat
         raise PermissionError
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read x; exit 3", stdin=PIPE)
     process.stdin.write(b"go\n")
-    deadline = time.monotonic() + support.PATIENCE
-    while threading.active_count() > threads:  # while the loop is blocked
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    support.eventually(lambda: set(threading.enumerate()) <= before)  # while the loop is blocked
     assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     assert await asyncio.wait_for(process.wait(), support.PATIENCE) == 3
 

@@ -200,6 +200,27 @@ def endless(environ, start_response):
             note(name, "closed")
     return pieces()
 
+def endless_write(environ, start_response):
+    '''Call write() for ever; note the exception that ends it.'''
+    write = start_response("200 OK", PLAIN)
+    try:
+        while True:
+            write(b"a short part")
+    except Exception as exc:
+        note(environ["QUERY_STRING"], type(exc).__name__)
+        raise
+
+def endless_parts(environ, start_response):
+    start_response("200 OK", PLAIN)
+    name = environ["QUERY_STRING"]
+    def parts():
+        try:
+            while True:
+                yield b"a short part"
+        finally:
+            note(name, "closed")
+    return parts()
+
 def big(environ, start_response):
     return answer(start_response, bytes(20_000_000))
 
@@ -593,6 +614,19 @@ def test_clients_that_do_not_read_a_stream_inline(tmp_path):
             for number in range(5):
                 assert server.note(f"slow-{number}") == "closed"
         assert server.stop() == 0, server.output
+
+
+@pytest.mark.parametrize(
+    ("path", "end"), [("endless-parts", "closed"), ("endless-write", "ClientDisconnected")]
+)
+def test_clients_that_go_during_a_stream(ours, path, end):
+    """Nothing more is written to the transport, which would log a warning of each write."""
+    for number in range(5):
+        name = f"{path}-{ours.kind}-{number}"
+        with ours.connect(get(f"/{path}?{name}")) as client:
+            client.head()
+        assert ours.note(name) == end
+    assert "raised exception" not in "\n".join(ours.logged().split("\n")[ours.mark :])
 
 
 def test_too_many_requests_are_refused(tmp_path):

@@ -26,7 +26,8 @@ KINDS = (*OURS, "gunicorn") if importlib.util.find_spec("gunicorn") else OURS
 #: Messages that no application should be able to provoke.
 OWN_FAULTS = re.compile(
     r"Exception in callback|never retrieved|was destroyed|Exception ignored|SystemError|"
-    r"Fatal Python|Segmentation|closed file|garbage collected without being closed"
+    r"Fatal Python|Segmentation|closed file|garbage collected without being closed|"
+    r"socket\.send\(\) raised exception"
 )
 
 #: The beginning of an application module. `checked` is wsgiref's validator, whose warnings are

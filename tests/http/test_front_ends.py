@@ -19,6 +19,7 @@ import time
 
 import pytest
 from commands import PATIENCE, Command, write_app
+from smuggling import CASES
 
 APPLICATION = """
 import json
@@ -45,6 +46,29 @@ async def app(scope, receive, send):
                 "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 """
+
+WSGI_APPLICATION = """
+import json
+
+seen = []
+
+def app(environ, start_response):
+    length = len(environ["wsgi.input"].read())
+    seen.append(environ["PATH_INFO"])
+    client = environ["REMOTE_ADDR"], environ["REMOTE_PORT"]
+    told = {"path": environ["PATH_INFO"], "length": length, "client": client}
+    if environ["PATH_INFO"] == "/seen":
+        told["seen"] = seen
+    body = json.dumps(told).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
+
+#: Application and options by its interface.
+INTERFACES = {
+    "ASGI": (APPLICATION, ()),
+    "WSGI": (WSGI_APPLICATION, ("--interface", "wsgi", "--wsgi-threads", 2)),
+}
 
 NGINX = """
 daemon off;
@@ -108,80 +132,6 @@ FRONTS = {
     "nginx": (NGINX, ["-c", "{file}", "-p", "{folder}"]),
     "haproxy": (HAPROXY, ["-f", "{file}", "-db"]),
     "caddy": (CADDY, ["run", "--config", "{file}", "--adapter", "caddyfile"]),
-}
-
-INNER = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
-ZERO = "0\r\n\r\n"
-
-
-def post(*headers, body):
-    return "\r\n".join(["POST /first HTTP/1.1", "Host: a", *headers, "", ""]) + body
-
-
-#: Requests whose end proxy and server might locate differently.
-CASES = {
-    "CL.TE": post(
-        f"Content-Length: {len(ZERO + INNER)}", "Transfer-Encoding: chunked", body=ZERO + INNER
-    ),
-    "TE.CL": post(
-        "Transfer-Encoding: chunked",
-        "Content-Length: 4",
-        body=f"{len(INNER):x}\r\n{INNER}\r\n{ZERO}",
-    ),
-    "two lengths": post("Content-Length: 0", f"Content-Length: {len(INNER)}", body=INNER),
-    "a list of lengths": post(f"Content-Length: 0, {len(INNER)}", body=INNER),
-    "a length with a sign": post(f"Content-Length: +{len(INNER)}", body=INNER),
-    "a length in hexadecimal": post(f"Content-Length: 0x{len(INNER):x}", body=INNER),
-    "a length with a blank": post(f"Content-Length : {len(INNER)}", body=INNER),
-    "a length with zeros": post(f"Content-Length: 0{len(INNER)}", body=INNER),
-    "an underscore": post(f"Content_Length: {len(INNER)}", body=INNER),
-    "chunked in small letters": post("transfer-encoding: CHUNKED", body=ZERO + INNER),
-    "xchunked": post("Transfer-Encoding: xchunked", body=ZERO + INNER),
-    "chunked, identity": post("Transfer-Encoding: chunked, identity", body=ZERO + INNER),
-    "identity, chunked": post("Transfer-Encoding: identity, chunked", body=ZERO + INNER),
-    "two codings": post(
-        "Transfer-Encoding: chunked", "Transfer-Encoding: identity", body=ZERO + INNER
-    ),
-    "a coding and a blank": post("Transfer-Encoding : chunked", body=ZERO + INNER),
-    "a coding and a tab": post("Transfer-Encoding:\tchunked", body=ZERO + INNER),
-    "a coding and a form feed": post("Transfer-Encoding: \x0cchunked", body=ZERO + INNER),
-    "a coding and a NUL": post("Transfer-Encoding: chunked\0", body=ZERO + INNER),
-    "a coding in quotes": post('Transfer-Encoding: "chunked"', body=ZERO + INNER),
-    "a folded coding": post("Transfer-Encoding:\r\n chunked", body=ZERO + INNER),
-    "a coding behind LF": post("X: y\nTransfer-Encoding: chunked", body=ZERO + INNER),
-    "a coding behind CR": post("X: y\rTransfer-Encoding: chunked", body=ZERO + INNER),
-    "a coding in a line without a colon": post("Transfer-Encoding chunked", body=ZERO + INNER),
-    "a coding in HTTP/1.0": post("Transfer-Encoding: chunked", body=ZERO + INNER).replace(
-        "HTTP/1.1", "HTTP/1.0", 1
-    ),
-    "chunks by LF": post("Transfer-Encoding: chunked", body="0\n\n" + INNER),
-    "a chunk ended by LF": post("Transfer-Encoding: chunked", body=f"5\r\nhello\n0\r\n\r\n{INNER}"),
-    "a chunk's size and an extension": post(
-        "Transfer-Encoding: chunked", body=f'5;a="\r\nhello\r\n{ZERO}{INNER}'
-    ),
-    "an extension with LF": post(
-        "Transfer-Encoding: chunked",
-        body=f"5;\nxx\r\nhello\r\n{ZERO}{INNER}",
-    ),
-    "blanks in an extension": post(
-        "Transfer-Encoding: chunked", body=f"5 ; a = b\r\nhello\r\n{ZERO}{INNER}"
-    ),
-    "a chunk's size with a sign": post("Transfer-Encoding: chunked", body=f"+0\r\n\r\n{INNER}"),
-    "a chunk's size with 0x": post("Transfer-Encoding: chunked", body=f"0x0\r\n\r\n{INNER}"),
-    "a chunk's size beyond 64 bits": post(
-        "Transfer-Encoding: chunked",
-        body=f"1{0:016x}\r\n\r\n{INNER}",
-    ),
-    "a trailer that frames": post(
-        "Transfer-Encoding: chunked",
-        body=f"0\r\nContent-Length: {len(INNER)}\r\n\r\n{INNER}",
-    ),
-    "a body of a GET": post(f"Content-Length: {len(INNER)}", body=INNER).replace("POST", "GET", 1),
-    "a length and Upgrade": post(
-        f"Content-Length: {len(INNER)}", "Connection: Upgrade", "Upgrade: websocket", body=INNER
-    ),
-    "Expect": post(f"Content-Length: {len(INNER)}", "Expect: 100-continue", body=INNER),
-    "two requests": post(f"Content-Length: {len(INNER)}", body=INNER) + INNER,
 }
 
 
@@ -254,15 +204,21 @@ def ask(port, path):
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-@pytest.fixture(scope="module", params=FRONTS)
+@pytest.fixture(
+    scope="module",
+    params=itertools.product(FRONTS, INTERFACES),
+    ids=lambda param: f"{param[0]}-{param[1]}",
+)
 def front(request, tmp_path_factory):
     """Return the port of a proxy that forwards to `mgloop serve`."""
-    folder = tmp_path_factory.mktemp(request.param)
-    write_app(folder, APPLICATION)
+    proxy, interface = request.param
+    source, options = INTERFACES[interface]
+    folder = tmp_path_factory.mktemp(proxy)
+    write_app(folder, source)
     arguments = ("serve", "main:app", "--port", 0, "--no-access-log", "--timeout-keep-alive", 60)
-    with Command(*arguments, cwd=folder) as command:
+    with Command(*arguments, *options, cwd=folder) as command:
         server = int(command.url().rpartition(":")[2])
-        with front_end(request.param, folder, server) as port:
+        with front_end(proxy, folder, server) as port:
             yield port
 
 

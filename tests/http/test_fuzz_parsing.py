@@ -14,18 +14,21 @@ import logging
 import os
 import re
 import types
+import urllib.parse
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sites import DEFAULTS, answer
+from smuggling import CASES
 
 from mgloop.http.wire._connection import Connection
 from mgloop.http.wire._site import Site
+from mgloop.http.wire._wsgirequest import WsgiRunner
 
 h11 = pytest.importorskip("h11")
 
-EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "200"))
 
 
 class Memory(asyncio.Transport):
@@ -61,13 +64,24 @@ class Memory(asyncio.Transport):
 
 
 class Understood:
-    """The requests of a stream that the application received."""
+    """The requests of a stream that the application received, an ASGI or a WSGI one."""
 
-    def __init__(self, loop):
+    def __init__(self, loop, *, wsgi=False):
         self.loop = loop
         self.requests = []
         config = types.SimpleNamespace(**DEFAULTS | {"timeout_keep_alive": 0, "timeout_head": 0})
         self.site = Site(loop, self.app, config, connection=Connection)
+        if wsgi:
+            self.site.wsgi = WsgiRunner(self.site, self.wsgi_app, 0)
+
+    def wsgi_app(self, environ, start_response):
+        path = environ["PATH_INFO"].encode("latin-1")
+        query = environ["QUERY_STRING"].encode("latin-1")
+        body = environ["wsgi.input"].read()
+        assert int(environ.get("CONTENT_LENGTH") or 0) == len(body)
+        self.requests.append([environ["REQUEST_METHOD"], path, query, headers_of(environ), body])
+        start_response("200 OK", [])
+        return [b"ok"]
 
     async def app(self, scope, receive, send):
         request = [scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], b""]
@@ -96,7 +110,9 @@ class Understood:
         for piece in pieces:
             if transport.closing:
                 break
-            connection.data_received(piece)
+            # A WSGI application expects that the loop runs.
+            self.loop.call_soon(connection.data_received, piece)
+            self.turn(1)
             if self.site.in_flight:
                 self.turn(2)
         self.turn(16)
@@ -108,6 +124,28 @@ class Understood:
         ]
         refusal = next((status for status in statuses if status >= 400), None)
         return [tuple(request) for request in self.requests if len(request) == 5], refusal
+
+
+def headers_of(environ):
+    """Return the headers of an environ as it has them: {name: value}."""
+    return {
+        name: value.encode("latin-1")
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or name == "CONTENT_TYPE"
+    }
+
+
+def as_in_an_environ(request):
+    """Return a request that an ASGI application has received in the form of WSGI."""
+    method, path, query, headers, body = request
+    found = {}
+    for name, value in headers:
+        # In an environ, an underscore looks like a hyphen.
+        if b"_" not in name and name != b"content-length":
+            key = "CONTENT_TYPE" if name == b"content-type" else "HTTP_"
+            key += name.decode("latin-1").upper().replace("-", "_") if key == "HTTP_" else ""
+            found[key] = found[key] + b"," + value if key in found else value
+    return method, urllib.parse.unquote_to_bytes(path), query, found, body
 
 
 def read_by_h11(data):
@@ -232,16 +270,25 @@ def broken_streams(draw):
 @pytest.fixture
 def understood(loop):
     logging.getLogger("mgloop.http").setLevel(logging.CRITICAL)
-    yield Understood(loop)
+    yield Understood(loop), Understood(loop, wsgi=True)
     logging.getLogger("mgloop.http").setLevel(logging.NOTSET)
 
 
-def check(understood, data, cuts):
-    whole = understood.read([data])
+def read_by_us(understood, data, cuts):
+    """Return the same as Understood.read(), for both interfaces and any way to cut the stream."""
+    asgi, wsgi = understood
+    whole = asgi.read([data])
     edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
-    assert understood.read(pieces) == whole, "it depends on where the stream is cut"
-    requests, _ = whole
+    assert asgi.read(pieces) == whole, "it depends on where the stream is cut"
+    as_wsgi = [as_in_an_environ(request) for request in whole[0]], whole[1]
+    assert wsgi.read([data]) == as_wsgi, "WSGI and ASGI differ"
+    assert wsgi.read(pieces) == as_wsgi, "WSGI depends on where the stream is cut"
+    return whole
+
+
+def check(understood, data, cuts):
+    requests, _ = read_by_us(understood, data, cuts)
     theirs, _ = read_by_h11(data)
     if strictly_ours(data):
         return
@@ -301,3 +348,13 @@ def test_streams(understood, data, cuts):
 @pytest.mark.timeout(60 if EXAMPLES <= 1000 else 0)
 def test_streams_bytewise(understood, data):
     check(understood, data, range(len(data)))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.mgloop_only
+def test_smuggled_requests(understood, case):
+    """An ASGI and a WSGI application get the same requests, wherever the stream is cut."""
+    data = CASES[case].encode("latin-1")
+    for cuts in ((), range(0, len(data), 7), range(len(data))):
+        requests, refusal = read_by_us(understood, data, cuts)
+        assert refusal or requests

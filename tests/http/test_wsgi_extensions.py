@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import ssl
 
@@ -19,6 +20,31 @@ APPLICATION = """
 import io, json, os, sys, threading
 
 CLOSED = threading.Semaphore(0)
+kept = None
+
+def bad_hints(environ):
+    '''Return values that wsgi.early_hints has to refuse, by their names.'''
+    class Liar(str):
+        def encode(self, *arguments):
+            return b"x\\r\\nX-B: liar"
+    def fails():
+        yield "X-A", "b"
+        raise RuntimeError
+    def value(value, name="X-A"):
+        return [("X-First", "valid"), (name, value)]
+    return {
+        "CR LF": value("b\\r\\nX-B: c"), "LF": value("b\\nX-B: c"), "CR": value("b\\rX-B: c"),
+        "NUL": value("b\\0c"), "control": value("b\\x07"), "DEL": value("b\\x7f"),
+        "response": value("b\\r\\n\\r\\nHTTP/1.1 200 OK\\r\\n"), "bytes LF": value(b"b\\nc"),
+        "number": value(1), "None": value(None), "bytearray": value(bytearray(b"b")),
+        "beyond latin": value("\\u20ac"), "surrogate": value("\\ud800"), "liar": value(Liar("a")),
+        "name with blank": value("b", "X A"), "name with LF": value("b", "X\\nA"),
+        "name with colon": value("b", "X:A"), "no name": value("b", ""), "no text": value("b", 1),
+        "length": value("1", "Content-Length"), "length in bytes": value("1", b"content-length"),
+        "coding": value("chunked", "transfer-encoding"), "connection": value("close", "Connection"),
+        "a single": [("X-A",)], "three": [("X-A", "b", "c")], "a str": "ab", "no pairs": [1],
+        "nothing": None, "no iterable": 1, "fails": fails(),
+    }
 
 class Closing(io.FileIO):
     def close(self):
@@ -61,17 +87,30 @@ def app(environ, start_response):
             yield b"second"
         return body()
     if path == "/bad-hints":
-        failures = []
-        for headers in [
-            [("X-A", "b\\r\\nX-B: c")], [("X A", "b")], [("X-A", 1)], [("Content-Length", "1")],
-            [("X-A", "\\u20ac")],
-        ]:
+        failures = {}
+        for name, headers in bad_hints(environ).items():
             try:
                 environ["wsgi.early_hints"](headers)
-            except (TypeError, ValueError) as exc:
-                failures.append(type(exc).__name__)
+            except Exception as exc:
+                failures[name] = type(exc).__name__
         start_response("200 OK", [])
         return [json.dumps(failures).encode()]
+    if path == "/hints-within-hints":
+        hints = environ["wsgi.early_hints"]
+        def outer():
+            yield "X-A", "outer"
+            hints([("X-B", "inner")])
+        hints(outer())
+        start_response("200 OK", [("X-C", "final")])
+        hints([("X-D", "between")])
+        return [b"body"]
+    if path == "/hints-of-another-request":
+        global kept
+        before, kept = kept, environ["wsgi.early_hints"]
+        if before is not None:
+            before([("X-Late", "1")])
+        start_response("200 OK", [])
+        return [b"body"]
     if path == "/first-line":
         line = environ["wsgi.input"].readline()
         print("the first line has arrived", file=environ["wsgi.errors"])
@@ -221,9 +260,50 @@ def test_early_hints_are_not_sent_to_http_10(url):
         assert received.read().startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+TYPE_ERRORS = {"number", "None", "bytearray", "no text", "no pairs", "nothing", "no iterable"}
+OTHER_ERRORS = {"beyond latin": "UnicodeEncodeError", "surrogate": "UnicodeEncodeError"}
+
+
 def test_invalid_early_hints(url):
-    expected = ["ValueError", "ValueError", "TypeError", "ValueError", "UnicodeEncodeError"]
-    assert json.loads(get(url, "/bad-hints")) == expected
+    """Nothing of them is sent, and the connection can be used further."""
+    request = b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n"
+    with raw(url, request % (b"/bad-hints", b"")) as (sock, received):
+        assert received.readline() == b"HTTP/1.1 200 OK\r\n"
+        head = b"".join(iter(received.readline, b"\r\n"))
+        assert b"X-" not in head
+        length = int(re.search(rb"content-length: (\d+)", head)[1])
+        failures = json.loads(received.read(length))
+        sock.sendall(request % (b"/unread", b"Connection: close\r\n"))
+        assert received.read().startswith(b"HTTP/1.1 200 OK\r\n")
+    assert len(failures) == 30
+    for name, failure in failures.items():
+        usual = "TypeError" if name in TYPE_ERRORS else "ValueError"
+        assert failure == {"fails": "RuntimeError", **OTHER_ERRORS}.get(name, usual), name
+
+
+def test_early_hints_within_early_hints(url):
+    with raw(url, b"GET /hints-within-hints HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") as (
+        _,
+        received,
+    ):
+        inner, outer, between, final, body = received.read().split(b"\r\n\r\n")
+    assert inner == b"HTTP/1.1 103 Early Hints\r\nX-B: inner"
+    assert outer == b"HTTP/1.1 103 Early Hints\r\nX-A: outer"
+    assert between == b"HTTP/1.1 103 Early Hints\r\nX-D: between"
+    assert final.startswith(b"HTTP/1.1 200 OK\r\nX-C: final\r\n")
+    assert body == b"body"
+
+
+def test_early_hints_of_a_request_that_has_ended(url):
+    request = b"GET /hints-of-another-request HTTP/1.1\r\nHost: a\r\n"
+    with raw(url, (request + b"\r\n") * 3 + request + b"Connection: close\r\n\r\n") as (
+        _,
+        received,
+    ):
+        answers = received.read()
+    assert answers.count(b"HTTP/1.1 200 OK") == 4
+    assert b"103" not in answers
+    assert b"X-Late" not in answers
 
 
 CHUNKED = (

@@ -35,6 +35,10 @@ VENV ?= .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 PYTEST_ARGS ?=
 ARGS ?=
 
+# Without cached bytecode, each process that the tests start would compile every module that it imports, and each pytest
+# process would rewrite the assertions of all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 BUILD := build/$(notdir $(VENV))
 MESON_ARGS ?=

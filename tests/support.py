@@ -456,6 +456,11 @@ def run(main, **kwargs):
 """
 
 
+def python_path(*folders):
+    """Return a value of PYTHONPATH: `folders` before those of this process's own."""
+    return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def finished(command, **options):
     """Run a command to its end; return its CompletedProcess, whose output is text.
 

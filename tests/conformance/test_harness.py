@@ -77,7 +77,7 @@ def run(tmp_path):
                 *arguments,
             ],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            env=os.environ | {"PYTHONPATH": support.python_path(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

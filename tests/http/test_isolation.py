@@ -245,7 +245,7 @@ def hook(tmp_path_factory):
 @pytest.mark.parametrize("source", ["collector", "hook"])
 def test_hostile_code_everywhere(source, hook, loop_kind):
     options = ["--hook", hook] if source == "hook" else []
-    search = os.pathsep.join(map(str, PROGRAMS.parents[:2]))
+    search = support.python_path(*PROGRAMS.parents[:2])
     done = support.finished(
         [sys.executable, PROGRAMS / "program.py", source, *options],
         env=os.environ | {"PYTHONPATH": search},

@@ -10,6 +10,9 @@ import sys
 import pytest
 import support
 
+import mgloop
+import mgloop._loop
+
 pytestmark = pytest.mark.mgloop_only
 
 #: Print the modules that a statement adds to those that are in `known`. An editable installation
@@ -62,3 +65,10 @@ def test_a_loop_that_runs_imports_nothing_more():
     ours, others = added_by("import mgloop; mgloop.run(asyncio.sleep(0))")
     assert others <= {"__future__", "cython_runtime"}
     assert len(ours) <= 52
+
+
+def test_programs_of_the_tests_import_the_same_files():
+    """The tests replace the import hook of an editable installation: see tests/children."""
+    program = "import mgloop._loop as m; print(mgloop.__file__, m.__file__, sep='\\n')"
+    out, _ = support.run_python("mgloop", f"import mgloop; {program}")
+    assert out.split() == [mgloop.__file__, mgloop._loop.__file__]

@@ -27,7 +27,7 @@ def program(folder, code, *options):
     """Run `code` where the application is found; its (stdout, warnings of mgloop's)."""
     out, errors = support.run_python(
         "mgloop", "import mgloop\n" + inspect.cleandoc(code), *options,
-        env={"PYTHONPATH": str(folder)},
+        env={"PYTHONPATH": support.python_path(folder)},
     )  # fmt: skip
     return out.split(), [line for line in errors.splitlines() if "Warning: " in line]
 

@@ -12,7 +12,8 @@ import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 
-with open(os.environ["MGLOOP_TEST_MODULES"]) as file:
+LISTING = os.environ["MGLOOP_TEST_MODULES"]
+with open(LISTING) as file:
     PATHS = dict(line.rstrip("\n").split("\t") for line in file)
 
 
@@ -22,15 +23,31 @@ class Finder:
         path = PATHS.get(name)
         if path is None:
             return None
-        folder, file = os.path.split(path)
-        kind = SourceFileLoader if file.endswith(".py") else ExtensionFileLoader
-        spec = ModuleSpec(name, kind(name, path), origin=path, is_package=file == "__init__.py")
+        kind = SourceFileLoader if path.endswith(".py") else ExtensionFileLoader
+        is_package = path.endswith("__init__.py")
+        spec = ModuleSpec(name, kind(name, path), origin=path, is_package=is_package)
         spec.has_location = True
-        if file == "__init__.py":
-            spec.submodule_search_locations.append(folder)
+        if is_package:
+            spec.submodule_search_locations.append(f"{LISTING}/{name}")
         return spec
+
+
+class Package:
+    """Lists the modules of a package for pkgutil; `path` is in the package's ``__path__``."""
+
+    def __init__(self, path):
+        if not path.startswith(f"{LISTING}/"):
+            raise ImportError
+        self.name = path.removeprefix(f"{LISTING}/")
+
+    def iter_modules(self, prefix=""):
+        for name, path in PATHS.items():
+            package, _, module = name.rpartition(".")
+            if package == self.name:
+                yield prefix + module, path.endswith("__init__.py")
 
 
 def init():
     """Install the finder; the ``.pth`` file of the editable installation calls this."""
     sys.meta_path.insert(0, Finder)
+    sys.path_hooks.insert(0, Package)

@@ -4,6 +4,7 @@
 Each takes up to half a millisecond, and typing and dataclasses take several.
 """
 
+import pkgutil
 import subprocess
 import sys
 
@@ -69,6 +70,13 @@ def test_a_loop_that_runs_imports_nothing_more():
 
 def test_programs_of_the_tests_import_the_same_files():
     """The tests replace the import hook of an editable installation: see tests/children."""
-    program = "import mgloop._loop as m; print(mgloop.__file__, m.__file__, sep='\\n')"
-    out, _ = support.run_python("mgloop", f"import mgloop; {program}")
-    assert out.split() == [mgloop.__file__, mgloop._loop.__file__]
+    program = """
+        import mgloop._loop, pkgutil
+        print(mgloop.__file__, mgloop._loop.__file__)
+        print(*sorted(module.name for module in pkgutil.walk_packages(mgloop.__path__, "mgloop.")))
+    """
+    out, _ = support.run_python("mgloop", program)
+    files, modules = map(str.split, out.splitlines())
+    assert files == [mgloop.__file__, mgloop._loop.__file__]
+    found = pkgutil.walk_packages(mgloop.__path__, "mgloop.")
+    assert modules == sorted(module.name for module in found)

@@ -35,25 +35,29 @@ def run(*arguments, returncode=0, python_flags=(), env=None, cwd=None, stdin="")
     return done.stdout, done.stderr
 
 
-def makes_ours(code):
-    """Return whether `code`, which does not know mgloop, makes its `loop` with mgloop."""
-    preamble = """
-        import asyncio, warnings
-        warnings.simplefilter("ignore")
+def assert_made_by_mgloop(*codes, **options):
+    """Run codes that do not know mgloop in one program; each must make its `loop` with mgloop."""
+    program = f"""
+import asyncio, warnings
+warnings.simplefilter("ignore")
 
-        async def current():
-            return asyncio.get_running_loop()
+async def current():
+    return asyncio.get_running_loop()
 
-    """
-    said = "\nimport mgloop; print(isinstance(loop, mgloop.Loop))\n"
-    out, errors = run("-c", textwrap.dedent(preamble) + code + said)
-    assert errors == ""
-    return out == "True\n"
+loops = {{}}
+for code in {codes!r}:
+    names = {{"asyncio": asyncio, "current": current}}
+    exec(code, names)
+    loops[code] = names["loop"]
+    asyncio.set_event_loop_policy(None)
+import mgloop
+print([code for code, loop in loops.items() if not isinstance(loop, mgloop.Loop)])
+"""
+    assert run("-c", program, **options) == ("[]\n", "")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_whichever_way_a_loop_is_made():
+    assert_made_by_mgloop(
         "loop = asyncio.run(current())",
         "loop = asyncio.Runner().run(current())",
         "loop = asyncio.new_event_loop(); loop.close()",
@@ -66,15 +70,12 @@ def makes_ours(code):
         "loop = asyncio.get_event_loop_policy().new_event_loop(); loop.close()",
         "class Mine(asyncio.SelectorEventLoop):\n    pass\n"
         "loop = asyncio.Runner(loop_factory=Mine).run(current())",
-    ],
-)
-def test_whichever_way_a_loop_is_made(code):
-    assert makes_ours(code)
+    )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="asyncio.EventLoop is new in 3.13")
 def test_asyncios_event_loop_by_its_new_name():
-    assert makes_ours("loop = asyncio.EventLoop(); loop.close()")
+    assert_made_by_mgloop("loop = asyncio.EventLoop(); loop.close()")
 
 
 UVLOOP = """
@@ -89,20 +90,8 @@ def run(main, *, loop_factory=new_event_loop, debug=None): raise AssertionError
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "loop = uvloop.new_event_loop(); loop.close()",
-        "uvloop.install(); loop = asyncio.run(current())",
-        "loop = uvloop.run(current())",
-        "loop = uvloop.run(current(), loop_factory=uvloop.new_event_loop, debug=True)",
-        "loop = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(current())",
-        "asyncio.set_event_loop_policy(uvloop.EventLoopPolicy()); loop = asyncio.run(current())",
-        "loop = uvloop.Loop(); loop.close()",
-    ],
-)
 @pytest.mark.parametrize("real", [False, True], ids=["stand-in", "uvloop"])
-def test_programs_that_name_uvloop(tmp_path, monkeypatch, code, real):
+def test_programs_that_name_uvloop(tmp_path, real):
     """The stand-in has uvloop's names, but cannot run a program."""
     if real:
         pytest.importorskip("uvloop")
@@ -111,8 +100,18 @@ def test_programs_that_name_uvloop(tmp_path, monkeypatch, code, real):
         package.mkdir()
         (package / "__init__.py").write_text(UVLOOP)
         (package / "_loop.py").write_text("class Loop:\n    pass\n")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert makes_ours(f"import uvloop; assert uvloop.__spec__ and uvloop.__version__; {code}")
+    codes = (
+        "loop = uvloop.new_event_loop(); loop.close()",
+        "loop = uvloop.run(current())",
+        "loop = uvloop.run(current(), loop_factory=uvloop.new_event_loop, debug=True)",
+        "loop = asyncio.Runner(loop_factory=uvloop.new_event_loop).run(current())",
+        "asyncio.set_event_loop_policy(uvloop.EventLoopPolicy()); loop = asyncio.run(current())",
+        "loop = uvloop.Loop(); loop.close()",
+        "uvloop.install(); loop = asyncio.run(current())",
+    )
+    check = "import uvloop; assert uvloop.__spec__ and uvloop.__version__"
+    env = {"PYTHONPATH": support.python_path(tmp_path)}
+    assert_made_by_mgloop(*(f"{check}; {code}" for code in codes), env=env)
 
 
 def test_packages_that_are_not_there_are_not_there():
@@ -169,10 +168,17 @@ def folder(tmp_path):
     ],
     ids=lambda arguments: " ".join(arguments)[:20],
 )
-@pytest.mark.parametrize(
-    "flags", [(), ("-W", "ignore", "-O", "-B", "-u", "-Xanything=1")], ids=["", "flags"]
-)
-def test_a_program_sees_what_it_would_see(folder, arguments, flags):
+def test_a_program_sees_what_it_would_see(folder, arguments):
+    assert_sees_the_same(folder, arguments)
+
+
+def test_a_program_sees_the_options_of_the_interpreter(folder):
+    flags = ("-W", "ignore", "-O", "-B", "-u", "-Xanything=1")
+    assert_sees_the_same(folder, ["sees.py"], flags)
+    assert_sees_the_same(folder, ["-u", "-X", "dev", "sees.py"], flags)
+
+
+def assert_sees_the_same(folder, arguments, flags=()):
     stdin = SEES if arguments == ["-"] else ""
     out, errors = run(*arguments, python_flags=flags, cwd=folder, stdin=stdin)
     assert errors == ""

@@ -11,9 +11,11 @@ own transports is in ../test_tls.py and ../test_start_tls.py.
 
 import asyncio
 import asyncio.sslproto
+import functools
 import gc
 import ssl
 
+import certificates
 import pytest
 import support
 from harness import STDLIB, App, Connection
@@ -70,12 +72,26 @@ def tls_version():
     return ssl.TLSVersion.TLSv1_3
 
 
+@pytest.fixture(scope="session")
+def contexts_of(certificate_authority, server_certificate):
+    """Return a function that returns the (client, server) contexts of a TLS version."""
+
+    @functools.cache
+    def contexts_of(tls_version):
+        client = certificates.trusting(certificate_authority)
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server_certificate.configure_cert(server)
+        for context in (client, server):
+            context.minimum_version = context.maximum_version = tls_version
+        return client, server
+
+    return contexts_of
+
+
 @pytest.fixture
-def contexts(tls_version, client_ssl_context, server_ssl_context):
-    """Return (client, server)."""
-    for context in (client_ssl_context, server_ssl_context):
-        context.minimum_version = context.maximum_version = tls_version
-    return client_ssl_context, server_ssl_context
+def contexts(tls_version, contexts_of):
+    """Return (client, server), which the tests share; a test undoes its changes of them."""
+    return contexts_of(tls_version)
 
 
 @pytest.fixture

@@ -216,9 +216,15 @@ def test_a_failure_in_data_received_whose_last_words_fail_too(connect, loop, rep
 # --- SystemExit and KeyboardInterrupt -------------------------------------------------------------
 
 
-@leaving
-@pytest.mark.parametrize("count", [1, 40])
-@pytest.mark.parametrize("size", [50, 1 << 18])
+@pytest.mark.parametrize(
+    ("failure", "size", "count"),
+    [
+        (KeyboardInterrupt, 50, 1),
+        (SystemExit, 50, 40),
+        (SystemExit, 1 << 18, 1),
+        (KeyboardInterrupt, 1 << 18, 40),
+    ],
+)
 @pytest.mark.parametrize("where", RECEIVING)
 def test_leaving_while_receiving_loses_nothing(
     connect_failing, loop, where, failure, size, count, kind
@@ -373,9 +379,16 @@ def test_leaving_in_connection_made_with_data_behind_the_handshake(prepare, loop
     assert connection.app.data == b"early"
 
 
-@leaving
+@pytest.mark.parametrize(
+    ("failure", "sizes"),
+    [
+        (KeyboardInterrupt, [100]),
+        (SystemExit, [100] * 50),
+        (KeyboardInterrupt, [300_000, 5]),
+        (SystemExit, [5, 300_000, 70_000]),
+    ],
+)
 @pytest.mark.parametrize("where", ["pause_writing", "resume_writing"])
-@pytest.mark.parametrize("sizes", [[100], [100] * 50, [300_000, 5], [5, 300_000, 70_000]])
 def test_leaving_in_flow_control(connect_failing, loop, failure, where, sizes):
     """The written data is neither lost nor sent twice."""
     connection = connect_failing(where, failure)
@@ -466,7 +479,7 @@ def test_a_server_name_callback_that_fails(loop, prepare, contexts, monkeypatch,
 
     unraisable = []
     monkeypatch.setattr("sys.unraisablehook", lambda args: unraisable.append(args.exc_type))
-    contexts[1].set_servername_callback(fail)
+    monkeypatch.setattr(contexts[1], "sni_callback", fail)
     waiter = loop.create_future()
     connection = prepare(App(), waiter=waiter)
     connection.proto.connection_made(connection.below)
@@ -482,7 +495,7 @@ def test_a_server_name_callback_that_fails(loop, prepare, contexts, monkeypatch,
 
 @pytest.mark.parametrize("failure", [OopsError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("stage", ["handshake", "data"])
-def test_a_message_callback_that_fails(loop, prepare, contexts, failure, stage):
+def test_a_message_callback_that_fails(loop, prepare, contexts, monkeypatch, failure, stage):
     """It is the only callback of OpenSSL whose exception Python propagates."""
 
     def fail(*args):
@@ -491,7 +504,7 @@ def test_a_message_callback_that_fails(loop, prepare, contexts, failure, stage):
             raise failure
 
     armed = []
-    contexts[1]._msg_callback = fail
+    monkeypatch.setattr(contexts[1], "_msg_callback", fail)
     connection = prepare(App())
     if stage == "data":
         connection.shake_hands()

@@ -31,7 +31,7 @@ def test_records_cut_at_every_byte(connect, loop, app_class):
 
 @all_apps
 def test_records_cut_anywhere(connect, loop, app_class):
-    for seed in range(20):
+    for seed in range(6):
         cut_anywhere(connect, loop, app_class, random.Random(seed))
 
 

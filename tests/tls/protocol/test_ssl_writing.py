@@ -437,8 +437,8 @@ class Renegotiating(ssl.SSLObject):
         return super().write(data)
 
 
-def test_writes_wait_for_the_end_of_a_renegotiation(connect, app, contexts):
-    contexts[1].sslobject_class = Renegotiating
+def test_writes_wait_for_the_end_of_a_renegotiation(connect, app, contexts, monkeypatch):
+    monkeypatch.setattr(contexts[1], "sslobject_class", Renegotiating)
     connection = connect(app)
     sslobj = app.transport.get_extra_info("ssl_object")
     sslobj.refusals = 100
@@ -456,7 +456,7 @@ def test_writes_wait_for_the_end_of_a_renegotiation(connect, app, contexts):
     assert app.transport.get_write_buffer_size() == 0
 
 
-def test_an_ssl_object_of_the_users_own(connect, contexts):
+def test_an_ssl_object_of_the_users_own(connect, contexts, monkeypatch):
     reads = []
 
     class Own(ssl.SSLObject):
@@ -465,7 +465,7 @@ def test_an_ssl_object_of_the_users_own(connect, contexts):
             reads.append(data)
             return data
 
-    contexts[1].sslobject_class = Own
+    monkeypatch.setattr(contexts[1], "sslobject_class", Own)
     app = App(lambda app, data: app.transport.write(data))
     connection = connect(app)
     stream = connection.peer_says(b"abc", support.pattern(50_000), b"def")
@@ -484,8 +484,8 @@ class Sparing(ssl.SSLObject):
 
 @in_every_way
 @pytest.mark.parametrize("method", ["write", "writelines"])
-def test_an_ssl_object_that_takes_a_part_of_each_write(connect, contexts, way, method):
-    contexts[1].sslobject_class = Sparing
+def test_an_ssl_object_that_takes_a_part_of_each_write(connect, contexts, monkeypatch, way, method):
+    monkeypatch.setattr(contexts[1], "sslobject_class", Sparing)
     pieces = [support.pattern(size) for size in (250, 100, 1, 5000, 320)]
 
     def write(transport):

@@ -19,10 +19,10 @@ import support
 
 import mgloop
 
-REPEAT = 800
+REPEAT = 300
 
 #: The number in debug mode, in which each call walks the stack.
-REPEAT_DEBUG = 300
+REPEAT_DEBUG = 150
 
 
 class Subject:

@@ -29,9 +29,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator needs a C compiler"),
 ]
 BRIEF = (
-    "--seconds", "0.2", "--warmup", "0.02", "--rounds", "1", "--windows", "1", "--no-control",
+    "--seconds", "0.1", "--warmup", "0.02", "--rounds", "1", "--windows", "1", "--no-control",
 )  # fmt: skip
-FAKES = {"PYTHONPATH": str(ROOT / "tests" / "tools")}
+FAKES = {"PYTHONPATH": support.python_path(ROOT / "tests" / "tools")}
 
 
 def command(*args):
@@ -117,7 +117,7 @@ def test_tls_by_the_client_in_python(tmp_path):
     compiler.write_text('#!/bin/sh\ncase "$*" in *-lssl*) exit 1;; esac\nexec cc "$@"\n')
     compiler.chmod(0o755)
     done, found = run(tmp_path, "--suite", "tls", "--loops", "asyncio",
-                      "--only", "tls/protocol-1k,handshakes", "--seconds", "1",
+                      "--only", "tls/protocol-1k,handshakes", "--seconds", "0.4",
                       env={"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)})  # fmt: skip
     assert done.returncode == 0, done.stderr
     for sample in found["samples"]:

@@ -117,9 +117,14 @@ def fetch_genuine(library):
     return Path(result.stdout.strip())
 
 
-@pytest.fixture(params=LIBRARIES, ids=lambda library: library.key)
-def library(request):
-    return request.param
+# fetch.py treats the libraries alike, except that their distributions have different back-ends.
+each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.key)
+
+
+@pytest.fixture
+def library():
+    """Return the library under test; `each_library` parametrizes it."""
+    return LLHTTP
 
 
 @pytest.fixture
@@ -181,6 +186,7 @@ def genuine_files(library, genuine):
     return {name: (genuine / name).read_bytes() for name in library.names}
 
 
+@each_library
 def test_fetches_once_and_verifies_ever_after(library, copy, genuine, tmp_path):
     index = tmp_path / "index"
     make_distribution(library, index, genuine_files(library, genuine), pinned_in=copy)
@@ -197,23 +203,19 @@ def test_fetches_once_and_verifies_ever_after(library, copy, genuine, tmp_path):
     assert (second.returncode, second.stdout) == (0, first.stdout)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("PIP_REQUIRE_HASHES", "1"),
-        ("PIP_CHECK_BUILD_DEPENDENCIES", "1"),
-        ("PIP_BUILD_CONSTRAINT", "{here}/constraints.txt"),
-        # pip passes the back-end's path to its child in a variable that another pip would also use.
-        ("_PYPROJECT_HOOKS_BACKEND_PATH", "{here}"),
-        ("PYTHONPATH", "{here}"),
-    ],
-)
-def test_what_steers_the_pip_that_builds_does_not_mislead_ours(
-    library, copy, genuine, tmp_path, variable, value
-):
-    (tmp_path / "constraints.txt").write_text("no-such-package<2\n")
+@each_library
+def test_what_steers_the_pip_that_builds_does_not_mislead_ours(library, copy, genuine, tmp_path):
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("no-such-package<2\n")
     make_distribution(library, tmp_path / "index", genuine_files(library, genuine), pinned_in=copy)
-    changes = {variable: value.format(here=tmp_path)}
+    changes = {
+        "PIP_REQUIRE_HASHES": "1",
+        "PIP_CHECK_BUILD_DEPENDENCIES": "1",
+        "PIP_BUILD_CONSTRAINT": str(constraints),
+        # pip passes the back-end's path to its child in a variable that another pip would also use.
+        "_PYPROJECT_HOOKS_BACKEND_PATH": str(tmp_path),
+        "PYTHONPATH": str(tmp_path),
+    }
     result = fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index"), **changes)
     assert result.returncode == 0, result.stderr
 
@@ -250,6 +252,7 @@ def test_what_another_build_has_only_begun_to_put_there_is_not_taken(
     assert sorted(path.name for path in fetched.iterdir()) == sorted(library.names)
 
 
+@each_library
 def test_distribution_with_another_hash_is_refused(library, copy, genuine, tmp_path):
     make_distribution(library, tmp_path / "index", genuine_files(library, genuine))
     text = paragraph(fetch(copy, PIP_FIND_LINKS=str(tmp_path / "index")))
@@ -394,6 +397,7 @@ def test_back_end_builds_elsewhere_where_the_tree_is_read_only(monkeypatch, tmp_
     assert named == {"build-dir": "mine"}
 
 
+@each_library
 def test_nothing_that_is_fetched_is_tracked(library, repository):
     tracked = git("ls-files", cwd=repository).splitlines()
     assert [path for path in tracked if Path(path).name in library.names] == []
@@ -490,6 +494,7 @@ def test_build_without_cython_says_so(tmp_path):
     assert "mgloop needs Cython 3.1 or later to build and found none" in output
 
 
+@each_library
 def test_build_shows_what_the_fetching_says(library, tmp_path):
     output = configure(tmp_path, **{library.variable: str(tmp_path / "nothing")})
     expected = f"{library.variable} must name a folder with the unmodified {library.names[0]}"

@@ -28,7 +28,7 @@ from mgloop.http.wire._wsgirequest import WsgiRunner
 
 h11 = pytest.importorskip("h11")
 
-EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "100"))
 
 
 class Memory(asyncio.Transport):

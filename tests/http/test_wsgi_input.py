@@ -19,7 +19,7 @@ from support import open_fds as open_descriptors
 from mgloop.http.errors import ClientDisconnected
 from mgloop.http.wire._wsgiinput import BodyBuffer, FileInput, StreamInput, WsgiInput, open_unnamed
 
-EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "30"))
 TIMEOUT = 20
 
 

@@ -18,7 +18,7 @@ from mgloop import _stdlib
 
 pytestmark = pytest.mark.mgloop_only
 
-EXAMPLES = int(os.environ.get("MGLOOP_STREAMS_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
 
 
 class FakeTransport:

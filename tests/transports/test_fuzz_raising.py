@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from peers import skip_where_asyncio_forgets_a_transport
 from support import turns
 
-EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "30"))
 
 #: How long a history may wait for one condition: so many seconds, and so many checks of it. On a
 #: busy machine a process may get little time, and makes few checks in these seconds.

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peers import BufferedRecorder, Recorder, reset
 
-EXAMPLES = int(os.environ.get("MGLOOP_RANDOM_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "60"))
 
 sizes = st.sampled_from([0, 1, 50, 4096, 4097, 30_000, 65_536, 200_000, 700_000])
 
@@ -295,14 +295,14 @@ def live(loop, loop_kind, reported, lives):
     reported.check()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 if EXAMPLES <= 100 else 0)
 @settings(random_test, max_examples=EXAMPLES)
 @given(life=lives)
 def test_any_history(loop, loop_kind, reported, life):
     live(loop, loop_kind, reported, [life])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 if EXAMPLES <= 100 else 0)
 @settings(random_test, max_examples=EXAMPLES // 4)
 @given(many=st.lists(lives, min_size=5, max_size=8))
 def test_many_histories_at_once(loop, loop_kind, reported, many):

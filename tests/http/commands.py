@@ -65,12 +65,16 @@ async def app(scope, receive, send):
 #: The same as a WSGI application; the paths wait in a thread.
 WSGI_APPLICATION = """
 import atexit, os, signal, threading, time
+from wsgiref.validate import validator
 
 GATE = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: GATE.set())
 atexit.register(print, "the application has shut down", flush=True)
 
 def app(environ, start_response):
+    return validator(respond)(environ, start_response)
+
+def respond(environ, start_response):
     path = environ["PATH_INFO"]
     body = b"%d" % os.getpid()
     if path == "/gate":
@@ -191,11 +195,32 @@ class Command:
         return self.end()
 
 
+def serve(folder, *options, app="main:app", **more):
+    """Run `mgloop serve` with the application in main.py of `folder` on a free port."""
+    return Command("serve", app, "--port", 0, *options, cwd=folder, **more)
+
+
 def fails(*arguments, cwd, status, **options):
     """Run a command that must end by itself with `status`; return its lines of output."""
     with Command(*arguments, cwd=cwd, **options) as command:
         assert command.end() == status, command.output
         return command.lines
+
+
+def complaints(*cases, cwd):
+    """Call `mgloop serve` with the arguments of each case; return (line of output, status) of each.
+
+    All run in one process, because each start takes a third of a second.
+    """
+    program = f"""
+from mgloop.http import cli
+
+for arguments in {cases!r}:
+    print(cli.main(["serve", *map(str, arguments)]))
+"""
+    write_app(cwd, program, name="complaints.py")
+    lines = fails(module="complaints", cwd=cwd, status=0)
+    return list(zip(lines[::2], map(int, lines[1::2]), strict=True))
 
 
 class UnixConnection(http.client.HTTPConnection):

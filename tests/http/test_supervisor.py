@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workers under the supervisor: started, replaced, recycled, ended; and --reload."""
+"""Workers under the supervisor: started, replaced, recycled, ended; and --reload.
+
+test_under_load.py replaces them while clients send requests.
+"""
 
 import asyncio
 import errno
 import os
 import re
 import signal
-import threading
 
 import pytest
 from commands import (
@@ -17,6 +19,7 @@ from commands import (
     fails,
     get,
     pending,
+    serve,
     wait_gone,
     write_app,
 )
@@ -25,12 +28,6 @@ from mgloop.http import Config, StartError
 from mgloop.http.process.supervisor import Supervisor, WorkerError, supervise
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_app(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(params=[APPLICATION, WSGI_APPLICATION], ids=["asgi", "wsgi"])
@@ -86,7 +83,7 @@ def test_workers_share_an_address(application, tmp_path):
 
 def test_workers_share_a_unix_socket(folder):
     path = folder / "a.sock"
-    with Command("serve", "main:app", "--uds", path, "--workers", 2, cwd=folder) as command:
+    with serve(folder, "--uds", path, "--workers", 2) as command:
         url = command.url()
         workers = {int(pid) for pid in (get(url), get(url))}
         assert command.pid not in workers
@@ -161,56 +158,6 @@ def test_an_application_that_cannot_start_is_said_once(tmp_path):
     assert "Worker failed to boot." in lines[-1]
 
 
-def test_a_failed_start_up_is_status_3_with_workers_too(tmp_path):
-    write_app(
-        tmp_path,
-        """
-        async def app(scope, receive, send):
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": "no database"})
-        """,
-    )
-    lines = fails("serve", "main:app", "--port", 0, "--workers", 2, cwd=tmp_path, status=3)
-    assert "ERROR:    no database" in lines
-
-
-def test_sighup_replaces_every_worker_and_loses_no_request(application, tmp_path):
-    failures = []
-    done = threading.Event()
-    counts = []
-
-    def client(url):
-        count = 0
-        try:
-            while not done.is_set():
-                get(url)
-                count += 1
-        except Exception as exc:
-            failures.append(exc)
-        counts.append(count)
-
-    with Supervised(cwd=tmp_path) as command:
-        clients = [threading.Thread(target=client, args=(command.address,)) for _ in range(3)]
-        for thread in clients:
-            thread.start()
-        replaced, successors = set(), set(command.workers)
-        try:
-            for _ in range(2):
-                command.send(signal.SIGHUP)
-                replaced |= successors
-                successors = {command.ready(), command.ready()}
-                command.wait_for("All workers have been restarted")
-        finally:
-            done.set()
-            for thread in clients:
-                thread.join(PATIENCE)
-        assert not failures
-        assert min(counts) > 0
-        for pid in replaced:
-            wait_gone(pid)
-        answering(command.address, successors)
-
-
 def test_sighup_brings_new_code_and_lets_old_requests_finish(application, tmp_path):
     with Supervised(cwd=tmp_path) as command:
         with pending(command.address, "/gate") as answer:
@@ -234,17 +181,6 @@ def test_sighup_with_broken_code_keeps_the_old_workers(folder):
         command.wait_for(r"Worker \[\d+\] exited with status 1 before it was ready")
         command.wait_for("keeping the remaining workers")
         answering(command.address, command.workers)
-
-
-def test_a_worker_at_its_limit_is_replaced_by_one_that_is_ready(application, tmp_path):
-    with Supervised("--limit-max-requests", 5, cwd=tmp_path) as command:
-        first = set(command.workers)
-        while True:
-            pid = int(get(command.address))  # each request must succeed
-            if pid not in first:
-                break
-        command.wait_for(r"reached limit_max_requests \(5\)")
-        command.ready()
 
 
 def test_a_worker_at_its_memory_limit_is_replaced(folder):
@@ -324,8 +260,7 @@ def test_a_sighup_counts_for_a_worker_that_is_starting(folder, held):
     """The first or the second worker has read the old code when SIGHUP arrives."""
     old = held_start(held)
     write_app(folder, old)
-    arguments = ["serve", "main:app", "--port", 0, "--workers", 2]
-    with Command(*arguments, cwd=folder) as command:
+    with serve(folder, "--workers", 2) as command:
         command.wait_for(f"start {held}")
         write_app(folder, old.replace('body = b"%d"', 'body = b"new %d"'))
         command.send(signal.SIGHUP)
@@ -376,8 +311,8 @@ def test_workers_run_with_the_options_of_the_interpreter(tmp_path, options):
     bodies = []
     for workers in (1, 2):
         # Both run with -P, which workers use in any case.
-        arguments = ["serve", "main:app", "--port", 0, "--workers", workers, "--lifespan", "off"]
-        with Command(*arguments, cwd=tmp_path, options=["-P", *options]) as command:
+        arguments = ("--workers", workers, "--lifespan", "off")
+        with serve(tmp_path, *arguments, options=["-P", *options]) as command:
             bodies.append(get(command.url()))
             assert command.stop() == 0
     assert bodies[0] == bodies[1]
@@ -415,17 +350,17 @@ def test_a_signal_that_also_ends_the_first_worker_is_no_failure(monkeypatch):
 
 
 @pytest.fixture(params=["watchfiles", "looking"])
-def reload_arguments(request, folder):
-    """Return the arguments, with watchfiles if it is installed, and without."""
+def reload_options(request, folder):
+    """Return the options, with watchfiles if it is installed, and without."""
     if request.param == "watchfiles":
         pytest.importorskip("watchfiles")
     else:
         write_app(folder, "raise ImportError", name="watchfiles.py")
-    return ["serve", "main:app", "--port", 0, "--reload", "--reload-delay", 0.05]
+    return ("--reload", "--reload-delay", 0.05)
 
 
-def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_arguments):
-    with Command(*reload_arguments, cwd=folder) as command:
+def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_options):
+    with serve(folder, *reload_options) as command:
         url = command.url()
         assert not get(url).startswith("new")
         write_app(folder, APPLICATION.replace('body = b"%d"', 'body = b"new %d"'))
@@ -446,9 +381,8 @@ def test_changed_code_is_served_and_broken_code_waited_with(folder, reload_argum
         assert command.stop(signal.SIGINT) == 0
 
 
-def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_arguments):
-    arguments = [*reload_arguments, "--timeout-graceful-shutdown", 0.1]
-    with Command(*arguments, cwd=folder) as command:
+def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_options):
+    with serve(folder, *reload_options, "--timeout-graceful-shutdown", 0.1) as command:
         url = command.url()
         with pending(url, "/gate"):
             command.wait_for("in the gate")
@@ -459,10 +393,10 @@ def test_a_reload_does_not_wait_for_requests_that_do_not_end(folder, reload_argu
         assert command.stop() == 0
 
 
-def test_a_change_ends_a_start_up_that_stands_still(folder, reload_arguments):
+def test_a_change_ends_a_start_up_that_stands_still(folder, reload_options):
     standing = 'print("standing still", flush=True)\n        await asyncio.Event().wait()'
     write_app(folder, APPLICATION.replace("await receive()", standing, 1))
-    with Command(*reload_arguments, cwd=folder) as command:
+    with serve(folder, *reload_options) as command:
         command.wait_for("standing still")
         write_app(folder)
         command.wait_for(r"Detected changes in 'main\.py'")
@@ -470,16 +404,16 @@ def test_a_change_ends_a_start_up_that_stands_still(folder, reload_arguments):
         assert command.stop() == 0
 
 
-def test_limits_replace_nobody_while_files_are_watched(folder, reload_arguments):
-    arguments = [*reload_arguments, "--limit-max-requests", 1, "--limit-max-memory", "1M"]
-    with Command(*arguments, cwd=folder) as command:
+def test_limits_replace_nobody_while_files_are_watched(folder, reload_options):
+    limits = ("--limit-max-requests", 1, "--limit-max-memory", "1M")
+    with serve(folder, *reload_options, *limits) as command:
         url = command.url()
         assert get(url) == get(url)
         assert command.stop() == 0
     assert "Replacing worker" not in command.output
 
 
-def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_arguments):
-    arguments = [*reload_arguments, "--reload-dir", "nowhere"]
-    lines = fails(*arguments, cwd=folder, status=1)
+def test_a_folder_to_watch_that_is_not_there_is_one_line(folder, reload_options):
+    options = (*reload_options, "--reload-dir", "nowhere")
+    lines = fails("serve", "main:app", "--port", 0, *options, cwd=folder, status=1)
     assert "nowhere: no such directory" in lines[-1]

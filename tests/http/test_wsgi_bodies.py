@@ -2,98 +2,20 @@
 """wsgi.input over real connections: what an application reads of a request's body, and when."""
 
 import contextlib
-import json
 import os
 import threading
 
 import pytest
-from commands import write_app
 from support import eventually
-from wsgi_servers import PREAMBLE, WsgiServer, chunked, get, post
-
-APPLICATION = """
-import json
-
-@checked
-def echo(environ, start_response):
-    return answer(start_response, environ["wsgi.input"].read(-1))
-
-def read_all(environ, start_response):
-    # The validator insists on an argument.
-    return answer(start_response, environ["wsgi.input"].read())
-
-@checked
-def pieces(environ, start_response):
-    stream, found = environ["wsgi.input"], []
-    size = int(environ["QUERY_STRING"])
-    while piece := stream.read(size):
-        assert len(piece) <= size
-        found.append(piece)
-    assert stream.read(size) == b"" == stream.read(1) == stream.readline()
-    assert stream.readlines() == [] == list(stream)
-    return answer(start_response, b"|".join(found))
-
-@checked
-def lines(environ, start_response):
-    return answer(start_response, b"|".join(environ["wsgi.input"]))
-
-@checked
-def readlines(environ, start_response):
-    return answer(start_response, b"|".join(environ["wsgi.input"].readlines()))
-
-@checked
-def readline(environ, start_response):
-    stream = environ["wsgi.input"]
-    sizes = json.loads("[%s]" % environ["QUERY_STRING"])
-    return answer(start_response, b"|".join([stream.readline(size) for size in sizes]))
-
-@checked
-def mixed(environ, start_response):
-    stream = environ["wsgi.input"]
-    found = [stream.readline(), stream.read(2), stream.readline(2), next(iter(stream))]
-    return answer(start_response, b"|".join([*found, *stream.readlines(1), stream.read(100)]))
-
-@checked
-def nothing(environ, start_response):
-    return answer(start_response, "nothing read")
-
-@checked
-def half(environ, start_response):
-    return answer(start_response, environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]) // 2))
-
-@checked
-def by_write(environ, start_response):
-    '''Read after the response has begun.'''
-    write = start_response("200 OK", PLAIN)
-    for line in environ["wsgi.input"]:
-        write(line)
-    return [b"."]
-
-@checked
-def lazily(environ, start_response):
-    start_response("200 OK", PLAIN)
-    return (line for line in environ["wsgi.input"])
-
-@checked
-def begun(environ, start_response):
-    '''Note that the application runs, and what it reads.'''
-    name = environ["QUERY_STRING"]
-    note(name, "begun")
-    try:
-        size = len(environ["wsgi.input"].read(-1))
-    except OSError as exc:
-        note(f"{name}-read", "OSError")
-        raise
-    note(f"{name}-read", size)
-    return answer(start_response, str(size))
-
-@checked
-def has(environ, start_response):
-    return answer(start_response, NOTES.get(environ["QUERY_STRING"], "no such note"))
-"""
+from wsgi_servers import chunked, get, post
 
 BODY = os.urandom(3_000_000)
 TEXT = b"one\ntwo two\n\nthree\r\nlast"
+
+
+@pytest.fixture
+def server(every_server):
+    return every_server
 
 
 @pytest.fixture(params=["length", "chunks"])
@@ -109,15 +31,22 @@ def send(request):
 @pytest.mark.parametrize("size", [0, 1, 65_536, 100_000, 1 << 20, (1 << 20) + 1, len(BODY)])
 @pytest.mark.parametrize("path", ["/echo", "/read-all"])
 def test_a_body_is_read(server, send, size, path):
-    found = server.exchange(send(path, BODY[:size]))
-    assert found.status == 200
-    assert found.body == BODY[:size]
+    with server.connect() as client:
+        sender = threading.Thread(target=client.send, args=(send(path, BODY[:size]),))
+        sender.start()
+        found = client.answer()
+        sender.join()
+        assert (found.status, found.body) == (200, BODY[:size])
+        if server.kind != "gunicorn":  # which closes the connection after some
+            assert client.request(get("/nothing")).text == "nothing read"
 
 
-@pytest.mark.parametrize("size", [1, 3, 24, 100])
-def test_a_body_is_read_in_pieces_and_never_past_its_end(server, send, size):
-    pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
-    with server.connect(send(f"/pieces?{size}", TEXT) + get("/nothing")) as client:
+@pytest.mark.parametrize(
+    ("body", "size"), [(TEXT, 1), (TEXT, 3), (TEXT, 24), (TEXT, 100), (BODY, 100_000)]
+)
+def test_a_body_is_read_in_pieces_and_never_past_its_end(server, send, body, size):
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    with server.connect(send(f"/pieces?{size}", body) + get("/nothing")) as client:
         assert client.answer().body == b"|".join(pieces)
         assert client.answer().text == "nothing read"
 
@@ -144,24 +73,32 @@ def test_long_lines(server, send):
     assert server.exchange(send("/readlines", body)).body == body.replace(b"\n", b"\n|")
 
 
-@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
 @pytest.mark.parametrize("path", ["/nothing", "/half"])
 def test_a_body_that_the_application_leaves(server, path, size):
-    """The next request on the connection is answered. (gunicorn closes the connection.)"""
+    """The next request on the connection is answered, if the server has the body.
+
+    mgloop reads at most 1 MiB of a streamed body to reach the next request.
+    """
+    expected = b"nothing read" if path == "/nothing" else BODY[: size // 2]
     with server.connect() as client:
-        sender = threading.Thread(target=send_quietly, args=(client, post(path, BODY[:size])))
-        sender.start()
-        found = client.answer()
-        sender.join()
-        assert found.status == 200
-        expected = b"nothing read" if path == "/nothing" else BODY[: size // 2]
-        if server.kind == "gunicorn":
-            # It closes the socket although the kernel has data that was not read. The kernel then
-            # resets the connection and discards the end of a response that it has not sent yet.
-            assert found.body == expected or (not found.complete and size > 1 << 20)
-        else:
+        for _ in range(3):
+            sender = threading.Thread(target=send_quietly, args=(client, post(path, BODY[:size])))
+            sender.start()
+            found = client.answer()
+            sender.join()
+            assert found.status == 200
+            if server.kind == "gunicorn":
+                # It closes the socket although the kernel has data that was not read. The kernel
+                # then resets the connection and discards the end of a response that it has not
+                # sent yet.
+                assert found.body == expected or (not found.complete and size > 1 << 20)
+                break
             assert found.body == expected
-            assert client.request(get("/nothing")).text == "nothing read"
+            if server.kind == "streaming" and size > 1 << 20:
+                assert client.ended()
+                break
+    assert server.get("/nothing").text == "nothing read"
 
 
 def send_quietly(client, data):
@@ -207,6 +144,9 @@ def test_expect_continue(server, path):
     with server.connect() as client:
         client.send(get(path, "Content-Length: 5", "Expect: 100-continue", method="POST"))
         found = client.head()
+        if server.kind != "gunicorn":
+            unread = server.kind == "streaming" and path == "/nothing"
+            assert found.status == (200 if unread else 100)
         if found.status == 100:
             client.send(b"12345")
             found = client.answer()
@@ -236,6 +176,16 @@ def test_a_body_that_is_cut_short_does_not_start_the_application(ours, rest):
         client.send(get(f"/begun?{name}", "Content-Length: 1000", method="POST") + rest)
     assert ours.get(f"/has?{name}").text == "no such note"
     assert not ours.get(f"/has?{name}-read").text.isdigit()
+
+
+def test_the_whole_body_starts_the_application(ours):
+    name = f"whole-{ours.kind}"
+    with ours.connect(get(f"/begun?{name}", "Content-Length: 4", method="POST") + b"12") as client:
+        for _ in range(3):
+            assert ours.get(f"/has?{name}").text == "no such note"
+        client.send(b"34")
+        assert client.answer().text == "4"
+    assert ours.get(f"/has?{name}").text == "begun"
 
 
 def test_chunks_that_are_cut_short_do_not_start_the_application(ours):
@@ -279,18 +229,24 @@ def test_large_bodies_leave_no_files(with_options, tmp_path):
         assert server.get("/nothing").text == "nothing read"
     # The server may notice a little later that a client has closed its connection.
     eventually(lambda: descriptors() <= before)
-    assert {path.name for path in tmp_path.iterdir()} <= {"main.py", "__pycache__"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_body_that_cannot_be_stored(with_options, tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    server = with_options(env={"TMPDIR": str(folder)})
+    assert server.exchange(post("/measured", BODY)).text == f"{len(BODY)} {len(BODY)}"
+    folder.rmdir()
+    with server.connect() as client:
+        send_quietly(client, post("/measured", BODY))
+        with contextlib.suppress(EOFError):  # the server closes, though the client still sends
+            assert client.answer().status == 507
+    server.wait_for("Cannot store a request body.")
+    assert server.exchange(post("/measured", b"123")).text == "3 3"
 
 
 # --- the body as it comes ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def streaming(tmp_path):
-    write_app(tmp_path, PREAMBLE + APPLICATION)
-    with WsgiServer("threads", tmp_path, "--wsgi-stream-input") as server:
-        yield server.started()
-        assert server.stop() == 0, server.output
 
 
 def test_the_body_is_read_as_it_comes(streaming):
@@ -302,6 +258,8 @@ def test_the_body_is_read_as_it_comes(streaming):
         assert next(answers) == b"one\n"
         client.send(b"4\r\ntwo\n\r\n0\r\n\r\n")
         assert b"".join(answers) == b"two\n."
+    head = get("/first-line", "Content-Length: 1000000", method="POST")
+    assert streaming.exchange(head + b"line\n").text == "line\n"
 
 
 def test_a_client_that_goes_ends_the_reading(streaming):
@@ -310,17 +268,12 @@ def test_a_client_that_goes_ends_the_reading(streaming):
             head = get(f"/begun?gone-{number}", "Content-Length: 1000", method="POST")
             client.send(head + b"not as many")
             assert streaming.note(f"gone-{number}") == "begun"
-        assert streaming.note(f"gone-{number}-read") == "OSError"
+        assert streaming.note(f"gone-{number}-read") == "ClientDisconnected"
 
 
-def test_streamed_bodies_are_whole(streaming):
-    with streaming.connect() as client:
-        for size in (0, 1, 100_000, len(BODY)):
-            body = BODY[:size]
-            for data in (post("/echo", body), chunked("/echo", *filter(None, [body]))):
-                sender = threading.Thread(target=client.send, args=(data,))
-                sender.start()
-                assert client.answer().body == body
-                sender.join()
-        assert json.loads(client.request(post("/half", b"[12]xxxx")).body) == [12]
-        assert client.request(get("/nothing")).text == "nothing read"
+def test_the_end_of_the_server_ends_the_reading(start):
+    server = start("--timeout-graceful-shutdown", 1, kind="streaming")
+    with server.connect(get("/begun?stop", "Content-Length: 5", method="POST") + b"12"):
+        assert server.note("stop") == "begun"
+        assert server.stop() == 0, server.output
+    assert "cannot read: ClientDisconnected" in server.output

@@ -1,82 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The environ of a WSGI application: every key, over real connections."""
 
+import contextlib
 import json
-import socket
+import ssl
 
+import certificates
 import pytest
-from commands import Command, write_app
-from wsgi_servers import OURS, PREAMBLE, THREADS, Client, get, post
+from commands import connect
+from commands import get as fetch
+from wsgi_apps.common import BIG
+from wsgi_servers import chunked, get, post
 
-APPLICATION = """
-import json
-from wsgiref.util import request_uri
 
-@checked
-def environ(environ, start_response):
-    assert type(environ) is dict
-    found = {name: value for name, value in environ.items() if type(value) is str}
-    assert all(max(value, default=" ") <= "\\xff" for value in found.values())
-    return answer(start_response, json.dumps(found))
-
-# (The validator replaces wsgi.input and wsgi.errors by wrappers of its own.)
-def typed(environ, start_response):
-    assert type(environ) is dict
-    return answer(start_response, json.dumps({
-        name: value if isinstance(value, (bool, tuple)) else type(value).__name__
-        for name, value in environ.items()
-    }))
-
-@checked
-def process(environ, start_response):
-    named = {name: environ.get(name) for name in ("PATH", "HOME", "MARK_OF_THE_PROCESS")}
-    return answer(start_response, json.dumps(named))
-
-@checked
-def changed(environ, start_response):
-    '''Change all that can be changed; answer with the names that the request before left.'''
-    left = [name for name in environ if name.startswith("left.")]
-    environ["left.behind"] = environ["wsgi.url_scheme"] = "gopher"
-    environ.pop("SERVER_NAME")
-    return answer(start_response, json.dumps(left))
-
-@checked
-def errors(environ, start_response):
-    stream = environ["wsgi.errors"]
-    stream.write("written by write()\\n")
-    stream.writelines(["written by ", "writelines()\\n"])
-    stream.flush()
-    print("written by print(), 20 \\u20ac", file=stream)
-    return answer(start_response)
-
-@checked
-def uri(environ, start_response):
-    return answer(start_response, request_uri(environ))
-
-@checked
-def pep_3333(environ, start_response):
-    return answer(start_response, pep_3333_url(environ))
-
-def pep_3333_url(environ):
-    '''The algorithm of PEP 3333, section "URL Reconstruction".'''
-    from urllib.parse import quote
-
-    url = environ["wsgi.url_scheme"] + "://"
-    if environ.get("HTTP_HOST"):
-        url += environ["HTTP_HOST"]
-    else:
-        url += environ["SERVER_NAME"]
-        if environ["wsgi.url_scheme"] == "https":
-            if environ["SERVER_PORT"] != "443":
-                url += ":" + environ["SERVER_PORT"]
-        elif environ["SERVER_PORT"] != "80":
-            url += ":" + environ["SERVER_PORT"]
-    url += quote(environ.get("SCRIPT_NAME", ""))
-    url += quote(environ.get("PATH_INFO", ""))
-    if environ.get("QUERY_STRING"):
-        url += "?" + environ["QUERY_STRING"]
-    return url
-"""
+@pytest.fixture
+def server(every_server):
+    return every_server
 
 
 def strings(server, data):
@@ -144,10 +83,12 @@ def test_variables_of_the_process_do_not_get_into_the_environ(server):
 
 
 def test_the_length_of_a_chunked_body(server):
-    """The server has received the whole body. (gunicorn has not, and sets no length.)"""
-    data = get("/environ", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\n\r\n"
-    found = strings(server, data)
-    assert found.get("CONTENT_LENGTH") == (None if server.kind == "gunicorn" else "3")
+    """The server has received the whole body, unless the application reads it as it comes."""
+    found = strings(server, chunked("/environ", b"abc", b"de")).get("CONTENT_LENGTH")
+    if server.kind in ("gunicorn", "streaming"):
+        assert found in (None, "5")
+    else:
+        assert found == "5"
 
 
 @pytest.mark.parametrize(
@@ -164,17 +105,23 @@ def test_the_length_of_a_chunked_body(server):
         ("/environ??a?", "/environ", "?a?"),
         ("/environ?", "/environ", ""),
         ("/environ/;p=1?a=%26&b", "/environ/;p=1", "a=%26&b"),
+        ("/environ/?a#fragment", "/environ/", "a"),
     ],
 )
 def test_paths_and_queries(server, target, path, query):
     found = strings(server, get(target))
     assert (found["PATH_INFO"], found["QUERY_STRING"]) == (path, query)
     assert found["RAW_URI"] == target
+    if server.kind != "gunicorn":
+        assert found["REQUEST_URI"] == target
 
 
 def test_an_absolute_target(server):
-    found = strings(server, get("http://b.example/environ/x?y"))
+    target = "http://b.example:82/environ/x?y"
+    found = strings(server, get(target))
     assert (found["PATH_INFO"], found["QUERY_STRING"]) == ("/environ/x", "y")
+    if server.kind != "gunicorn":  # which ignores the host of the target
+        assert (found["HTTP_HOST"], found["REQUEST_URI"]) == ("b.example:82", target)
 
 
 def test_values_are_latin_1(server):
@@ -188,14 +135,15 @@ def test_white_space_around_a_value_is_not_part_of_it(server):
 
 
 def test_headers_that_come_twice_are_joined(server):
-    found = strings(server, get("/environ", "X-Name: a", "X-Other: b", "x-name: c", "X-NAME: d"))
-    assert found["HTTP_X_NAME"].replace(", ", ",") == "a,c,d"
-    assert found["HTTP_X_OTHER"] == "b"
+    fields = ("X-Name: a", "X-Other: b", "x-name: c", "X_Name: no", "X-NAME: \xe4", "X-A.B: dot")
+    found = strings(server, get("/environ", *fields))
+    assert found["HTTP_X_NAME"].replace(", ", ",") == "a,c,\xe4"
+    assert (found["HTTP_X_OTHER"], found["HTTP_X_A.B"]) == ("b", "dot")
 
 
 def test_cookies_that_come_twice_are_joined_as_cookies(ours):
     """RFC 9113, section 8.2.3. (gunicorn joins them with a comma, which is part of the value.)"""
-    assert strings(ours, get("/environ", "Cookie: a=1", "Cookie: b=2"))["HTTP_COOKIE"] == "a=1; b=2"
+    assert strings(ours, get("/environ", "Cookie: a=1", "COOKIE: b=2"))["HTTP_COOKIE"] == "a=1; b=2"
 
 
 def test_a_header_with_an_underscore_is_not_taken_for_another(server):
@@ -271,8 +219,11 @@ def test_a_trusted_proxy(with_options):
     server = with_options("--forwarded-allow-ips", "127.0.0.1")
     fields = ("X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https")
     found = strings(server, get("/environ", *fields))
-    assert (found["REMOTE_ADDR"], found["wsgi.url_scheme"]) == ("192.0.2.7", "https")
-    assert found["HTTPS"] == "on"
+    assert (found["REMOTE_ADDR"], found["REMOTE_PORT"]) == ("192.0.2.7", "")
+    assert (found["wsgi.url_scheme"], found["HTTPS"]) == ("https", "on")
+    found = strings(server, get("/environ", 'Forwarded: for="192.0.2.7:56";proto=https'))
+    assert (found["REMOTE_ADDR"], found["REMOTE_PORT"]) == ("192.0.2.7", "56")
+    assert (found["wsgi.url_scheme"], found["HTTPS"]) == ("https", "on")
 
 
 def test_a_proxy_that_is_not_trusted(with_options):
@@ -288,6 +239,7 @@ def test_proxy_protocol(with_options):
     line = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n"
     found = strings(server, line + get("/environ"))
     assert (found["REMOTE_ADDR"], found["REMOTE_PORT"]) == ("192.0.2.7", "4711")
+    assert (found["SERVER_NAME"], found["SERVER_PORT"]) == ("198.51.100.1", "443")
 
 
 def test_several_workers_are_several_processes(with_options):
@@ -295,23 +247,30 @@ def test_several_workers_are_several_processes(with_options):
     assert json.loads(server.get("/typed").body)["wsgi.multiprocess"] is True
 
 
-@pytest.mark.parametrize("kind", OURS)
-def test_a_unix_socket(kind, tmp_path):
-    write_app(tmp_path, PREAMBLE + APPLICATION)
-    path = tmp_path / "a.sock"
-    arguments = ("serve", "main:app", "--interface", "wsgi", "--uds", path)
-    with Command(
-        *arguments, "--wsgi-threads", 0 if kind == "inline" else THREADS, cwd=tmp_path
-    ) as command:
-        command.wait_for("Serving on")
-        client = Client.__new__(Client)
-        client.sock, client.data = socket.socket(socket.AF_UNIX), bytearray()
-        with client:
-            client.sock.connect(str(path))
-            client.send(get("/environ"))
-            found = json.loads(client.answer().body)
-        assert found["HTTP_HOST"] == "a.example"
-        # PEP 3333: never empty.
-        assert found["SERVER_NAME"]
-        assert found["SERVER_PORT"]
-        assert command.stop() == 0
+def test_a_unix_socket(with_options, tmp_path):
+    server = with_options("--uds", tmp_path / "a.sock")
+    found = strings(server, get("/environ"))
+    # PEP 3333: the name and the port are never empty.
+    assert (found["SERVER_NAME"], found["SERVER_PORT"]) == (found["HTTP_HOST"], "80")
+    assert (found["REMOTE_ADDR"], found["REMOTE_PORT"]) == ("", "")
+
+
+def test_the_variables_of_tls(start, tmp_path, certificate_authority):
+    certificates.write(tmp_path, certificate_authority)
+    (tmp_path / "ca.pem").write_bytes(certificate_authority.cert_pem.bytes())
+    options = ["--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem"]
+    options += ["--ssl-cert-reqs", 1, "--ssl-ca-certs", "ca.pem"]
+    context = certificates.trusting(certificate_authority)
+    url = start(*options).base
+    found = json.loads(fetch(url, "/environ", context=context))
+    assert (found["wsgi.url_scheme"], found["HTTPS"]) == ("https", "on")
+    assert (found["SSL_PROTOCOL"], found["SSL_CLIENT_VERIFY"]) == ("TLSv1.3", "NONE")
+    assert int(found["SSL_CIPHER_USEKEYSIZE"]) >= 128
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    found = json.loads(fetch(url, "/environ", context=context))
+    assert (found["SSL_CLIENT_VERIFY"], found["SSL_CLIENT_SAN_DNS_0"]) == ("SUCCESS", "localhost")
+    assert found["SSL_CLIENT_I_DN"]
+    assert ssl.PEM_cert_to_DER_cert(found["SSL_CLIENT_CERT"])
+    with contextlib.closing(connect(url, context)) as connection:
+        connection.request("GET", "/file?plain&1000&100000&over-tls")
+        assert connection.getresponse().read() == BIG[1000:101_000]

@@ -4,56 +4,16 @@
 import json
 
 import pytest
+from wsgi_apps.common import HELLO
 from wsgi_servers import get, post
 
 #: A response of a hostile application must not contain this as a line of its own.
 INJECTED = "X-Injected"
 
-HELLO = b"Hello, World!"
-
-APPLICATION = r"""
-import json
-
-HELLO = b"Hello, World!"
-
-def hello(environ, start_response):
-    return answer(start_response, HELLO)
-
-def echo_status(environ, start_response):
-    '''Answer with the status that is the body, a JSON value (bytes: a list of their numbers).'''
-    status = json.loads(environ["wsgi.input"].read())
-    start_response(bytes(status) if isinstance(status, list) else status, PLAIN)
-    return [b"sent"]
-
-def echo_headers(environ, start_response):
-    headers = json.loads(environ["wsgi.input"].read())
-    start_response("200 OK", [*PLAIN, *(
-        tuple(header) if isinstance(header, list) else header for header in headers
-    )])
-    return [HELLO]
-
-def headers_type(environ, start_response):
-    start_response("200 OK", TYPES[environ["QUERY_STRING"]]())
-    return [HELLO]
-
-TYPES = {
-    "none": lambda: None,
-    "str": lambda: "text",
-    "bytes-name": lambda: [(b"X-A", "a")],
-    "bytes-value": lambda: [("X-A", b"a")],
-    "int-value": lambda: [("Content-Length", 13)],
-    "none-value": lambda: [("X-A", None)],
-    "one": lambda: [("X-A",)],
-    "three": lambda: [("X-A", "a", "b")],
-    "euro": lambda: [("X-A", "\u20ac")],
-    "int": lambda: 5,
-}
-"""
-
 
 @pytest.mark.parametrize("reason", ["OK", "Totally Fine", "caf\xe9", "", "a  b"])
 def test_the_reason_is_that_of_the_application(server, reason):
-    found = server.exchange(post("/echo-status", json.dumps(f"299 {reason}").encode()))
+    found = server.exchange(post("/sent-status", json.dumps(f"299 {reason}").encode()))
     assert (found.status, found.reason, found.text) == (299, reason, "sent")
 
 
@@ -83,7 +43,7 @@ def test_the_reason_is_that_of_the_application(server, reason):
 )
 def test_statuses_that_are_none(server, status):
     with server.connect() as client:
-        found = client.request(post("/echo-status", json.dumps(status).encode()))
+        found = client.request(post("/wrong-status", json.dumps(status).encode()))
         assert found.status == 500
         assert found.get(INJECTED.lower()) is None
         assert found.get("content-length") is not None
@@ -96,7 +56,7 @@ def test_headers_are_those_of_the_application(server):
         *(["X-Latin", "caf\xe9 \xff"], ["X-Empty", ""], ["!#$%&'*+-.^_`|~9aZ", "token"]),
         *(["X-Long", "x" * 20_000], ["X-Tab", "a\tb"]),
     ]
-    found = server.exchange(post("/echo-headers", json.dumps(headers).encode()))
+    found = server.exchange(post("/any-headers", json.dumps(headers).encode()))
     assert found.status == 200
     expected = [("content-type", "text/plain"), *((name.lower(), v) for name, v in headers)]
     names = {name for name, _ in expected}
@@ -104,7 +64,7 @@ def test_headers_are_those_of_the_application(server):
 
 
 def test_headers_keep_their_case(server):
-    with server.connect(post("/echo-headers", b'[["X-CaSe", "1"]]')) as client:
+    with server.connect(post("/sent-headers", b'[["X-CaSe", "1"]]')) as client:
         assert b"\r\nX-CaSe: 1\r\n" in client.until(b"\r\n\r\n")
 
 
@@ -113,7 +73,7 @@ def test_the_server_adds_date_and_server_once(server):
     assert found.get("date").endswith("GMT")
     assert found.get("server")
     headers = [["Date", "Thu, 01 Jan 1970 00:00:00 GMT"], ["Server", "mine"]]
-    found = server.exchange(post("/echo-headers", json.dumps(headers).encode()))
+    found = server.exchange(post("/sent-headers", json.dumps(headers).encode()))
     if server.kind != "gunicorn":  # which ignores them
         assert (found.get("date"), found.get("server")) == (headers[0][1], "mine")
 
@@ -139,7 +99,7 @@ def test_the_server_adds_date_and_server_once(server):
     ],
 )
 def test_headers_that_are_none(server, header):
-    with server.connect(post("/echo-headers", json.dumps([header]).encode())) as client:
+    with server.connect(post("/any-headers", json.dumps([header]).encode())) as client:
         head = client.until(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 500 ")
         assert INJECTED.encode() not in head
@@ -163,7 +123,7 @@ def test_headers_of_a_wrong_type(server, case):
 )
 def test_lengths_that_are_none(ours, lengths):
     headers = [["Content-Length", length] for length in lengths]
-    found = ours.exchange(post("/echo-headers", json.dumps(headers).encode()))
+    found = ours.exchange(post("/any-headers", json.dumps(headers).encode()))
     assert found.status == 500
 
 
@@ -183,7 +143,7 @@ def test_lengths_that_are_none(ours, lengths):
 def test_headers_of_the_connection_are_not_the_applications(server, header):
     """PEP 3333 forbids them. The response must be framed by the server alone, or be a 500."""
     with server.connect() as client:
-        found = client.request(post("/echo-headers", json.dumps([header]).encode()))
+        found = client.request(post("/any-headers", json.dumps([header]).encode()))
         assert len(found.all("transfer-encoding")) + len(found.all("content-length")) == 1
         if found.status == 200:
             assert found.body == HELLO

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Servers of WSGI applications for tests, and a client that sees every byte of an answer.
+"""Servers of the applications in wsgi_apps, and a client that sees every byte of an answer.
 
 The same test runs against `mgloop serve` with the application on the loop's thread (`inline`), with
-a pool of threads (`threads`), and against gunicorn's gthread worker (`gunicorn`) as the control. A
-test that fails with gunicorn is probably wrong.
+a pool of threads (`threads`), with bodies that are read as they come (`streaming`), and against
+gunicorn's gthread worker (`gunicorn`) as the control. A test that fails with gunicorn is probably
+wrong.
 """
 
 import contextlib
@@ -14,8 +15,10 @@ import re
 import signal
 import socket
 import threading
+from pathlib import Path
 
-from commands import PATIENCE, Command, write_app
+from commands import PATIENCE, Command
+from support import python_path
 
 #: The number of threads of each server that has a pool.
 THREADS = 4
@@ -29,41 +32,6 @@ OWN_FAULTS = re.compile(
     r"Fatal Python|Segmentation|closed file|garbage collected without being closed|"
     r"socket\.send\(\) raised exception"
 )
-
-#: The beginning of an application module. `checked` is wsgiref's validator, whose warnings are
-#: errors. Applications note events, for which a test can wait at /notes/NAME.
-PREAMBLE = """
-import os, sys, threading, time, warnings
-import wsgiref.validate
-
-warnings.simplefilter("error", wsgiref.validate.WSGIWarning)
-checked = wsgiref.validate.validator
-PLAIN = [("Content-Type", "text/plain")]
-NOTES = {}
-GUARD = threading.Condition()
-
-def note(name, value):
-    with GUARD:
-        NOTES[name] = str(value)
-        GUARD.notify_all()
-
-def answer(start_response, body=b"", status="200 OK", headers=()):
-    if isinstance(body, str):
-        body = body.encode("latin-1")
-    start_response(status, [*PLAIN, *headers])
-    return [body]
-
-@checked
-def notes(environ, start_response):
-    return answer(start_response, NOTES.get(environ["PATH_INFO"][7:], ""))
-
-def app(environ, start_response):
-    path = environ["PATH_INFO"]
-    if path.startswith("/notes/"):
-        return notes(environ, start_response)
-    name = path.strip("/").replace("-", "_").partition("/")[0] or "index"
-    return globals()[name](environ, start_response)
-"""
 
 
 @dataclasses.dataclass
@@ -93,10 +61,15 @@ class Answer:
 
 
 class Client:
-    """One connection to a server."""
+    """One connection to a server, whose address is a pair or the path of a socket."""
 
     def __init__(self, address, timeout=PATIENCE):
-        self.sock = socket.create_connection(address, timeout)
+        if isinstance(address, str):
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(timeout)
+            self.sock.connect(address)
+        else:
+            self.sock = socket.create_connection(address, timeout)
         self.data = bytearray()
 
     def __enter__(self):
@@ -192,39 +165,53 @@ class Client:
         return self.rest() == b""
 
 
-class WsgiServer(Command):
-    """A server of the kind `kind` with the application `main:app` of `folder`."""
+#: The options of mgloop's server, by its kind.
+OPTIONS = {
+    "inline": ("--interface", "wsgi", "--wsgi-threads", 0),
+    "threads": ("--interface", "wsgi", "--wsgi-threads", THREADS),
+    "streaming": ("--interface", "wsgi", "--wsgi-threads", THREADS, "--wsgi-stream-input"),
+    "asgi": ("--interface", "asgi3"),
+}
 
-    def __init__(self, kind, folder, *options, threads=THREADS, env=None):
+
+class WsgiServer(Command):
+    """A server of the kind `kind` in `folder`, by default with the applications in wsgi_apps."""
+
+    def __init__(self, kind, folder, *options, app="wsgi_apps:app", env=None):
         self.kind = kind
+        self.mark = 0
+        env = {"PYTHONPATH": python_path(Path(__file__).parent), **(env or {})}
         if kind == "gunicorn":
             super().__init__(
-                *("-k", "gthread", "--threads", threads, "-b", "127.0.0.1:0"),
-                *("--keep-alive", 60, *options, "main:app"),
+                *("-k", "gthread", "--threads", THREADS, "-b", "127.0.0.1:0"),
+                *("--keep-alive", 60, *options, app),
                 cwd=folder,
                 env=env,
                 module="gunicorn",
             )
         else:
             super().__init__(
-                *("serve", "main:app", "--interface", "wsgi", "--port", 0),
-                *("--wsgi-threads", 0 if kind == "inline" else threads, *options),
+                *("serve", app, "--port", 0, *OPTIONS[kind], *options),
                 cwd=folder,
                 env=env,
             )
 
     def started(self):
-        """Wait until the server listens; set its `address`, a pair."""
+        """Wait until the server listens; set its `base`, a URL, and its `address`."""
         if self.kind == "gunicorn":
-            url = self.wait_for(r"Listening at: (http://\S+)")[1]
+            self.base = self.wait_for(r"Listening at: (http://\S+)")[1]
             self.wait_for("Booting worker")
         else:
-            url = self.url()
-        host, _, port = url.partition("//")[2].rpartition(":")
-        self.address = (host, int(port))
+            self.base = self.url()
+        if self.base.startswith("unix:"):
+            self.address = self.base.removeprefix("unix:")
+        else:
+            host, _, port = self.base.partition("//")[2].rpartition(":")
+            self.address = (host, int(port))
         return self
 
     def connect(self, data=b"", timeout=PATIENCE):
+        """Send the data on a new connection, and return the connection."""
         client = Client(self.address, timeout)
         client.send(data)
         return client
@@ -247,30 +234,31 @@ class WsgiServer(Command):
         raise AssertionError(f"the application has not noted {name!r}:\n{self.output}")
 
     def logged(self):
-        """Return the output so far; what a thread writes after its answer may be missing."""
+        """Return the new lines of output, if need be without those that a thread is writing."""
         with contextlib.suppress(queue.Empty):
             while (line := self._queue.get_nowait()) is not None:
                 self.lines.append(line)
             self._queue.put(None)
-        return self.output
+        return self.lines[self.mark :]
 
-    def thread_names(self):
-        """Return the names of the threads of the process that answers."""
-        return self.get("/thread-names").text.split()
+    def pass_over(self):
+        """Let wait_for() and logged() not find the output so far."""
+        self.logged()
+        self._seen = self.mark = len(self.lines)
 
 
 class Servers:
-    """The servers of one test module, started when a test first asks for them."""
+    """The servers that tests share, started when a test first asks for them."""
 
-    def __init__(self, folder, source):
-        write_app(folder, source)
+    def __init__(self, folder):
         self.folder = folder
         self.running = {}
 
     def __getitem__(self, kind):
-        if kind not in self.running:
-            self.running[kind] = server = WsgiServer(kind, self.folder)
-            server.started()
+        """Return the server of that kind, whose earlier output the test does not see."""
+        if kind not in self.running or self.running[kind].process.poll() is not None:
+            self.running[kind] = WsgiServer(kind, self.folder).started()
+        self.running[kind].pass_over()
         return self.running[kind]
 
     def finish(self):

@@ -20,7 +20,7 @@ import subprocess
 import certificates
 import pytest
 import support
-from commands import PATIENCE, Command, write_app
+from commands import PATIENCE, serve, write_app
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -307,7 +307,7 @@ def test_a_browser(tmp_path, scheme):
         certificates.write(tmp_path, certificates.authority())
         tls = ["--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem"]
         trust = ["--ignore-certificate-errors"]
-    with Command("serve", "main:app", "--port", 0, *tls, cwd=tmp_path) as command:
+    with serve(tmp_path, *tls) as command:
         url = command.url()
         assert url.startswith(f"{scheme}://127.0.0.1:")
         with browsing(url, tmp_path, *trust):

@@ -14,19 +14,12 @@ from pathlib import Path
 import certificates
 import pytest
 import support
-from commands import APPLICATION, Command, environment, fails, get, write_app
+from commands import APPLICATION, Command, complaints, environment, fails, get, serve, write_app
 
 import mgloop
 from mgloop.http import Config, cli, importing, logs, uvicorn_logging
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Return a folder with an application, main.py."""
-    write_app(tmp_path)
-    return tmp_path
 
 
 def python(code, cwd):
@@ -96,31 +89,33 @@ def test_an_unknown_option_is_one_line_and_status_2(monkeypatch, capsys, argumen
     assert says in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["main:app", "--port", "http"], "--port: 'http' is not a valid integer"),
-        (["main:app", "--lifespan", "maybe"], "--lifespan: 'maybe' is not one of auto, on, off"),
-        (["main:app", "--header", "x"], "--header: 'x' is not a header of the form Name:Value"),
-        (["main:app", "--uds", "a", "--fd", "3"], "uds and fd are mutually exclusive"),
-        (["main:app", "--bind", "a:b"], "--bind: 'a:b' is not HOST:PORT or unix:PATH"),
-        (["main:app", "--log-config", "no.json"], "cannot read the logging configuration no.json"),
-        (["main:app", "--config", "none.toml"], "cannot read the configuration file none.toml"),
-        (["main:app", "--env-file", "none"], "cannot read the environment file none"),
-        ([], "no application given"),
-        (
-            ["main:app", "--wsgi-threads", "4", "--port", "0"],
-            "'main:app' is an ASGI application: remove --wsgi-threads (for WSGI applications only)",
-        ),
-        (
-            ["main:app", "--timeout-request", "4", "--check"],
-            "'main:app' is an ASGI application: remove --timeout-request (for WSGI applications",
-        ),
-    ],
-)
-def test_a_bad_value_is_one_line_and_status_2(folder, arguments, says):
-    (line,) = fails("serve", *arguments, cwd=folder, status=2)
-    assert says in line
+#: Arguments after `mgloop serve`, and a part of the message.
+BAD_VALUES = [
+    (["main:app", "--port", "http"], "--port: 'http' is not a valid integer"),
+    (["main:app", "--lifespan", "maybe"], "--lifespan: 'maybe' is not one of auto, on, off"),
+    (["main:app", "--header", "x"], "--header: 'x' is not a header of the form Name:Value"),
+    (["main:app", "--uds", "a", "--fd", "3"], "uds and fd are mutually exclusive"),
+    (["main:app", "--bind", "a:b"], "--bind: 'a:b' is not HOST:PORT or unix:PATH"),
+    (["main:app", "--log-config", "no.json"], "cannot read the logging configuration no.json"),
+    (["main:app", "--config", "none.toml"], "cannot read the configuration file none.toml"),
+    (["main:app", "--env-file", "none"], "cannot read the environment file none"),
+    ([], "no application given"),
+    (
+        ["main:app", "--wsgi-threads", "4", "--port", "0"],
+        "'main:app' is an ASGI application: remove --wsgi-threads (for WSGI applications only)",
+    ),
+    (
+        ["main:app", "--timeout-request", "4", "--check"],
+        "'main:app' is an ASGI application: remove --timeout-request (for WSGI applications",
+    ),
+]
+
+
+def test_a_bad_value_is_one_line_and_status_2(folder):
+    found = complaints(*(arguments for arguments, _ in BAD_VALUES), cwd=folder)
+    for (line, status), (_, says) in zip(found, BAD_VALUES, strict=True):
+        assert says in line
+        assert status == 2
 
 
 def test_workers_refuse_an_option_of_the_other_interface(folder):
@@ -130,25 +125,24 @@ def test_workers_refuse_an_option_of_the_other_interface(folder):
     assert sum(says in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("string", "no attribute application or app found in"),
-        (":app", "import string ':app' must be in format"),
-        ("main:", "must be in format"),
-        (
-            "mian:app",
-            "could not import module 'mian' (from 'mian:app'); is --app-dir set correctly?",
-        ),
-        ("main.api:app", "could not import module 'main.api'"),
-        ("main:application", "attribute 'application' not found in"),
-        ("main:GATE", "'main:GATE' is not callable"),
-        (".main:app", "must not start with a dot"),
-    ],
-)
-def test_an_unknown_application_is_one_line_and_status_1(folder, name, says):
-    (line,) = fails("serve", name, "--port", 0, cwd=folder, status=1)
-    assert says in line
+#: The name of an application, and a part of the message.
+UNKNOWN = {
+    "string": "no attribute application or app found in",
+    ":app": "import string ':app' must be in format",
+    "main:": "must be in format",
+    "mian:app": "could not import module 'mian' (from 'mian:app'); is --app-dir set correctly?",
+    "main.api:app": "could not import module 'main.api'",
+    "main:application": "attribute 'application' not found in",
+    "main:GATE": "'main:GATE' is not callable",
+    ".main:app": "must not start with a dot",
+}
+
+
+def test_an_unknown_application_is_one_line_and_status_1(folder):
+    found = complaints(*([name, "--port", "0"] for name in UNKNOWN), cwd=folder)
+    for (line, status), says in zip(found, UNKNOWN.values(), strict=True):
+        assert says in line
+        assert status == 1
 
 
 @pytest.mark.parametrize(
@@ -254,8 +248,7 @@ def test_so_are_the_classes_of_the_log_and_the_loop(folder, workers):
     (folder / "log.json").write_text(json.dumps(table))
     arguments = ["--loop", "own:loop", "--log-config", "log.json", "--workers", workers]
     # As with the command mgloop, this folder is not on the path by default.
-    options = {"cwd": folder, "options": ["-P"]}
-    with Command("serve", "main:app", "--port", 0, *arguments, **options) as command:
+    with serve(folder, *arguments, options=["-P"]) as command:
         command.wait_for(r"^own\|mgloop .*\(loop: own:loop; ")
         get(command.url())
         assert command.stop() == 0
@@ -279,7 +272,7 @@ def test_the_environment_configures_and_the_env_file_reaches_the_application(fol
 
 @pytest.mark.parametrize("loop", ["mgloop", "asyncio", "asyncio:new_event_loop"])
 def test_it_serves_on_the_loop_that_is_asked_for(folder, loop):
-    with Command("serve", "main:app", "--port", 0, "--loop", loop, cwd=folder) as command:
+    with serve(folder, "--loop", loop) as command:
         command.wait_for(re.escape(f"(loop: {loop}; 1 worker)"))
         assert get(command.url()) == str(command.pid)
         assert command.stop() == 0
@@ -289,7 +282,7 @@ def test_it_serves_on_the_loop_that_is_asked_for(folder, loop):
 
 
 def test_the_access_log_has_uvicorns_form(folder):
-    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+    with serve(folder) as command:
         url = command.url()
         get(url, "/a%20b?c=d")
         line = command.wait_for("HTTP/1.1")[0] and command.lines[-1]
@@ -300,8 +293,7 @@ def test_the_access_log_has_uvicorns_form(folder):
 
 
 def test_the_access_log_in_json(folder):
-    arguments = ["--access-log-format", "json", "--port", 0]
-    with Command("serve", "main:app", *arguments, cwd=folder) as command:
+    with serve(folder, "--access-log-format", "json") as command:
         url = command.url()
         body = get(url, '/"?x')
         command.wait_for("^{")
@@ -348,7 +340,7 @@ log.handlers[0].setFormatter(logging.Formatter("own|%(name)s|%(message)s"))
 )
 def test_what_the_application_does_to_the_access_log_counts(folder, source, form):
     write_app(folder, source)
-    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+    with serve(folder) as command:
         url = command.url()
         get(url, "/health")
         get(url, "/x")
@@ -358,7 +350,7 @@ def test_what_the_application_does_to_the_access_log_counts(folder, source, form
 
 
 def test_a_quote_in_a_query_ends_nothing_in_the_log(folder):
-    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+    with serve(folder) as command:
         host, port = command.url().removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as sock:
             sock.sendall(b'GET /?a" HTTP/1.0\r\n\r\n')
@@ -376,7 +368,7 @@ def test_a_time_in_the_log_is_not_rounded_up(monkeypatch):
 
 
 def test_what_a_proxy_says_breaks_no_line_of_the_log(folder):
-    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+    with serve(folder) as command:
         host = command.url().removeprefix("http://").rstrip("/").split(":")
         with socket.create_connection((host[0], int(host[1]))) as sock:
             head = b'GET / HTTP/1.0\r\nX-Forwarded-For: a"b\t\x9b31m\r\n\r\n'
@@ -412,11 +404,11 @@ def test_a_closed_standard_stream_is_gone_without(folder, closed):
 
 
 def test_colours_are_for_terminals_or_those_who_ask(folder):
-    with Command("serve", "main:app", "--port", 0, cwd=folder) as command:
+    with serve(folder) as command:
         command.url()
         command.stop()
     assert "\x1b" not in command.output
-    with Command("serve", "main:app", "--port", 0, "--use-colors", cwd=folder) as command:
+    with serve(folder, "--use-colors") as command:
         get(command.url())
         command.stop()
     assert "\x1b[32mINFO\x1b[0m:     Serving" in command.output
@@ -472,7 +464,7 @@ root = {handlers = ["own"], level = "INFO"}
 )
 def test_logging_can_be_configured(folder, name, text):
     (folder / name).write_text(text)
-    with Command("serve", "main:app", "--port", 0, "--log-config", name, cwd=folder) as command:
+    with serve(folder, "--log-config", name) as command:
         get(command.url(), "/x")
         command.wait_for(r'^own\|mgloop\.http\.access\|127.*"GET /x HTTP/1.1" 200$')
         assert command.stop() == 0
@@ -545,7 +537,7 @@ format=A|%(levelprefix)s|%(name)s|%(client_addr)s|%(request_line)s|%(status_code
 def test_a_logging_configuration_of_uvicorn(folder, name, text):
     """It has the same effect as in uvicorn, which need not be installed."""
     (folder / name).write_text(text)
-    with Command("serve", "main:app", "--port", 0, "--log-config", name, cwd=folder) as command:
+    with serve(folder, "--log-config", name) as command:
         get(command.url(), "/x?y")
         assert command.stop() == 0
     ours = [line for line in command.lines if line != "the application has shut down"]
@@ -586,7 +578,7 @@ logging.getLogger("uvicorn.access").addFilter(lambda record: record.args[2] != "
         "filtering.py",
     )
     options = ["--log-config", "log.json"] if configured else []
-    with Command("serve", "filtering:app", "--port", 0, *options, cwd=folder) as command:
+    with serve(folder, *options, app="filtering:app") as command:
         url = command.url()
         get(url, "/health")
         get(url, "/x")
@@ -598,7 +590,7 @@ logging.getLogger("uvicorn.access").addFilter(lambda record: record.args[2] != "
 def test_a_level_of_uvicorns_access_logger_counts(folder):
     source = "import logging\nlogging.getLogger('uvicorn.access').setLevel('WARNING')\n"
     write_app(folder, APPLICATION + source, "quiet.py")
-    with Command("serve", "quiet:app", "--port", 0, cwd=folder) as command:
+    with serve(folder, app="quiet:app") as command:
         get(command.url(), "/x")
         assert command.stop() == 0
     assert "GET /x" not in command.output
@@ -639,8 +631,8 @@ logging.getLogger("mgloop.http").error("with a traceback", exc_info=ValueError("
 """,
         "logging_app.py",
     )
-    options = ["--log-format", "json", "--workers", workers, "--port", 0]
-    with Command("serve", "logging_app:app", *options, cwd=folder) as command:
+    options = ["--log-format", "json", "--workers", workers]
+    with serve(folder, *options, app="logging_app:app") as command:
         get(command.url(), "/x")
         assert command.stop() == 0
     lines = [json.loads(line) for line in command.lines if not line.startswith("the application")]

@@ -18,7 +18,7 @@ import subprocess
 import time
 
 import pytest
-from commands import PATIENCE, Command, write_app
+from commands import PATIENCE, serve, write_app
 from smuggling import CASES
 
 APPLICATION = """
@@ -49,18 +49,23 @@ async def app(scope, receive, send):
 
 WSGI_APPLICATION = """
 import json
+from wsgiref.validate import validator
 
 seen = []
 
 def app(environ, start_response):
-    length = len(environ["wsgi.input"].read())
+    return validator(respond)(environ, start_response)
+
+def respond(environ, start_response):
+    length = len(environ["wsgi.input"].read(-1))
     seen.append(environ["PATH_INFO"])
     client = environ["REMOTE_ADDR"], environ["REMOTE_PORT"]
     told = {"path": environ["PATH_INFO"], "length": length, "client": client}
     if environ["PATH_INFO"] == "/seen":
         told["seen"] = seen
     body = json.dumps(told).encode()
-    start_response("200 OK", [("Content-Length", str(len(body)))])
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response("200 OK", headers)
     return [body]
 """
 
@@ -215,8 +220,7 @@ def front(request, tmp_path_factory):
     source, options = INTERFACES[interface]
     folder = tmp_path_factory.mktemp(proxy)
     write_app(folder, source)
-    arguments = ("serve", "main:app", "--port", 0, "--no-access-log", "--timeout-keep-alive", 60)
-    with Command(*arguments, *options, cwd=folder) as command:
+    with serve(folder, "--no-access-log", "--timeout-keep-alive", 60, *options) as command:
         server = int(command.url().rpartition(":")[2])
         with front_end(proxy, folder, server) as port:
             yield port

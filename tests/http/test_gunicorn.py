@@ -24,12 +24,6 @@ def gunicorn(folder, *arguments, app="main:app"):
     )  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path):
-    write_app(tmp_path, APPLICATION)
-    return tmp_path
-
-
 def listening(command):
     return command.wait_for(r"Listening at: (https?://\S+)")[1]
 
@@ -183,6 +177,7 @@ def test_an_application_that_cannot_start(folder):
 #: /together waits until three requests are in the application, and /stuck blocks for ever.
 WSGI = """
     import os, threading
+    from wsgiref.validate import validator
 
     TOGETHER = threading.Barrier(3, timeout=30)
 
@@ -190,6 +185,9 @@ WSGI = """
         threading.Event().wait()
 
     def app(environ, start_response):
+        return validator(respond)(environ, start_response)
+
+    def respond(environ, start_response):
         path = environ["PATH_INFO"]
         if path == "/together":
             TOGETHER.wait()
@@ -198,7 +196,7 @@ WSGI = """
         body = b"%d" % os.getpid()
         if path == "/multiprocess":
             body = b"%r" % environ["wsgi.multiprocess"]
-        start_response("200 OK", [("Content-Length", str(len(body)))])
+        start_response("200 OK", [("Content-Type", "text/plain")])
         return [body]
 """
 

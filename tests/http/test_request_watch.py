@@ -9,7 +9,7 @@ import time
 import types
 
 import pytest
-from commands import PATIENCE, Command, connect, get, pending, write_app
+from commands import PATIENCE, connect, get, pending, serve
 
 from mgloop.http.request_watch import RequestWatch
 
@@ -134,29 +134,27 @@ def test_it_leaves_when_only_slow_requests_are_left(changes, connected, leaves):
 
 APPLICATION = """
     import os, threading
+    from wsgiref.validate import validator
 
     def block_for_ever():
         threading.Event().wait()
 
     def app(environ, start_response):
+        return validator(respond)(environ, start_response)
+
+    def respond(environ, start_response):
         if environ["PATH_INFO"] == "/stuck":
             block_for_ever()
         body = b"%d" % os.getpid()
-        start_response("200 OK", [("Content-Length", str(len(body)))])
+        start_response("200 OK", [("Content-Type", "text/plain")])
         return [body]
 """
 
-OPTIONS = ("main:app", "--port", 0, "--no-access-log", "--timeout-request", 1)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_app(tmp_path, APPLICATION)
-    return tmp_path
+OPTIONS = ("--no-access-log", "--timeout-request", 1)
 
 
 def test_a_single_process_logs_and_goes_on(folder):
-    with Command("serve", *OPTIONS, cwd=folder) as command:
+    with serve(folder, *OPTIONS) as command:
         url = command.url()
         with pending(url, "/stuck"):
             command.wait_for("Stack of thread mgloop-wsgi-1:")
@@ -170,7 +168,7 @@ def test_a_single_process_logs_and_goes_on(folder):
 
 def test_a_worker_is_replaced_without_an_end_of_its_other_requests(folder):
     options = ("--workers", 2, "--timeout-keep-alive", 60)
-    with Command("serve", *OPTIONS, *options, cwd=folder) as command:
+    with serve(folder, *OPTIONS, *options) as command:
         url = command.url()
         with pending(url, "/stuck"), contextlib.ExitStack() as stack:
             others = [stack.enter_context(contextlib.closing(connect(url))) for _ in range(8)]

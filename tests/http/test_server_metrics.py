@@ -7,7 +7,7 @@ import re
 import signal
 
 import pytest
-from commands import APPLICATION, PATIENCE, Command, fails, get, pending, write_app
+from commands import APPLICATION, PATIENCE, fails, get, pending, serve, write_app
 from support import eventually, wait_until
 
 import mgloop.http
@@ -18,13 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = [pytest.mark.timeout(4 * PATIENCE), pytest.mark.mgloop_only]
 
-PORTS = ("--port", 0, "--metrics-port", 0, "--no-access-log")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_app(tmp_path)
-    return tmp_path
+METRICS = ("--metrics-port", 0, "--no-access-log")
 
 
 def told(url):
@@ -46,14 +40,23 @@ def responses(url, status=200):
     }
 
 
-def addresses(command):
-    """Return (the address of the metrics, the address of the application)."""
-    return command.wait_for(r"Serving metrics on (\S+)/metrics")[1], command.url()
+def addresses(command, workers=1):
+    """Wait for the workers; return (the address of the metrics, the address of the application)."""
+    metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
+    if workers == 1:
+        return metrics, command.url()
+    command.wait_for("is ready")
+    url = command.url()
+    for _ in range(workers - 1):
+        command.wait_for("is ready")
+    return metrics, url
 
 
 def test_what_was_answered_is_counted(folder):
-    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
+    with serve(folder, *METRICS) as command:
         metrics, url = addresses(command)
+        with pytest.raises(AssertionError, match="404"):
+            get(metrics, "/")
         sent = sum(len(get(url)) for _ in range(5))
         with pending(url, "/gate") as answer:
             command.wait_for("in the gate")
@@ -74,21 +77,10 @@ def test_what_was_answered_is_counted(folder):
     assert command.output.count("Shutting down") == 1
 
 
-def test_other_paths_of_the_metrics_address(folder):
-    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
-        metrics, _ = addresses(command)
-        with pytest.raises(AssertionError, match="404"):
-            get(metrics, "/")
-        assert command.stop() == 0
-
-
 def test_workers_are_told_apart_and_outlived(folder):
     """Ended workers remain in the totals, however they ended; each is identified by its slot."""
-    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
-        metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
-        command.wait_for("is ready")
-        url = command.url()
-        command.wait_for("is ready")
+    with serve(folder, *METRICS, "--workers", 2) as command:
+        metrics, url = addresses(command, workers=2)
         for _ in range(40):
             get(url)
         before = responses(metrics)
@@ -108,11 +100,8 @@ def test_workers_are_told_apart_and_outlived(folder):
 
 
 def test_a_worker_that_is_stuck_keeps_nobody(folder):
-    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
-        metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
-        command.wait_for("is ready")
-        url = command.url()
-        command.wait_for("is ready")
+    with serve(folder, *METRICS, "--workers", 2) as command:
+        metrics, url = addresses(command, workers=2)
         get(url)
         assert sum(responses(metrics).values()) == 1
         with pending(url, "/stuck"):
@@ -132,7 +121,7 @@ def linger():
 """
     source = APPLICATION.replace('print("the application has shut down", flush=True)', lingering)
     write_app(folder, source.replace("import asyncio", "import time, asyncio") + waiting)
-    with Command("serve", "main:app", *PORTS, "--workers", 2, cwd=folder) as command:
+    with serve(folder, *METRICS, "--workers", 2) as command:
         metrics = command.wait_for(r"Serving metrics on (\S+)/metrics")[1]
         os.kill(int(command.wait_for(r"Worker \[(\d+)\] is ready")[1]), signal.SIGTERM)
         command.wait_for("the thread goes on")
@@ -144,7 +133,7 @@ def linger():
 
 
 def test_threads_are_added_up(folder):
-    with Command("serve", "main:app", *PORTS, "--threads", 3, cwd=folder) as command:
+    with serve(folder, *METRICS, "--threads", 3) as command:
         metrics, url = addresses(command)
         for _ in range(30):
             get(url)
@@ -162,12 +151,16 @@ async def hello(scope, receive, send):
 
 WSGI_APPLICATION = """
     import threading
+    from wsgiref.validate import validator
 
     def app(environ, start_response):
+        return validator(respond)(environ, start_response)
+
+    def respond(environ, start_response):
         if environ["PATH_INFO"] == "/gate":
             print("in the gate", flush=True)
             threading.Event().wait()
-        start_response("200 OK", [("Content-Length", "2")])
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "2")])
         return [b"ok"]
 """
 
@@ -176,7 +169,7 @@ def test_requests_that_wait_for_a_thread(tmp_path):
     """The gate takes the only thread; --timeout-request counts it as slow."""
     write_app(tmp_path, WSGI_APPLICATION)
     options = ("--wsgi-threads", 1, "--timeout-request", 0.2)
-    with Command("serve", "main:app", *PORTS, *options, cwd=tmp_path) as command:
+    with serve(tmp_path, *METRICS, *options) as command:
         metrics, url = addresses(command)
         get(url)
         with pending(url, "/gate"), pending(url, "/"):
@@ -243,7 +236,7 @@ def test_accounts_add_up_and_travel():
 
 
 def test_a_port_in_use(folder):
-    with Command("serve", "main:app", *PORTS, cwd=folder) as command:
+    with serve(folder, *METRICS) as command:
         metrics, _ = addresses(command)
         port = metrics.rpartition(":")[2]
         arguments = ("serve", "main:app", "--port", 0, "--metrics-port", port)
@@ -256,7 +249,7 @@ def test_a_port_in_use(folder):
 
 def test_without_prometheus_client(folder):
     (folder / "prometheus_client.py").write_text("raise ImportError('not installed')")
-    lines = fails("serve", "main:app", *PORTS, cwd=folder, status=1,
+    lines = fails("serve", "main:app", "--port", 0, *METRICS, cwd=folder, status=1,
                   env={"PYTHONPATH": str(folder)})  # fmt: skip
     assert re.search(r"metrics_port requires prometheus_client: pip install", lines[-1])
     assert "Traceback" not in "\n".join(lines)

@@ -14,7 +14,7 @@ import time
 
 import certificates
 import pytest
-from commands import PATIENCE, Command, connect, fails, get, pending, wait_gone, write_app
+from commands import PATIENCE, connect, fails, get, pending, serve, wait_gone, write_app
 from support import eventually
 
 pytestmark = pytest.mark.timeout(4 * PATIENCE)
@@ -25,7 +25,7 @@ TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 #: on a loaded machine; each fault under test took at least 9 seconds.
 SOON = 7.0
 
-APP = """
+APPLICATION = """
 import asyncio, multiprocessing, os, signal, sys, threading, time
 
 fork = multiprocessing.get_context("fork")
@@ -137,23 +137,6 @@ PATHS = {
     "/receives": receives, "/waits": waits, "/uvicorn": looks_for_uvicorn,
 }
 """
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_app(tmp_path, APP)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def authority():
-    if not certificates.available:
-        pytest.skip(certificates.SKIPPED)
-    return certificates.authority()
-
-
-def serve(folder, *options, **more):
-    return Command("serve", "main:app", "--port", 0, *options, cwd=folder, **more)
 
 
 def address(url):
@@ -297,7 +280,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(folder, dripping):
 def test_a_client_that_takes_nothing_of_its_response_is_cut_off(folder, path):
     with open(folder / "large", "wb") as file:
         file.truncate(1 << 28)
-    write_app(folder, APP.replace('b"%d" % os.getpid()', "bytes(1 << 26)"))
+    write_app(folder, APPLICATION.replace('b"%d" % os.getpid()', "bytes(1 << 26)"))
     with serve(folder) as command, tcp(command.url(), request(path)) as sock:
         read_until(sock, b"\r\n\r\n")
         assert end(command) < SOON
@@ -409,7 +392,7 @@ def handle_exit(*args):
 
 uvicorn.server.Server.handle_exit = handle_exit
 """
-    write_app(folder, APP + patch)
+    write_app(folder, APPLICATION + patch)
     with serve(folder) as command:
         command.url()
         end(command)
@@ -429,7 +412,7 @@ async def started():
     finally:
         say("cleaned up")
 """
-    write_app(folder, APP + starting)
+    write_app(folder, APPLICATION + starting)
     with serve(folder, *options) as command:
         command.wait_for("starting")
         begun = time.monotonic()
@@ -441,7 +424,7 @@ async def started():
 
 @pytest.mark.parametrize("options", [(), ("--workers", 2)])
 def test_an_import_that_waits_is_ended_by_one_signal(folder, options):
-    write_app(folder, APP + "\nsay('importing')\ntime.sleep(600)\n")
+    write_app(folder, APPLICATION + "\nsay('importing')\ntime.sleep(600)\n")
     with serve(folder, *options) as command:
         command.wait_for("importing")
         begun = time.monotonic()
@@ -528,7 +511,7 @@ async def started():
 @pytest.mark.parametrize("options", [(), ("--loop", "asyncio"), ("--workers", 2), ("--reload",)])
 @pytest.mark.parametrize("makes", [DAEMON, POOL, PREEXEC], ids=["daemon", "pool", "preexec_fn"])
 def test_children_made_by_fork_do_not_hold_up_the_end(folder, makes, options):
-    write_app(folder, APP + makes)
+    write_app(folder, APPLICATION + makes)
     with serve(folder, *options) as command:
         child = int(command.wait_for(r"^child (\d+)")[1])
         command.url()
@@ -537,18 +520,18 @@ def test_children_made_by_fork_do_not_hold_up_the_end(folder, makes, options):
 
 
 def test_a_reload_is_not_held_up_by_a_forked_child(folder):
-    write_app(folder, APP + DAEMON)
+    write_app(folder, APPLICATION + DAEMON)
     with serve(folder, "--reload", "--reload-delay", 0.05) as command:
         child = int(command.wait_for(r"^child (\d+)")[1])
         command.url()
-        write_app(folder, APP + DAEMON + "\n# another one\n")
+        write_app(folder, APPLICATION + DAEMON + "\n# another one\n")
         command.wait_for(r"^child (\d+)")
         wait_gone(child)
         end(command)
 
 
 def test_workers_with_forked_children_go_when_they_are_replaced(folder):
-    write_app(folder, APP + DAEMON)
+    write_app(folder, APPLICATION + DAEMON)
     with serve(folder, "--workers", 2, "--timeout-keep-alive", 0.1) as command:
         old = [int(command.wait_for(r"Worker \[(\d+)\] is ready")[1]) for _ in range(2)]
         command.send(signal.SIGHUP)
@@ -573,7 +556,7 @@ async def kill(receive, send):
     await answer(send, str(set(codes)).encode())
 PATHS["/kill"] = kill
 """
-    write_app(folder, APP + kill)
+    write_app(folder, APPLICATION + kill)
     with serve(folder, *options) as command:
         url = command.url()
         assert get(url, "/kill") == f"{{{-signal.SIGTERM}}}"
@@ -599,7 +582,7 @@ async def started():
 @pytest.mark.parametrize("leaves", [THREAD, EXECUTOR, CHILD], ids=["thread", "executor", "child"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_process_that_does_not_exit_is_ended_by_force(folder, leaves, workers):
-    write_app(folder, APP + leaves)
+    write_app(folder, APPLICATION + leaves)
     with serve(folder, "--workers", workers) as command:
         command.url()
         for _ in range(workers - 1):

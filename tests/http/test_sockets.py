@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import support
-from commands import Command, environment, get, write_app
+from commands import Command, environment, get, serve, write_app
 
 from mgloop.http import Config, ConfigError, StartError
 from mgloop.http.process import sockets as listening
@@ -290,7 +290,7 @@ def test_an_abstract_unix_socket(opened):
 def test_serving_on_a_unix_socket(tmp_path):
     write_app(tmp_path)
     path = tmp_path / "a.sock"
-    with Command("serve", "main:app", "--uds", path, cwd=tmp_path) as command:
+    with serve(tmp_path, "--uds", path) as command:
         url = command.url()
         assert url == f"unix:{path}"
         assert get(url) == str(command.pid)

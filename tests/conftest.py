@@ -132,6 +132,14 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fork_server():
+    """Start the fork server before a test compares descriptors."""
+    server = support.fork_server()
+    yield
+    server.close()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def frozen():
     # The fixtures collect garbage after each test; gc.freeze() excludes the modules' objects.

@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import textwrap
 import threading
 import time
@@ -487,23 +488,87 @@ def python_command(kind, code, *options):
     return [sys.executable, *options, "-c", preamble + textwrap.dedent(code)]
 
 
-def run_python(kind, code, *options, returncode=0, env=None):
-    """Run `code` in a fresh interpreter; return (stdout, stderr) as text.
+class ForkServer:
+    """Runs programs in forks of a process that has imported asyncio: see fork_server.py.
+
+    `environment` contains changes of the environment for that process, and so for the programs.
+    """
+
+    def __init__(self, environment=None):
+        self.inherited = current_environment()
+        self.socket, theirs = socket.socketpair()
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
+        with theirs:
+            subprocess.run(
+                [sys.executable, script, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **(environment or {})},
+                check=True,
+            )
+
+    def run(self, program):
+        """Run a program; return its exit status, standard output and standard error."""
+        message = f"{os.getcwd()}\0{program}".encode()
+        with (
+            open(os.devnull) as nothing,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as errors,
+        ):
+            files = [file.fileno() for file in (nothing, out, errors)]
+            self.socket.settimeout(PATIENCE)
+            socket.send_fds(self.socket, [len(message).to_bytes(8, "big")], files)
+            self.socket.sendall(message)
+            pid = self.receive_number()
+            try:
+                status = self.receive_number()
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self.receive_number()
+                raise AssertionError(f"no end within {PATIENCE} s:\n{program}") from None
+            out.seek(0)
+            errors.seek(0)
+            return status, out.read(), errors.read()
+
+    def receive_number(self):
+        """Receive the process id of a fork, or its exit status."""
+        data = recv_exactly(self.socket, 8)
+        assert len(data) == 8, "the fork server has ended"
+        return int.from_bytes(data, "big", signed=True)
+
+    def close(self):
+        """End the process."""
+        self.socket.close()
+
+
+def current_environment():
+    """Return the environment without the variable that pytest changes for each test."""
+    return {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"}
+
+
+#: Return the fork server of this test process; conftest.py starts it before the first test.
+fork_server = functools.cache(ForkServer)
+
+
+def run_python(kind, code, *options, returncode=0, env=None, server=None):
+    """Run `code` in an interpreter of its own; return (stdout, stderr) as text.
 
     The interpreter has ``asyncio``, ``os``, ``signal``, ``socket``, ``sys``, ``threading``,
     ``time`` and ``warnings`` imported, ``turn()`` of loops.py, and ``new_loop(**kwargs)`` and
-    ``run(coro, debug=None)`` for the loop under test.
+    ``run(coro, debug=None)`` for the loop under test. It is a fork of a :class:`ForkServer`, by
+    default that of :func:`fork_server`. With options, or if the environment is not that of the
+    fork server, it is a new process.
     """
-    done = finished(
-        python_command(kind, code, *options),
-        stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
-        env={**os.environ, **(env or {})},
-    )
-    assert done.returncode == returncode, (
-        f"exit status {done.returncode}, not {returncode}\n{done.stdout}\n{done.stderr}"
-    )
-    return done.stdout, done.stderr
+    command = python_command(kind, code, *options)
+    server = server or fork_server()
+    if options or env or server.inherited != current_environment():
+        env = {**os.environ, **(env or {})}
+        done = finished(command, stdin=subprocess.DEVNULL, timeout=PATIENCE, env=env)
+        status, out, errors = done.returncode, done.stdout, done.stderr
+    else:
+        status, out, errors = server.run(command[-1])
+    assert status == returncode, f"exit status {status}, not {returncode}\n{out}\n{errors}"
+    return out, errors
 
 
 class Program:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import support
 
-pytestmark = pytest.mark.slow  # each test has a process with its own C library
+pytestmark = pytest.mark.slow  # each test has a process with a replaced C library
 
 #: Precedes every program. Programs wait for each other with events, never with the loop's timers,
 #: which would hide a lost wake-up; `alarm()` ends a program that hangs.
@@ -78,26 +78,27 @@ under_asan = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="session")
-def faulty_libc(tmp_path_factory):
-    """Compile faulty_libc.c; return the path of the library."""
+def faulty_server(tmp_path_factory):
+    """Compile faulty_libc.c; yield a `support.ForkServer` in which it is preloaded."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("without gcc there is nothing to preload")
     library = tmp_path_factory.mktemp("faults") / "faulty_libc.so"
     source = Path(__file__).with_name("faulty_libc.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    return str(library)
+    preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD"), str(library)]))
+    server = support.ForkServer({"LD_PRELOAD": preload, "FAULTY_LIBC": str(library)})
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def run_faulty(faulty_libc, loop_kind):
-    """Return a function that runs a program in a fresh interpreter with faulty_libc.c."""
-    preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD"), faulty_libc]))
+def run_faulty(faulty_server, loop_kind):
+    """Return a function that runs a program with faulty_libc.c in a process of its own."""
 
     def run(code):
         program = PRELUDE + textwrap.dedent(code)
-        environment = {"LD_PRELOAD": preload, "FAULTY_LIBC": faulty_libc}
-        return support.run_python(loop_kind, program, env=environment)
+        return support.run_python(loop_kind, program, server=faulty_server)
 
     return run
 

@@ -109,6 +109,8 @@ def values_for(connection):
         object(), OSError("no"), App(), BufferedApp(0), [b"x", bytearray(7)], connection.loop,
         connection.below, proto, ssl.MemoryBIO(), connection.peer, server,
     ]
+
+gc.freeze()  # the modules, which each collection would look through
 """
 
 

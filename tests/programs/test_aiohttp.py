@@ -288,11 +288,13 @@ def closed(server):
     return False
 
 
-def test_help_and_wrong_options(loop_kind):
-    def run(*options):
-        return support.finished([sys.executable, PROGRAM, *options])
+def run_program(*options):
+    return support.finished([sys.executable, PROGRAM, *options])
 
-    assert run("--help").returncode == 0
+
+@pytest.mark.mgloop_only  # the options are read before there is a loop
+def test_help_and_wrong_options(loop_kind):
+    assert run_program("--help").returncode == 0
     for options in (
         ["--keyfile", "x"],
         ["--certfile", "/no/such/file"],
@@ -300,14 +302,16 @@ def test_help_and_wrong_options(loop_kind):
         ["--port", "x"],
         ["--loop", "x"],
     ):
-        done = run("--loop", loop_kind, *options)
+        done = run_program("--loop", loop_kind, *options)
         assert done.returncode == 2
         assert "error:" in done.stderr
         assert "Traceback" not in done.stderr
 
+
+def test_a_port_in_use(loop_kind):
     with support.listening_socket() as sock:
         port = sock.getsockname()[1]
-        done = run("--loop", loop_kind, "--port", str(port))
+        done = run_program("--loop", loop_kind, "--port", str(port))
     assert done.returncode == 1
     assert done.stderr.startswith(f"Cannot listen on 127.0.0.1 port {port}: ")
     assert "Traceback" not in done.stderr

@@ -184,8 +184,11 @@ ANYIO = """
 """
 
 
-@pytest.mark.parametrize("beside", [[], NO_PYTEST_ASYNCIO], ids=["both", "alone"])
-@pytest.mark.parametrize("arguments", [["--mgloop"], ["-o", "mgloop=true"]], ids="".join)
+@pytest.mark.parametrize(
+    ("arguments", "beside"),
+    [(["--mgloop"], []), (["-o", "mgloop=true"], NO_PYTEST_ASYNCIO)],
+    ids=["beside pytest-asyncio", "alone"],
+)
 def test_anyio(project, arguments, beside):
     pytest.importorskip("anyio")
     ini = "" if not beside else "    ignore:Unknown config option. asyncio_default\n"

@@ -4,8 +4,6 @@
 import asyncio
 import contextlib
 import types
-import warnings
-from wsgiref.validate import WSGIWarning, validator
 
 from mgloop.http.wire._connection import Connection
 from mgloop.http.wire._site import Site
@@ -211,12 +209,6 @@ class WsgiRecording:
         self.bodies = []
 
     def __call__(self, environ, start_response):
-        with warnings.catch_warnings():
-            # Only uncommon methods bring a warning.
-            warnings.simplefilter("ignore", WSGIWarning)
-            return validator(self.respond)(environ, start_response)
-
-    def respond(self, environ, start_response):
         scope = {
             "method": environ["REQUEST_METHOD"],
             "path": environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace"),
@@ -225,5 +217,5 @@ class WsgiRecording:
         self.scopes.append(scope)
         body = environ["wsgi.input"].read(-1)
         self.bodies.append(body)
-        start_response("200 OK", [("Content-Type", "text/plain")])
+        start_response("200 OK", [])
         return [body]

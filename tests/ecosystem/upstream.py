@@ -449,6 +449,8 @@ def compare(name: str, environments: Environments, extra: list[str]) -> tuple[bo
         print(f"  expected to differ: {nodeid} ({reason})")
     for nodeid in both:
         print(f"  fails over both: {nodeid}")
+        errors = [_last_line(outcomes[nodeid]["text"]) for outcomes in (control, subject)]
+        print(*dict.fromkeys(errors), sep="\n")  # one line if the errors are the same
     for nodeid in better:
         print(f"  fails over the standard library's loop only: {nodeid}")
     ok = not worse

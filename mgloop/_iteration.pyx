@@ -103,6 +103,7 @@ cdef class IterationCore(LoopCore):
                 self.flush()
             finally:
                 self.iterating = self.clock_checked = False
+                self.post_deferred()
                 if self.measured is not None:
                     self.measured.stop_running()
 

@@ -15,7 +15,7 @@ from mgloop._port cimport (
     MGL_DATAGRAM, MGL_OTHER, MGL_PIPE, MGL_TCP, MGL_TLS, MGL_UNIX, PyTypeObject, WITHOUT_GIL,
     mgl_connections, mgl_count, mgl_count_read, mgl_count_write, mgl_counters, mgl_make, mgl_poll,
     mgl_posted, mgl_posted_any, mgl_ring, mgl_ring_len, mgl_ring_push, mgl_store, mgl_thread_queue,
-    mgl_thread_queue_here, traverseproc, visitproc,
+    mgl_thread_queue_here, sem_t, traverseproc, visitproc,
 )
 from mgloop._timers cimport TimerCore
 
@@ -124,9 +124,15 @@ cdef class LoopCore(TimerCore):
     cdef Handle schedule(self, object callback, object context)
     cdef Handle schedule_with(self, object callback, object arg, object context)
     cdef object new_future(self)
-    cdef void wake(self) noexcept
-    # Submit a handle from another thread. Raise RuntimeError if the loop is closed.
+    # Any thread may call these. wake() ends the loop's wait. submit() puts a handle into the
+    # cross-thread queue; it raises RuntimeError if the loop is closed. post() does both.
+    cdef void wake(self) noexcept nogil
+    cdef int submit(self, PostedHandle handle) except -1
     cdef int post(self, PostedHandle handle) except -1
+    # Post a semaphore as soon as the loop has released the GIL: at the latest when this iteration
+    # ends. Without the GIL, and while the loop does not iterate, post it immediately.
+    cdef void post_semaphore(self, sem_t *semaphore) noexcept
+    cdef void post_deferred(self) noexcept
     # Move the handles from other threads to the end of the ready queue.
     cdef int collect_posted(self) except -1
     # In debug mode, raise RuntimeError if the loop is running in another thread.

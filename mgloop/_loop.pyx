@@ -36,7 +36,7 @@ from mgloop._handle cimport (
     Handle, PostedHandle, mgl_heap_clear, mgl_heap_remove, mgl_node, new_handle,
 )
 from mgloop._port cimport (
-    mgl_clock_ns, mgl_ring_len, mgl_ring_pop, mgl_thread_queue_elsewhere,
+    mgl_clock_ns, mgl_ring_len, mgl_ring_pop, mgl_thread_queue_elsewhere, sem_post,
 )
 from mgloop._traverse cimport visit_posted, visit_ready, visit_timers
 
@@ -60,7 +60,9 @@ cdef extern from "poll.h":
     void mgl_poll_remove(mgl_poll *poll, int fd, bint in_kernel)
     PyObject *mgl_poll_owner(const mgl_poll *poll, int fd)
     int mgl_poll_limit(const mgl_poll *poll)
-    void mgl_poll_wakeup(mgl_thread_queue *thread_queue)
+    void mgl_poll_wakeup(mgl_thread_queue *thread_queue) nogil
+    void mgl_poll_post_later(mgl_poll *poll, sem_t *semaphore)
+    void mgl_poll_post_now(mgl_poll *poll)
     bint mgl_poll_forked(const mgl_poll *poll)
     bint mgl_thread_queue_forked(const mgl_thread_queue *thread_queue)
     int mgl_poll_adopt(mgl_poll *poll)
@@ -474,21 +476,36 @@ cdef class LoopCore(TimerCore):
         queue(self, <PyObject *>h)
         return h
 
-    cdef void wake(self) noexcept:
+    cdef void wake(self) noexcept nogil:
         """End the loop's wait if it is waiting; callable from any thread."""
         mgl_poll_wakeup(self.thread_queue)
 
-    cdef int post(self, PostedHandle handle) except -1:
-        """Submit a handle to the loop from another thread.
+    cdef int submit(self, PostedHandle handle) except -1:
+        """Submit a handle to the loop from another thread, without waking the loop.
 
         Raise RuntimeError if the loop is closed, and MemoryError.
         """
         handle.posted = True
-        if mgl_posted_add(&self.thread_queue.posted, &handle.node, <PyObject *>handle):
-            mgl_poll_wakeup(self.thread_queue)
-        else:
+        if not mgl_posted_add(&self.thread_queue.posted, &handle.node, <PyObject *>handle):
             raise RuntimeError("Event loop is closed")
         return 0
+
+    cdef int post(self, PostedHandle handle) except -1:
+        """Submit a handle to the loop from another thread, and wake the loop."""
+        self.submit(handle)
+        mgl_poll_wakeup(self.thread_queue)
+        return 0
+
+    cdef void post_semaphore(self, sem_t *semaphore) noexcept:
+        if WITHOUT_GIL or not self.iterating or self.poll is NULL:
+            sem_post(semaphore)
+        else:
+            mgl_poll_post_later(self.poll, semaphore)
+
+    cdef void post_deferred(self) noexcept:
+        """Post the semaphore that the next poll would post."""
+        if self.poll is not NULL:
+            mgl_poll_post_now(self.poll)
 
     cdef int collect_posted(self) except -1:
         cdef Py_ssize_t n = mgl_posted_take(&self.thread_queue.posted, &self.ready)

@@ -31,6 +31,13 @@ cdef extern from "threadqueue.h":
     bint mgl_thread_queue_elsewhere(mgl_thread_queue *queue) noexcept
 
 
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+
+    int sem_post(sem_t *semaphore)
+
+
 cdef extern from "ring.h":
     ctypedef struct mgl_ring:
         pass

@@ -71,6 +71,7 @@ struct mgl_poll {
     bool wakeup; /* wake-ups are enabled */
     int zero_polls;
     mgl_thread_queue *thread_queue; /* borrowed from the loop */
+    sem_t *to_post; /* the semaphore that the next poll posts, or NULL */
     mgl_counters *count; /* borrowed from the loop */
     registration *table; /* indexed by descriptor */
     int limit;
@@ -153,19 +154,35 @@ static int wait_in_kernel(mgl_poll *poll, int ms) {
     return epoll_wait(poll->mgr.epoll_fd, poll->events, poll->pool_size, ms);
 }
 
+void mgl_poll_post_now(mgl_poll *poll) {
+    sem_t *semaphore = poll->to_post;
+    if (semaphore == NULL) return;
+    poll->to_post = NULL;
+    /* The thread that waits for it does not exist in the child of a fork. */
+    if (!mgl_poll_forked(poll)) sem_post(semaphore);
+}
+
+void mgl_poll_post_later(mgl_poll *poll, sem_t *semaphore) {
+    if (poll->to_post != NULL)
+        sem_post(semaphore);
+    else
+        poll->to_post = semaphore;
+}
+
 /* Releasing and acquiring the GIL costs 0.4 us. A blocking wait always does so. Polls with zero timeout do
  * so only once in MGL_FAIRNESS times, for the sake of other threads. */
 static int wait_for_events(mgl_poll *poll) {
     int ms = timeout_ms(poll);
 
     poll->waited = ms != 0;
-    if (ms == 0 && ++poll->zero_polls < MGL_FAIRNESS) return wait_in_kernel(poll, 0);
+    if (ms == 0 && poll->to_post == NULL && ++poll->zero_polls < MGL_FAIRNESS) return wait_in_kernel(poll, 0);
     poll->zero_polls = 0;
     /* An unnecessary wake-up is harmless, but a missing one is not. */
     atomic_store(&poll->thread_queue->woken, false);
     atomic_store(&poll->thread_queue->waiting, true);
     if (mgl_posted_any(&poll->thread_queue->posted)) ms = 0;
     PyThreadState *state = PyEval_SaveThread();
+    mgl_poll_post_now(poll);
     int n = wait_in_kernel(poll, ms);
     int error = errno;
     PyEval_RestoreThread(state);
@@ -524,6 +541,7 @@ int mgl_poll_adopt(mgl_poll *poll) {
     close_wakeup(poll);
     if (poll->wakeup && !make_wakeup(poll)) return -errno;
     poll->fork_count = fork_count;
+    poll->to_post = NULL;
     for (int fd = 0; fd < poll->limit; fd++) {
         registration *r = &poll->table[fd];
         if (r->events == 0) continue;

@@ -34,6 +34,7 @@
 #define MGLOOP_POLL_H
 
 #include <Python.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/epoll.h>
@@ -80,6 +81,12 @@ int mgl_poll_limit(const mgl_poll *poll);
 /* Interrupts the loop's wait with the stock mg_wakeup(). It makes no system call while the loop is not
  * waiting or a wake-up has already been sent. The loop may already be closed. */
 void mgl_poll_wakeup(mgl_thread_queue *thread_queue);
+
+/* Makes the next run post the semaphore after it has released the GIL. Otherwise the thread that waits
+ * for it would start to run, find that the GIL is taken, and wait again: two context switches more. */
+void mgl_poll_post_later(mgl_poll *poll, sem_t *semaphore);
+/* Posts that semaphore immediately, for a loop that may not poll again. */
+void mgl_poll_post_now(mgl_poll *poll);
 
 bool mgl_poll_forked(const mgl_poll *poll);
 /* The same for the cross-thread queue, which any thread may read. */

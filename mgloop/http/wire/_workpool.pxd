@@ -4,6 +4,8 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
+from mgloop._loop cimport LoopCore
+
 
 cdef extern from "workqueue.h":
     ctypedef struct mgl_link:
@@ -36,6 +38,7 @@ cdef extern from "workqueue.h":
 
 cdef class WorkPool:
     cdef readonly object loop
+    cdef LoopCore core                  # the same, or None if it is not a loop of mgloop
     cdef object context                 # the context of callbacks in the loop
     cdef mgl_work_queue queue
     cdef int started                    # the number of threads started so far
@@ -44,9 +47,9 @@ cdef class WorkPool:
     # exception, and leave the reference to the caller, if there is no thread and none can be
     # started.
     cdef int add_job(self, mgl_link *job) except -1
-    # For the threads: queue an answer and wake the loop. The pool takes over the reference of
-    # `answer.owner`.
-    cdef int answer(self, mgl_link *answer) noexcept
+    # For the threads: queue an answer. The pool takes over the reference of `answer.owner`. The
+    # loop is woken immediately, or with `last` after run_job(), which must do nothing else.
+    cdef int answer(self, mgl_link *answer, bint last) noexcept
 
     # For subclasses. They take over the reference of `owner`.
     # Run a job, in a thread.
@@ -58,5 +61,6 @@ cdef class WorkPool:
 
     cdef int start_thread(self) except -1
     cdef int call_another(self) noexcept
-    cdef int notify(self) noexcept
+    cdef bint notify(self) noexcept
+    cdef int schedule_answers(self) except -1
     cdef int drop_answers(self) noexcept

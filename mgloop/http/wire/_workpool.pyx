@@ -13,7 +13,12 @@ exit.
 import logging
 import threading
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
+
+from mgloop._handle cimport PostedHandle, new_posted_handle
+from mgloop._loop cimport LoopCore
+from mgloop._port cimport sem_post, sem_t
 
 
 cdef extern from "clock.h":
@@ -24,12 +29,12 @@ cdef extern from "workqueue.h":
     ctypedef enum mgl_work:
         MGL_JOB
         MGL_IDLE
-        MGL_OVER
+        MGL_NO_MORE
     void mgl_work_init(mgl_work_queue *queue)
     void mgl_work_destroy(mgl_work_queue *queue)
-    bint mgl_work_add(mgl_work_queue *queue, mgl_link *job)
-    mgl_work mgl_work_take(
-        mgl_work_queue *queue, mgl_worker *worker, bint arrives, mgl_link **taken, bint *start)
+    bint mgl_work_add(mgl_work_queue *queue, mgl_link *job, sem_t **wake)
+    mgl_work mgl_work_take(mgl_work_queue *queue, mgl_worker *worker, bint arrives,
+                           mgl_link **taken, bint *start, bint *notify)
     void mgl_worker_init(mgl_worker *worker)
     void mgl_worker_destroy(mgl_worker *worker)
     void mgl_worker_enter(mgl_work_queue *queue, mgl_worker *worker)
@@ -40,7 +45,7 @@ cdef extern from "workqueue.h":
     bint mgl_work_not_started(mgl_work_queue *queue)
     bint mgl_work_withdraw(mgl_work_queue *queue, mgl_link *job)
     void mgl_work_close(mgl_work_queue *queue)
-    bint mgl_work_answer(mgl_work_queue *queue, mgl_link *answer)
+    bint mgl_work_answer(mgl_work_queue *queue, mgl_link *answer, bint last)
     mgl_link *mgl_work_answers(mgl_work_queue *queue)
 
 
@@ -77,6 +82,8 @@ cdef class WorkPool:
 
     def __init__(self, loop, context, int threads):
         self.loop = loop
+        if isinstance(loop, LoopCore) and (<LoopCore>loop).wakeup_enabled:
+            self.core = loop
         self.context = context
         self.queue.most = threads
 
@@ -130,7 +137,14 @@ cdef class WorkPool:
     # -------------------------------------------------------------- for the loop ----
 
     cdef int add_job(self, mgl_link *job) except -1:
-        if mgl_work_add(&self.queue, job):
+        cdef sem_t *wake = NULL
+        cdef bint start = mgl_work_add(&self.queue, job, &wake)
+        if wake is not NULL:
+            if self.core is None:
+                sem_post(wake)
+            else:
+                self.core.post_semaphore(wake)
+        if start:
             try:
                 self.start_thread()
             except BaseException:
@@ -163,23 +177,32 @@ cdef class WorkPool:
         cdef mgl_worker *native = &worker.native
         cdef mgl_link *job = NULL
         cdef mgl_work work
+        cdef LoopCore loop = self.core
         cdef bint start = False
+        cdef bint notify = False
+        cdef bint wake
         cdef bint arrives = True
         mgl_worker_enter(queue, native)
         while True:
-            work = mgl_work_take(queue, native, arrives, &job, &start)
+            work = mgl_work_take(queue, native, arrives, &job, &start, &notify)
             arrives = False
             if start:
                 self.call_another()
-            if work == MGL_OVER:
-                break
-            if work == MGL_JOB:
-                self.run_job(job)
-                mgl_worker_busy(native, 0)
-            else:
+            wake = notify and self.notify()
+            if work == MGL_IDLE:
                 with nogil:
+                    # The loop finds the GIL free when it has woken up.
+                    if wake:
+                        loop.wake()
                     mgl_worker_wait(native)
                 arrives = True
+                continue
+            if wake:
+                loop.wake()
+            if work == MGL_NO_MORE:
+                break
+            self.run_job(job)
+            mgl_worker_busy(native, 0)
         mgl_worker_leave(queue, native)
 
     cdef int call_another(self) noexcept:
@@ -191,21 +214,22 @@ cdef class WorkPool:
             log.exception("Failed to start another thread for the application.")
         return 0
 
-    cdef int answer(self, mgl_link *answer) noexcept:
-        if mgl_work_answer(&self.queue, answer):
-            self.notify()
+    cdef int answer(self, mgl_link *answer, bint last) noexcept:
+        if mgl_work_answer(&self.queue, answer, last) and self.notify():
+            self.core.wake()
         return 0
 
-    cdef int notify(self) noexcept:
+    cdef bint notify(self) noexcept:
         """Schedule _take_answers() in the loop, or release the answers if the loop is closed.
 
         If memory runs out, try again until it succeeds. The requests would never end otherwise.
+        Return whether the caller must wake the loop.
         """
         cdef bint pending = True
         while pending:
             pending = False
             try:
-                self.loop.call_soon_threadsafe(self._take_answers, context=self.context.copy())
+                self.schedule_answers()
             except MemoryError:
                 pending = True
             except BaseException:
@@ -213,7 +237,17 @@ cdef class WorkPool:
             if pending:
                 with nogil:
                     usleep(RETRY)
-        return 0
+        return self.core is not None
+
+    cdef int schedule_answers(self) except -1:
+        cdef object callback = self._take_answers
+        cdef object context = self.context.copy()
+        cdef PyObject *none = NULL
+        if self.core is None:
+            self.loop.call_soon_threadsafe(callback, context=context)
+            return 0
+        return self.core.submit(<PostedHandle>new_posted_handle(
+            self.core, <PyObject *>callback, &none, 0, <PyObject *>context, False))
 
     cdef int drop_answers(self) noexcept:
         cdef mgl_link *next = mgl_work_answers(&self.queue)

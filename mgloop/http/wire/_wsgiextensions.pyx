@@ -59,7 +59,7 @@ cdef class WsgiExtensions(WsgiResponse):
         if self.pool is None:
             return self.take_notice(kind, data)
         answer = self.new_answer(kind, data, True)
-        return self.pool.answer(&answer.link)
+        return self.pool.answer(&answer.link, False)
 
     cdef bint choose_file(self, object wrapper) except -1:
         """Set `file` to the file in the wrapper; return False if its blocks have to be read.

@@ -417,7 +417,9 @@ cdef class WsgiRequest(WsgiExtensions):
             answer.data = NULL
         Py_INCREF(self)
         answer.link.owner = <PyObject *>self
-        return self.pool.answer(&answer.link)
+        # After a failure the traceback still refers to objects of the application, and their
+        # destructors may take long.
+        return self.pool.answer(&answer.link, outcome == WSGI_DONE)
 
 
 cdef bytes joined(object parts):

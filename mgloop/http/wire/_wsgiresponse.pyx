@@ -131,7 +131,7 @@ cdef class WsgiResponse(RequestBody):
         self.unsent += n
         waits = self.unsent >= PENDING and more and not self.gone
         mgl_work_unlock(&self.pool.queue)
-        self.pool.answer(&answer.link)
+        self.pool.answer(&answer.link, False)
         return self.wait_sent() if waits else 0
 
     cdef mgl_answer *new_answer(self, int kind, bytes data, bint more) except NULL:

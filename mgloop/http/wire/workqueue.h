@@ -13,7 +13,14 @@
  * looked for a job yet (`coming`). The thread that takes a job while others are queued calls the next
  * one. So a batch of fast requests needs one or two threads, which take jobs until none is left, and
  * not one wake-up per request. If a job blocks, the next thread continues with the queue as soon as
- * it gets the GIL. No job is forgotten: a job is queued, or a thread becomes idle, under the mutex. */
+ * it gets the GIL. No job is forgotten: a job is queued, or a thread becomes idle, under the mutex.
+ *
+ * Neither side is woken while the other one holds the GIL, if that can be avoided. A thread that
+ * starts to run and finds the GIL taken has to wait again, and a request would cost six context
+ * switches instead of two. So the loop wakes the thread for its job when it polls
+ * (LoopCore.post_semaphore()), and a thread wakes the loop for the last answer of a job immediately
+ * before it waits for another job. If another job is queued already, it wakes the loop before it
+ * starts that job: an answer never waits for the application. */
 #ifndef MGLOOP_WORKQUEUE_H
 #define MGLOOP_WORKQUEUE_H
 
@@ -94,7 +101,7 @@ static inline mgl_link *mgl_links_take(mgl_links *links) {
 
 /* Calls one more thread if there are jobs and none is coming. Returns the idle thread to wake after
  * the mutex is released, or NULL. *start: whether the caller must start a thread instead. */
-static inline mgl_worker *mgl_work_call(mgl_work_queue *queue, bool *start) {
+static inline mgl_worker *mgl_work_call(mgl_work_queue *queue, int *start) {
     mgl_worker *worker = NULL;
     *start = false;
     if (queue->jobs.first == NULL || queue->coming) return NULL;
@@ -104,22 +111,32 @@ static inline mgl_worker *mgl_work_call(mgl_work_queue *queue, bool *start) {
         queue->coming = true;
     } else if (queue->workers < queue->most) {
         queue->workers++;
-        queue->coming = *start = true;
+        queue->coming = true;
+        *start = true;
     }
     return worker;
 }
 
-/* Queues a job. Returns whether the caller must start a thread. */
-static inline bool mgl_work_add(mgl_work_queue *queue, mgl_link *job) {
+/* Queues a job. Returns whether the caller must start a thread. *wake: the semaphore that the caller
+ * must post, or NULL. The thread that waits for it, and so the semaphore, exist until then. */
+static inline bool mgl_work_add(mgl_work_queue *queue, mgl_link *job, sem_t **wake) {
     mgl_worker *worker;
-    bool start;
+    int start;
     job->since = mgl_clock_ns();
     mgl_work_lock(queue);
     mgl_links_add(&queue->jobs, job);
     worker = mgl_work_call(queue, &start);
     mgl_work_unlock(queue);
-    if (worker != NULL) sem_post(&worker->wake);
+    *wake = worker != NULL ? &worker->wake : NULL;
     return start;
+}
+
+/* Returns whether the caller must notify the loop about the answers. The caller holds the mutex. */
+static inline bool mgl_work_must_notify(mgl_work_queue *queue) {
+    /* The loop may have been closed before it took the answers. */
+    bool notify = queue->answers.first != NULL && (!queue->notified || queue->closed);
+    if (notify) queue->notified = true;
+    return notify;
 }
 
 /* Other threads read when the present job began. */
@@ -129,12 +146,13 @@ static inline void mgl_worker_busy(mgl_worker *self, int64_t since) {
 
 static inline int64_t mgl_worker_began(mgl_worker *self) { return __atomic_load_n(&self->began, __ATOMIC_RELAXED); }
 
-typedef enum { MGL_JOB, MGL_IDLE, MGL_OVER } mgl_work;
+typedef enum { MGL_JOB, MGL_IDLE, MGL_NO_MORE } mgl_work;
 
 /* Takes the next job, or makes the thread idle. `arrives`: the thread has just been woken or started.
- * *start: whether the caller must start another thread. MGL_OVER: the thread has to end. */
+ * *start: whether the caller must start another thread. *notify: whether it must notify the loop.
+ * MGL_NO_MORE: the thread has to end. */
 static inline mgl_work mgl_work_take(mgl_work_queue *queue, mgl_worker *self, bool arrives, mgl_link **taken,
-                                     bool *start) {
+                                     int *start, int *notify) {
     mgl_worker *next = NULL;
     mgl_work work = MGL_JOB;
     mgl_link *job;
@@ -149,12 +167,13 @@ static inline mgl_work mgl_work_take(mgl_work_queue *queue, mgl_worker *self, bo
         mgl_worker_busy(self, now);
         next = mgl_work_call(queue, start);
     } else if (queue->closed) {
-        work = MGL_OVER;
+        work = MGL_NO_MORE;
     } else {
         self->below = queue->idle;
         queue->idle = self;
         work = MGL_IDLE;
     }
+    *notify = mgl_work_must_notify(queue);
     mgl_work_unlock(queue);
     if (next != NULL) sem_post(&next->wake);
     *taken = job;
@@ -240,13 +259,13 @@ static inline void mgl_work_close(mgl_work_queue *queue) {
     }
 }
 
-/* Queues an answer. Returns whether the caller must notify the loop. */
-static inline bool mgl_work_answer(mgl_work_queue *queue, mgl_link *answer) {
+/* Queues an answer. Returns whether the caller must notify the loop. `last`: this thread calls
+ * mgl_work_take() next, which returns that instead. */
+static inline bool mgl_work_answer(mgl_work_queue *queue, mgl_link *answer, bool last) {
     bool notify;
     mgl_work_lock(queue);
     mgl_links_add(&queue->answers, answer);
-    notify = !queue->notified || queue->closed; /* the loop may have been closed before it took the others */
-    queue->notified = true;
+    notify = !last && mgl_work_must_notify(queue);
     mgl_work_unlock(queue);
     return notify;
 }

@@ -14,7 +14,7 @@ SOAKS = pathlib.Path(__file__).with_name("soaks")
 @pytest.mark.slow
 @pytest.mark.mgloop_only
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", ["slow", "rolling", "memory", "mixed", "wsgi"])
+@pytest.mark.parametrize("part", ["slow", "trickle", "rolling", "memory", "mixed", "wsgi"])
 def test_soak(part):
     if part == "slow" and shutil.which("slowhttptest") is None:
         pytest.skip("there is no slowhttptest here")

@@ -3,9 +3,11 @@
 
     python tests/http/soaks [PART ...] [--quick] [--seconds 600]
 
-slow: slowhttptest's attacks while other clients are served. rolling: workers are replaced, recycled
-and killed under load. memory: the memory of idle connections, and after a million requests. mixed:
-clients with different behaviour for --seconds. wsgi: the last three parts with a WSGI application.
+slow: slowhttptest's attacks while other clients are served. trickle: bodies that come byte by byte,
+with an ASGI and a WSGI application, while other clients are served. rolling: workers are replaced,
+recycled and killed under load. memory: the memory of idle connections, and after a million
+requests. mixed: clients with different behaviour for --seconds. wsgi: the last three parts with a
+WSGI application.
 --quick: a short run of each, without the checks that need a quiet machine;
 tests/http/test_soaks.py runs it. The exit status is 1 if a check fails.
 """
@@ -24,12 +26,22 @@ import memory
 import mixed
 import rolling
 import slow
+import trickling
 
 import mgloop
 
 
 async def run_slow(quick, seconds):
     await (slow.QUICK if quick else slow.Manner()).run()
+
+
+async def run_trickle(quick, seconds):
+    trickle = trickling.QUICK if quick else trickling.Trickle()
+    print("  ASGI", flush=True)
+    await trickle.run()
+    for threads in (4, 0):
+        print(f"  --wsgi-threads {threads}", flush=True)
+        await trickle.run("--wsgi-threads", threads, application="wsgi_application:app")
 
 
 async def run_rolling(quick, seconds):
@@ -66,6 +78,7 @@ async def run_wsgi(quick, seconds):
 
 PARTS = {
     "slow": run_slow,
+    "trickle": run_trickle,
     "rolling": run_rolling,
     "memory": run_memory,
     "mixed": run_mixed,

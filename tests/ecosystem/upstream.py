@@ -292,6 +292,8 @@ def _run(
     # A run that is ended may leave processes that still write there.
     with tempfile.TemporaryDirectory(prefix="eco-", ignore_cleanup_errors=True) as scratch:
         record, counts = Path(scratch, "record"), Path(scratch, "counts")
+        # A file, because a process that outlives the run would keep a pipe open.
+        output = Path(scratch, "output")
         environment = dict(os.environ)
         for name in ("PYTHONASYNCIODEBUG", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
             environment.pop(name, None)
@@ -309,31 +311,28 @@ def _run(
             environment["ECOSYSTEM_ONLY"] = str(wanted)
         print(f"  over {loop} ...", flush=True)
         try:
-            with suite.server() as variables:
-                done = subprocess.run(
+            with suite.server() as variables, output.open("wb") as stdout:
+                status = subprocess.run(
                     _command(python, suite, variables or {}, extra),
                     cwd=source,
                     env=environment | (variables or {}),
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
+                    stdout=stdout,
                     stderr=subprocess.STDOUT,
-                    text=True,
                     check=False,
-                    errors="replace",
                     timeout=suite.time_limit,
                     # Sanic kills the process group of a worker that does not end.
                     process_group=0,
-                )
-        except subprocess.TimeoutExpired as exc:
-            said = (exc.stdout or b"").decode(errors="replace")
+                ).returncode
+        except subprocess.TimeoutExpired:
+            said = output.read_text(errors="replace")
             raise SuiteError(
                 f"pytest over {loop} did not end within {suite.time_limit} s:\n{said[-4000:]}"
             ) from None
+        said = output.read_text(errors="replace")
         # 0 and 1 are pytest's statuses of complete runs: all tests passed, or some failed.
-        if done.returncode not in (0, 1) or not record.exists():
-            raise SuiteError(
-                f"pytest over {loop} ended with {done.returncode}:\n{done.stdout[-4000:]}"
-            )
+        if status not in (0, 1) or not record.exists():
+            raise SuiteError(f"pytest over {loop} ended with {status}:\n{said[-4000:]}")
         counted = counts.read_text().splitlines() if counts.exists() else []
         outcomes = {}
         class_name = counted[0].split()[1].rpartition(".")[2] if counted else ""
@@ -344,7 +343,7 @@ def _run(
         if not made:
             raise SuiteError(
                 f"no process made a loop of {LOOP_CLASSES[loop]}: the swap did not take, or "
-                f"there was no test:\n{done.stdout[-4000:]}"
+                f"there was no test:\n{said[-4000:]}"
             )
         tally = Counter(entry["outcome"] for entry in outcomes.values())
         print(

@@ -14,7 +14,8 @@ import dataclasses
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
 
 from tests import certificates
 
@@ -122,6 +123,50 @@ async def unix(stage: Stage) -> None:
     path = f"\0mgloop-nomem-{os.getpid()}"
     server = await asyncio.start_unix_server(_echo, path)
     await _streams(stage, server, lambda: asyncio.open_unix_connection(path))
+
+
+async def native_streams(stage: Stage) -> None:
+    """Lines over mgloop.streams, or over asyncio's streams for the control."""
+    from mgloop import Loop, streams
+
+    module = streams if isinstance(asyncio.get_running_loop(), Loop) else asyncio
+    server = await module.start_server(_echo_lines, "127.0.0.1", 0, limit=4096)
+    address = server.sockets[0].getsockname()
+
+    async def ask(payload: bytes) -> None:
+        reader, writer = await module.open_connection(*address, limit=4096)
+        try:
+            for number in range(3):
+                writer.write(payload + b"\n")
+                writer.writelines([payload, b"\n"])
+                await writer.drain()
+                compare(await reader.readline(), payload + b"\n")
+                compare(await reader.readexactly(number), payload[:number])
+                compare(await reader.readuntil(b"\n"), payload[number:] + b"\n")
+            writer.write_eof()
+            compare(await reader.read(), b"")
+        finally:
+            writer.close()
+        await writer.wait_closed()
+
+    try:
+        await ask(SMALL)
+        with without_memory(stage):
+            await ask(SMALL)
+            await ask(b"a line that does not arrive in one piece " * 90)
+    finally:
+        server.close()
+
+
+async def _echo_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        async for line in reader:
+            writer.write(line)
+            await writer.drain()
+    except OSError:
+        pass  # The client reports it.
+    finally:
+        writer.close()
 
 
 # --- protocols --------------------------------------------------------------------------------
@@ -398,12 +443,49 @@ async def _conversation(receive: Callable, send: Callable) -> None:
         await send(message | {"type": "websocket.send"})
 
 
+def _wsgi_application(environ: dict, start_response: Callable) -> Iterable[bytes]:
+    body = environ["wsgi.input"].read()
+    size = ("Content-Length", str(len(body)))
+    if environ["PATH_INFO"] == "/sized":
+        start_response("200 OK", [size])
+        return [body]
+    if environ["PATH_INFO"] == "/file":
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the server closes it
+        file.write(body)
+        file.seek(0)
+        start_response("200 OK", [size])
+        return environ["wsgi.file_wrapper"](file)
+    start_response("200 OK", [])
+    return (body[start : start + 5000] for start in range(0, len(body), 5000))
+
+
 async def serve(stage: Stage) -> None:
     """`mgloop serve`, which a client uses until it ends."""
+    await _serve(stage, app=_application, interface="asgi3")
+
+
+async def wsgi_inline(stage: Stage) -> None:
+    """A WSGI application in the thread of the loop."""
+    await _serve(stage, app=_wsgi_application, interface="wsgi", wsgi_threads=0)
+
+
+async def wsgi_threads(stage: Stage) -> None:
+    """A WSGI application in threads."""
+    await _serve(stage, app=_wsgi_application, interface="wsgi", wsgi_threads=2)
+
+
+async def wsgi_stream(stage: Stage) -> None:
+    """A WSGI application that reads the body while it arrives."""
+    await _serve(
+        stage, app=_wsgi_application, interface="wsgi", wsgi_threads=2, wsgi_stream_input=True
+    )
+
+
+async def _serve(stage: Stage, **options) -> None:
     from mgloop.http import Config, Server
 
     loop = asyncio.get_running_loop()
-    config = Config(app=_application, host="127.0.0.1", port=0, lifespan="off", access_log=False)
+    config = Config(host="127.0.0.1", port=0, lifespan="off", access_log=False, **options)
     server = Server(config, quiet=True)
     ended = loop.create_future()
     await server.start()
@@ -441,10 +523,19 @@ def _read_response(stream) -> bytes:
 
 
 def http_client(port: int) -> None:
-    """Requests with and without a body, two on each connection."""
+    """Send requests with a small and a large body on each connection."""
+    _exchange(port, ("/sized", SMALL), ("/chunked", LARGE[:30_000]))
+
+
+def wsgi_client(port: int) -> None:
+    """Send the same requests, and one whose response is a file that the loop sends."""
+    _exchange(port, ("/sized", SMALL), ("/chunked", LARGE[:30_000]), ("/file", LARGE))
+
+
+def _exchange(port: int, *requests: tuple[str, bytes]) -> None:
     for _ in range(2):
         with _connect(port) as connection, connection.makefile("rb") as stream:
-            for path, body in (("/sized", SMALL), ("/chunked", LARGE[:30_000])):
+            for path, body in requests:
                 head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
                 connection.sendall(head.encode() + body)
                 got = _read_response(stream)
@@ -502,11 +593,15 @@ class Entry:
 
 PROGRAMS = {
     "tcp": Entry(tcp),
+    "native_streams": Entry(native_streams),
     "tcp_protocols": Entry(tcp_protocols),
     "tls": Entry(tls, needs_tls=True),
     "tls_protocols": Entry(tls_protocols, needs_tls=True),
     "http": Entry(serve, client=http_client),
     "websocket": Entry(serve, client=websocket_client),
+    "wsgi_inline": Entry(wsgi_inline, client=wsgi_client),
+    "wsgi_threads": Entry(wsgi_threads, client=wsgi_client),
+    "wsgi_stream": Entry(wsgi_stream, client=wsgi_client),
     "udp": Entry(udp),
     "unix": Entry(unix),
     "sock": Entry(sock),

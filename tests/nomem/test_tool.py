@@ -33,6 +33,26 @@ except ValueError:
 """
 
 
+NO_MEMORY_FOR_TLS = """
+import faulthandler, ssl
+from tests.nomem import worker
+
+def connect():
+    return context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+
+faulthandler.enable()
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+connections = [connect()] * 10_000
+shortage = worker.AddressSpace(1 << 19)
+shortage.begin()
+try:
+    for number in range(len(connections)):
+        connections[number] = connect()
+except (MemoryError, ssl.SSLError):
+    shortage.end()
+"""
+
+
 def run_python(*arguments):
     return support.finished([sys.executable, *arguments], cwd=ROOT, timeout=50)
 
@@ -62,15 +82,27 @@ class TestJudgement:
     def test_death(self):
         assert worker._judge(None, signal.SIGSEGV, "", "").how == "crash"
         assert worker._judge(None, signal.SIGKILL, "", "").how == "hang"
-        said = 'File "ssl.py", line 870 in _create\n'
+        said = (
+            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7 (most recent call first):"
+        )
+        said += '\n  File "/python3.11/ssl.py", line 870 in _create\n'
         assert worker._judge(None, signal.SIGSEGV, "", said).how == "crash of Python"
+        said = said.replace("in _create", "in read") + '  File "ssl.py", line 870 in _create\n'
+        assert worker._judge(None, signal.SIGSEGV, "", said).how == "crash"
 
     @needs_testcapi
     @pytest.mark.skipif(sys.version_info >= (3, 12), reason="CPython 3.12 does not recurse")
     def test_memory_errors_run_out(self):
         done = run_python("-c", NO_MEMORY_ERRORS_LEFT)
         assert done.returncode == -signal.SIGABRT
-        assert any(place in done.stderr for place in worker.PYTHONS_OWN), done.stderr
+        assert worker._judge(None, signal.SIGABRT, "", done.stderr).how == "crash of Python"
+
+    def test_a_tls_connection_without_memory(self):
+        """There is no event loop in the program, and CPython 3.11 to 3.13 crash."""
+        done = run_python("-c", NO_MEMORY_FOR_TLS)
+        if done.returncode:
+            assert done.returncode == -signal.SIGSEGV, done.stderr
+            assert worker._judge(None, signal.SIGSEGV, "", done.stderr).how == "crash of Python"
 
     def test_worse(self):
         def outcomes(over_asyncio, over_mgloop):

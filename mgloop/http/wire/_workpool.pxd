@@ -36,12 +36,17 @@ cdef extern from "workqueue.h":
     void mgl_work_wait_drained(mgl_work_queue *queue) nogil
 
 
+# Log the exception that is being handled, without raising another one if memory is exhausted.
+cdef int log_exception(str message) noexcept
+
+
 cdef class WorkPool:
     cdef readonly object loop
     cdef LoopCore core                  # the same, or None if it is not a loop of mgloop
     cdef object context                 # the context of callbacks in the loop
     cdef mgl_work_queue queue
     cdef int started                    # the number of threads started so far
+    cdef bint lost                      # a thread has ended before it took a job
 
     # For the loop: queue a job. The pool takes over the reference of `job.owner`. Raise an
     # exception, and leave the reference to the caller, if there is no thread and none can be
@@ -61,6 +66,7 @@ cdef class WorkPool:
 
     cdef int start_thread(self) except -1
     cdef int call_another(self) noexcept
+    cdef int thread_lost(self) noexcept
     cdef bint notify(self) noexcept
     cdef int schedule_answers(self) except -1
     cdef int drop_answers(self) noexcept

@@ -10,6 +10,8 @@ because nothing can end one that is blocked in the application, and the process 
 exit.
 """
 
+cimport cython
+
 import logging
 import threading
 
@@ -42,6 +44,7 @@ cdef extern from "workqueue.h":
     void mgl_worker_wait(mgl_worker *worker) nogil
     void mgl_worker_busy(mgl_worker *worker, int64_t since)
     int64_t mgl_worker_began(mgl_worker *worker)
+    bint mgl_work_recall(mgl_work_queue *queue)
     bint mgl_work_not_started(mgl_work_queue *queue)
     bint mgl_work_withdraw(mgl_work_queue *queue, mgl_link *job)
     void mgl_work_close(mgl_work_queue *queue)
@@ -59,16 +62,26 @@ cdef enum:
 cdef object log = logging.getLogger("mgloop.http")
 
 
+cdef int log_exception(str message) noexcept:
+    log.exception(message)
+    return 0
+
+
+# The garbage collector would clear `pool` before __dealloc__(), which needs it.
+@cython.no_gc
 cdef class Worker:
     """Hold the native state of one thread."""
 
     cdef mgl_worker native
+    cdef WorkPool pool      # until the thread runs _work()
 
     def __cinit__(self):
         mgl_worker_init(&self.native)
 
     def __dealloc__(self):
         mgl_worker_destroy(&self.native)
+        if self.pool is not None:
+            self.pool.thread_lost()
 
 
 cdef class WorkPool:
@@ -150,24 +163,43 @@ cdef class WorkPool:
             except BaseException:
                 if mgl_work_not_started(&self.queue) and mgl_work_withdraw(&self.queue, job):
                     raise
-                log.exception("Failed to start another thread for the application.")
+                log_exception("Failed to start another thread for the application.")
         return 0
 
     cdef int start_thread(self) except -1:
+        cdef Worker worker = Worker()
         self.started += 1
-        threading.Thread(
-            target=self._work, args=(Worker(),), name=f"mgloop-wsgi-{self.started}", daemon=True,
-        ).start()
+        thread = threading.Thread(
+            target=self._work, args=(worker,), name=f"mgloop-wsgi-{self.started}", daemon=True)
+        # A thread may end before it runs _work(), because threading's code needs memory first.
+        worker.pool = self
+        try:
+            thread.start()
+        except BaseException:
+            worker.pool = None      # the caller notes it
+            raise
+        return 0
+
+    cdef int thread_lost(self) noexcept:
+        """Replace a thread that was started and has ended before it could take a job."""
+        mgl_work_not_started(&self.queue)
+        self.lost = True
+        if self.notify():
+            self.core.wake()
         return 0
 
     def _take_answers(self):
-        """Process all answers that are queued."""
+        """Process all answers that are queued, and replace threads that were lost."""
         cdef mgl_link *next = mgl_work_answers(&self.queue)
         cdef mgl_link *answer
         while next is not NULL:
             answer = next
             next = answer.next
             self.take_answer(answer, next)
+        if self.lost:
+            self.lost = False
+            if mgl_work_recall(&self.queue):
+                self.call_another()
 
     # ----------------------------------------------------------- for the threads ----
 
@@ -182,6 +214,7 @@ cdef class WorkPool:
         cdef bint notify = False
         cdef bint wake
         cdef bint arrives = True
+        worker.pool = None
         mgl_worker_enter(queue, native)
         while True:
             work = mgl_work_take(queue, native, arrives, &job, &start, &notify)
@@ -211,7 +244,7 @@ cdef class WorkPool:
             self.start_thread()
         except BaseException:
             mgl_work_not_started(&self.queue)
-            log.exception("Failed to start another thread for the application.")
+            log_exception("Failed to start another thread for the application.")
         return 0
 
     cdef int answer(self, mgl_link *answer, bint last) noexcept:

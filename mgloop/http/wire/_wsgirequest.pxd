@@ -41,6 +41,7 @@ cdef class WsgiRequest(WsgiExtensions):
     cdef int continue_soon(self) except -1
     cdef int leave(self) except -1
     cdef int end(self, bytes data, int outcome) noexcept
+    cdef int give_up(self, str message) noexcept
 
 
 cdef class WsgiRunner(WorkPool):

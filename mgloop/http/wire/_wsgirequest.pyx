@@ -26,7 +26,7 @@ from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_UNSTARTED
 from mgloop.http.wire._site cimport Site, mgl_coarse_time
-from mgloop.http.wire._workpool cimport WorkPool, mgl_link
+from mgloop.http.wire._workpool cimport WorkPool, log_exception, mgl_link
 from mgloop.http.wire._wsgiextensions cimport WsgiExtensions
 from mgloop.http.wire._wsgiinput cimport BodyBuffer, StreamInput
 from mgloop.http.wire._wsgiresponse cimport (
@@ -101,7 +101,7 @@ cdef class WsgiRequest(WsgiExtensions):
         try:
             self.launch()
         except Exception:
-            log.exception("Failed to start the application for a request.")
+            log_exception("Failed to start the application for a request.")
             if not self.finished:
                 self.end(None, WSGI_FAILED)
         return 0
@@ -221,13 +221,20 @@ cdef class WsgiRequest(WsgiExtensions):
                 return 0    # file_sent() calls this method again
             self.deliver_end(data, outcome, self.error_text or b"Internal Server Error")
         except BaseException:
-            # Without memory the log may fail, too. The client must not wait.
-            self.connection.transport.abort()
-            log.exception("Cannot complete a response; closing the connection.")
+            self.give_up("Cannot complete a response; closing the connection.")
         self.finished = True
         self.context = self.stream = None
         site.in_flight -= 1
         return self.leave()
+
+    cdef int give_up(self, str message) noexcept:
+        """End the connection after an exception, and log the exception."""
+        # Abort first, because logging may fail, too. The client must not wait.
+        try:
+            self.connection.transport.abort()
+        finally:
+            log_exception(message)
+        return 0
 
     # ------------------------------------------- in the thread of the application ----
 
@@ -350,7 +357,7 @@ cdef class WsgiRequest(WsgiExtensions):
         try:
             self.close_iterable()
         except BaseException:
-            log.exception("Exception in close() of a WSGI response\n")
+            log_exception("Exception in close() of a WSGI response\n")
         self.report_end(data, WSGI_FILE if data is None else WSGI_DONE)
         return True
 
@@ -372,7 +379,7 @@ cdef class WsgiRequest(WsgiExtensions):
         try:
             self.close_iterable()
         except BaseException:
-            log.exception("Exception in close() of a WSGI response\n")
+            log_exception("Exception in close() of a WSGI response\n")
         return self.report_end(None, outcome)
 
     cdef int app_failed(self, object exc) except -1:
@@ -383,9 +390,12 @@ cdef class WsgiRequest(WsgiExtensions):
             if not (gone and because_client_left(exc)):
                 log.error("Exception in WSGI application\n", exc_info=exc)
                 self.error_text = explain(exc, self.connection.site.config.debug)
+        except BaseException:
+            log_exception("Cannot log an exception of the WSGI application\n")
+        try:
             self.close_iterable()
         except BaseException:
-            log.exception("Exception in close() of a WSGI response\n")
+            log_exception("Exception in close() of a WSGI response\n")
         return self.report_end(None, WSGI_FAILED)
 
     cdef int file_sent(self, int outcome) except -1:
@@ -523,7 +533,7 @@ cdef class WsgiRunner(WorkPool):
         try:
             request.step()
         except BaseException:
-            log.exception("Exception in the server, in a thread of the application\n")
+            log_exception("Exception in the server, in a thread of the application\n")
             if not request.reported:
                 request.report_end(None, WSGI_FAILED)
         return 0
@@ -550,8 +560,7 @@ cdef class WsgiRunner(WorkPool):
                 if not same:
                     request.flush()
             except BaseException:
-                request.connection.transport.abort()
-                log.exception("Cannot send a part of a response; closing the connection.")
+                request.give_up("Cannot send a part of a response; closing the connection.")
         free_answer(answer)
         return 0
 

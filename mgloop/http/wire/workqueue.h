@@ -211,6 +211,17 @@ static inline void mgl_worker_leave(mgl_work_queue *queue, mgl_worker *self) {
     mgl_work_unlock(queue);
 }
 
+/* Calls a thread if jobs are queued and none is coming. Returns whether the caller must start one. */
+static inline bool mgl_work_recall(mgl_work_queue *queue) {
+    mgl_worker *worker;
+    int start;
+    mgl_work_lock(queue);
+    worker = mgl_work_call(queue, &start);
+    mgl_work_unlock(queue);
+    if (worker != NULL) sem_post(&worker->wake);
+    return start;
+}
+
 /* Called if the thread that a caller had to start could not be started. Returns whether there is no
  * thread at all, so that the queue will not get any shorter. */
 static inline bool mgl_work_not_started(mgl_work_queue *queue) {

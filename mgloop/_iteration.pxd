@@ -8,8 +8,11 @@ from mgloop._loop cimport LoopCore
 
 
 cdef class IterationCore(LoopCore):
-    cdef int run_until_stopped(self) except -1
-    cdef int iterate(self) except -1
+    # `selector` is the class of the selector that greenlets wait with, or None.
+    cdef int run_until_stopped(self, object selector) except -1
+    cdef int iterate(self, object selector) except -1
+    # `deadline` is in nanoseconds of the port's clock.
+    cdef int wait_with_greenlets(self, object selector, int64_t deadline) except -1
     # Move the submitted handles in front of the last `events` entries of the ready queue.
     cdef int collect_posted_before(self, size_t events) except -1
     cdef int collect_timers(self) except -1

@@ -7,6 +7,7 @@ One iteration has these phases:
 
     deadline     compute how long to wait: not at all if something is ready or the loop is
                  stopping, else until the next timer, else without limit
+    greenlets    only if gevent or eventlet has patched the process: wait through their selector
     poll         call mg_mgr_poll(), which waits and appends the ready watchers to the ready queue
     timers       append the timers that are due
     batch        run everything that is in the queue now, in order: callbacks, watchers, timers
@@ -33,14 +34,14 @@ from mgloop._handle cimport Handle, TimerHandle
 from mgloop._loop cimport LoopCore, Watcher, store_gauges
 from mgloop._measured cimport key_of
 from mgloop._port cimport (
-    Py_TYPE, PyTypeObject, mgl_clock_ns, mgl_count, mgl_count_most, mgl_posted_any, mgl_ring,
-    mgl_ring_len, mgl_ring_pop,
+    Py_TYPE, PyTypeObject, mgl_clock_ns, mgl_count, mgl_count_most, mgl_posted_any,
+    mgl_ring, mgl_ring_len, mgl_ring_pop, mgl_thread_queue,
 )
 
 from asyncio import events as asyncio_events
 from asyncio.log import logger
 
-from . import _stdlib
+from . import _greenlets, _stdlib
 
 
 cdef extern from "ring.h":
@@ -49,6 +50,15 @@ cdef extern from "ring.h":
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
+
+
+cdef extern from "poll.h":
+    const int64_t MGL_NEVER
+
+
+cdef extern from "threadqueue.h":
+    void mgl_thread_queue_begin_wait(mgl_thread_queue *queue) noexcept
+    void mgl_thread_queue_end_wait(mgl_thread_queue *queue) noexcept
 
 
 cdef enum:
@@ -90,14 +100,15 @@ cdef class IterationCore(LoopCore):
         self.check_clock()
         self.clock_checked = True
         self.patched_run = find_patched_run()
+        selector = _greenlets.selector()
         self.iterating = True
         if self.measured is not None:
             self.measured.start_running()
         try:
             if self._thread_id is None:
-                self.iterate()      # the caller is not run_forever()
+                self.iterate(selector)      # the caller is not run_forever()
             else:
-                self.run_until_stopped()
+                self.run_until_stopped(selector)
         finally:
             try:
                 self.flush()
@@ -107,13 +118,13 @@ cdef class IterationCore(LoopCore):
                 if self.measured is not None:
                     self.measured.stop_running()
 
-    cdef int run_until_stopped(self) except -1:
+    cdef int run_until_stopped(self, object selector) except -1:
         while True:
-            self.iterate()
+            self.iterate(selector)
             if self._stopping:
                 return 0
 
-    cdef int iterate(self) except -1:
+    cdef int iterate(self, object selector) except -1:
         cdef int64_t deadline = 0
         cdef int events
         cdef size_t count, before
@@ -129,6 +140,9 @@ cdef class IterationCore(LoopCore):
                 deadline = 0    # a replaced time() has scheduled a callback or stopped the loop
             elif deadline < self.next_wake:
                 deadline = self.next_wake
+        if selector is not None:
+            self.wait_with_greenlets(selector, deadline)
+            deadline = 0
         before = mgl_ring_len(&self.ready)
         events = self.poll_events(deadline)
         if mgl_posted_any(&self.thread_queue.posted):
@@ -148,6 +162,29 @@ cdef class IterationCore(LoopCore):
         self.run_batch(count)
         if mgl_ring_len(&self.flushes) > 0:
             self.flush()
+        return 0
+
+    cdef int wait_with_greenlets(self, object selector, int64_t deadline) except -1:
+        """Let greenlets run until the poll would report an event, or until *deadline*.
+
+        A greenlet runs in the loop's thread, but must wake the loop as another thread does.
+        """
+        descriptor = self._poll_fd()
+        timeout = None
+        self.post_deferred()
+        if deadline != MGL_NEVER:
+            timeout = max(0.0, (deadline - mgl_clock_ns()) * 1e-9)
+        if self.measured is not None:
+            self.measured.start_waiting(mgl_ring_len(&self.ready))
+        mgl_thread_queue_begin_wait(self.thread_queue)
+        try:
+            if mgl_posted_any(&self.thread_queue.posted):
+                timeout = 0.0
+            _greenlets.wait(selector, descriptor, timeout)
+        finally:
+            mgl_thread_queue_end_wait(self.thread_queue)
+            if self.measured is not None:
+                self.measured.stop_waiting(mgl_ring_len(&self.ready))
         return 0
 
     cdef int collect_posted_before(self, size_t events) except -1:

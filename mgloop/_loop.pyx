@@ -54,6 +54,7 @@ cdef extern from "poll.h":
     int mgl_poll_run(mgl_poll *poll, int64_t deadline)
     bint mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline)
     int mgl_poll_batch(const mgl_poll *poll)
+    int mgl_poll_fd(const mgl_poll *poll)
     int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner)
     int mgl_poll_add(mgl_poll *poll, int fd, uint32_t events, PyObject *owner)
     int mgl_poll_modify(mgl_poll *poll, int fd, uint32_t events)
@@ -288,6 +289,12 @@ cdef class LoopCore(TimerCore):
         if n != -EINTR:
             raise_errno(-n)
         return 0
+
+    def _poll_fd(self):
+        """Return the descriptor that is readable while the poll has an event to report."""
+        if mgl_poll_forked(self.poll):
+            self.adopt()
+        return mgl_poll_fd(self.poll)
 
     cdef bint may_have_passed(self, int64_t deadline) noexcept:
         return mgl_poll_may_have_passed(self.poll, deadline)

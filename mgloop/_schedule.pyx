@@ -27,12 +27,17 @@ from mgloop._handle cimport (
 )
 from mgloop._hooks cimport HookCore
 from mgloop._loop cimport (
-    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_thread_queue_here, mgl_make, queue,
+    LoopCore, PyTypeObject, WITHOUT_GIL, mgl_count, mgl_make, mgl_thread_queue,
+    mgl_thread_queue_here, queue,
 )
 
 from asyncio import BaseEventLoop, tasks
 
 from . import _signatures, _stdlib
+
+
+cdef extern from "threadqueue.h":
+    bint mgl_thread_queue_waits(mgl_thread_queue *queue) noexcept
 
 
 cdef extern from "Python.h":
@@ -149,7 +154,9 @@ cdef PyObject *call_soon_threadsafe(PyObject *self, PyObject *const *args, Py_ss
                                     PyObject *kwnames) except NULL:
     cdef LoopCore loop = <LoopCore>self
     cdef Handle h
-    cdef bint here = mgl_thread_queue_here(loop.thread_queue)
+    # In the loop's thread, the loop waits only if another greenlet runs, which must wake it.
+    cdef bint here = (mgl_thread_queue_here(loop.thread_queue)
+                      and not mgl_thread_queue_waits(loop.thread_queue))
     if not common_form(nargs, 1, kwnames):
         return call_by_signature(_signatures.call_soon_threadsafe, self, args, nargs, kwnames)
     if loop._closed:

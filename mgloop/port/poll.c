@@ -177,17 +177,14 @@ static int wait_for_events(mgl_poll *poll) {
     poll->waited = ms != 0;
     if (ms == 0 && poll->to_post == NULL && ++poll->zero_polls < MGL_FAIRNESS) return wait_in_kernel(poll, 0);
     poll->zero_polls = 0;
-    /* An unnecessary wake-up is harmless, but a missing one is not. */
-    atomic_store(&poll->thread_queue->woken, false);
-    atomic_store(&poll->thread_queue->waiting, true);
+    mgl_thread_queue_begin_wait(poll->thread_queue);
     if (mgl_posted_any(&poll->thread_queue->posted)) ms = 0;
     PyThreadState *state = PyEval_SaveThread();
     mgl_poll_post_now(poll);
     int n = wait_in_kernel(poll, ms);
     int error = errno;
     PyEval_RestoreThread(state);
-    atomic_store(&poll->thread_queue->waiting, false);
-    mgl_wait_ended(poll->thread_queue);
+    mgl_thread_queue_end_wait(poll->thread_queue);
     errno = error;
     return n;
 }
@@ -277,6 +274,8 @@ int mgl_poll_run(mgl_poll *poll, int64_t deadline) {
 }
 
 int mgl_poll_batch(const mgl_poll *poll) { return poll->pool_size; }
+
+int mgl_poll_fd(const mgl_poll *poll) { return poll->mgr.epoll_fd; }
 
 /* ------------------------------------------------------------ registrations ---- */
 

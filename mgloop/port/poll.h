@@ -66,6 +66,10 @@ bool mgl_poll_may_have_passed(const mgl_poll *poll, int64_t deadline);
 /* Returns the maximum number of registrations that one run records. The caller reserves space for it. */
 int mgl_poll_batch(const mgl_poll *poll);
 
+/* Returns the epoll descriptor, which is readable while an event is pending. The child of a fork gets
+ * another one. */
+int mgl_poll_fd(const mgl_poll *poll);
+
 /* Interest in a descriptor. All functions return 0, or -errno without a Python exception.
  * mgl_poll_claim() sets the owner without registering the descriptor with the kernel. */
 int mgl_poll_claim(mgl_poll *poll, int fd, PyObject *owner);

@@ -81,6 +81,23 @@ static inline void mgl_wait_ended(mgl_thread_queue *queue) {
     if (sleeper != NULL) mgl_sleeper_wake(sleeper);
 }
 
+/* From here to mgl_thread_queue_end_wait(), a posted call sends a wake-up. */
+static inline void mgl_thread_queue_begin_wait(mgl_thread_queue *queue) {
+    /* An unnecessary wake-up is harmless, but a missing one is not. */
+    atomic_store(&queue->woken, false);
+    atomic_store(&queue->waiting, true);
+}
+
+static inline void mgl_thread_queue_end_wait(mgl_thread_queue *queue) {
+    atomic_store(&queue->waiting, false);
+    mgl_wait_ended(queue);
+}
+
+/* Returns whether the loop is waiting. Its own thread sees true only in another greenlet. */
+static inline bool mgl_thread_queue_waits(mgl_thread_queue *queue) {
+    return atomic_load_explicit(&queue->waiting, memory_order_relaxed);
+}
+
 typedef enum { MGL_MAY, MGL_RUNS, MGL_CLOSES } mgl_permit;
 
 /* As in Dekker's algorithm, run() stores `thread` and then loads `closing`, and close() does the

@@ -12,9 +12,10 @@ with warnings.catch_warnings():
 
 from common import run, say
 from eventlet import tpool
-from patched import beside_greenlets, network
+from patched import beside_greenlets, executor, network
 
 run(network())
+run(executor())
 say(f"eventlet {eventlet.__version__}: the loop in the patched main thread")
 
 beside_greenlets(eventlet.spawn, tpool.execute)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Use the loop for the programs over gevent and eventlet.
 
-Nothing here waits for another thread: in a patched process an executor's thread is a greenlet,
-which takes no turn while a loop waits in native code.
+In a patched process an executor's thread is a greenlet, which runs while the loop waits.
 """
 
 import asyncio
@@ -74,6 +73,15 @@ async def network() -> None:
         expect(await received == b"datagram", "a datagram")
     sender.close()
     receiver.close()
+
+
+async def executor() -> None:
+    """Wait for threads of the default executor, one after the other and at a time."""
+    async with asyncio.timeout(60):
+        for number in range(10):
+            expect(await asyncio.to_thread(abs, -number) == number, "an answer of a thread")
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.05) for _ in range(20)))
 
 
 def in_thread() -> None:

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import io
+import json
 import os
 import re
 import shutil
@@ -585,6 +586,25 @@ def test_a_fresh_machine_has_the_packages_that_the_readme_names(monkeypatch):
     assert fresh.packages() == ["python3-dev", "python3-venv", "gcc", "make"]
 
 
+def check_bill_of_materials(document):
+    """Compare the CycloneDX document of a wheel with the libraries that are compiled in."""
+    import mgloop
+
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["version"] == mgloop.__version__
+    parts = {part["name"]: part for part in document["components"]}
+    assert parts.keys() == {library.key for library in LIBRARIES}
+    for library in LIBRARIES:
+        part = parts[library.key]
+        folder = ROOT / "thirdparty" / library.key
+        assert f"/{library.key}) {part['version']}," in (folder / "README.md").read_text()
+        (source,) = part["externalReferences"]
+        distribution = source["url"].removeprefix("pkg:pypi/").replace("@", "==")
+        digest = source["hashes"][0]["content"]
+        pinned = (folder / "requirements.txt").read_text()
+        assert f"{distribution} \\\n    --hash=sha256:{digest}\n" in pinned
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_source_distribution_builds_without_a_network(repository, tmp_path):
@@ -630,6 +650,8 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
     assert suffixes <= {".py", ".pyi", ".typed", "", *{s for s in suffixes if s.endswith(".so")}}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "mgloop/licenses/llhttp/LICENSE-MIT" in names
+    (listed,) = (tmp_path / "installed").glob("mgloop-*.dist-info/sboms/mgloop.cdx.json")
+    check_bill_of_materials(json.loads(listed.read_text()))
 
     # -S excludes the environment's own, possibly editable, mgloop.
     program = (

@@ -372,6 +372,49 @@ async def test_no_scope_shares_the_dicts_of_its_extensions(loop):
     assert seen == [[{}] * 2] * 4
 
 
+async def test_no_scope_has_the_versions_of_another(loop):
+    """Earlier requests may have changed the dict, or still have it."""
+    seen, kept = [], []
+
+    async def app(scope, receive, send):
+        versions = scope["asgi"]
+        seen.append(dict(versions))
+        if scope["path"] == "/change":
+            versions["version"] = "4.0"
+        elif scope["path"] == "/add":
+            versions["mine"] = True
+        elif scope["path"] == "/remove":
+            del versions["version"]
+        elif scope["path"] == "/keep":
+            kept.append(versions)
+        await answer(send)
+
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        for path in ("/", "/", "/change", "/add", "/remove", "/keep", "/keep", "/"):
+            assert (await client.request(get(path)))[0] == 200
+    assert seen == [{"version": "3.0", "spec_version": "2.3"}] * 8
+    assert kept[0] is not kept[1]
+
+
+async def test_the_names_of_headers_are_in_lower_case(loop):
+    """Names that the server knows, and others, in one read and byte by byte."""
+    app = Recording()
+    long = "X-" + "Long-" * 20 + "Name"
+    names = ["ACCEPT", "accept-Encoding", "X-Forwarded-PORT", "X-Mine", "x_y", long]
+    data = get("/", *(f"{name}: {name}" for name in names))
+    async with Serving(loop, app) as serving:
+        client = await serving.connect()
+        await client.request(data)
+        for byte in data:
+            client.writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        await client.response()
+    expected = [(name.lower().encode(), name.encode()) for name in names]
+    for scope in app.scopes:
+        assert [pair for pair in scope["headers"] if pair[0] != b"host"] == expected
+
+
 async def test_pathsend_is_not_offered_by_default(loop):
     app = Recording()
     async with Serving(loop, app) as serving:

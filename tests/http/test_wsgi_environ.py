@@ -141,6 +141,25 @@ def test_headers_that_come_twice_are_joined(server):
     assert (found["HTTP_X_OTHER"], found["HTTP_X_A.B"]) == ("b", "dot")
 
 
+def test_names_that_the_server_knows_and_others(ours):
+    """In one read, and in pieces that end in the middle of names and values."""
+    long = "X-" + "Long-" * 20 + "Name"
+    names = ["ACCEPT", "accept-Encoding", "X-Forwarded-PORT", "X-Mine", long]
+    data = get("/environ", *(f"{name}: of {name}" for name in names))
+    with ours.connect() as client:
+        for size in (len(data), 7):
+            for at in range(0, len(data), size):
+                client.send(data[at : at + size])
+            found = json.loads(client.answer().body)
+            for name in names:
+                assert found["HTTP_" + name.upper().replace("-", "_")] == f"of {name}"
+
+
+def test_the_host_of_an_absolute_target_replaces_the_header(ours):
+    """RFC 9112, section 3.2.2."""
+    assert strings(ours, get("http://b.example/environ"))["HTTP_HOST"] == "b.example"
+
+
 def test_cookies_that_come_twice_are_joined_as_cookies(ours):
     """RFC 9113, section 8.2.3. (gunicorn joins them with a comma, which is part of the value.)"""
     assert strings(ours, get("/environ", "Cookie: a=1", "COOKIE: b=2"))["HTTP_COOKIE"] == "a=1; b=2"
@@ -224,6 +243,15 @@ def test_a_trusted_proxy(with_options):
     found = strings(server, get("/environ", 'Forwarded: for="192.0.2.7:56";proto=https'))
     assert (found["REMOTE_ADDR"], found["REMOTE_PORT"]) == ("192.0.2.7", "56")
     assert (found["wsgi.url_scheme"], found["HTTPS"]) == ("https", "on")
+
+
+def test_a_trusted_proxy_that_adds_lines(with_options):
+    """The lines of a client precede those of the proxy."""
+    server = with_options("--forwarded-allow-ips", "127.0.0.1")
+    fields = ('Forwarded: for="192.0.2.1', "Forwarded: for=192.0.2.7;proto=https", "X-Other: a")
+    found = strings(server, get("/environ", *fields))
+    assert (found["REMOTE_ADDR"], found["wsgi.url_scheme"]) == ("192.0.2.7", "https")
+    assert found["HTTP_FORWARDED"] == 'for="192.0.2.1,for=192.0.2.7;proto=https'
 
 
 def test_a_proxy_that_is_not_trusted(with_options):

@@ -69,7 +69,7 @@ cdef extern from *:
 
 cdef class Connection(BaseConnection):
     cdef HeadParser parser
-    cdef RequestFactory requests        # None before the first request
+    cdef RequestFactory requests        # None before the first data
     cdef int state
     cdef RequestBody request            # the one whose response is not complete, or None
     cdef RequestBody unstarted          # a request whose application may not start yet, or None

@@ -29,6 +29,7 @@ from mgloop.http.wire._site cimport (
 )
 
 import logging
+import sys
 from http import HTTPStatus
 
 from . import _peer
@@ -46,6 +47,7 @@ cdef enum:
     MAX_REQUESTS = 64           # most requests of one connection before others are served
 
 cdef object log = logging.getLogger("mgloop.http")
+cdef str HEAD = sys.intern("HEAD")
 
 
 cdef struct TimeSlice:
@@ -87,8 +89,7 @@ cdef class Connection(BaseConnection):
     def connection_made(self, transport):
         """Start to serve the transport; respond with 503 above the limit of connections."""
         cdef Site site = self.site
-        self.transport = transport
-        self.write = transport.write
+        self.use_transport(transport)
         self.over_tls = transport.get_extra_info("sslcontext") is not None
         site.attach(self)
         self.handshake = None
@@ -247,6 +248,9 @@ cdef class Connection(BaseConnection):
         cdef Py_ssize_t parsed
         cdef int events = 0
         used[0] = 0
+        if self.requests is None:
+            self.requests = self.request_factory()
+            self.parser.sink = self.requests.sink
         while used[0] < n and not events & MGL_MESSAGE_END:
             events = self.parser.parse(data + used[0], n - used[0], &parsed)
             used[0] += parsed
@@ -270,13 +274,11 @@ cdef class Connection(BaseConnection):
         self.timed = False
         self.discarded = 0
         self.timed_total = -1
-        if self.requests is None:
-            self.requests = self.request_factory()
         request = self.requests.make_request(head)
         if request is None:
             return False
         request.connection = self
-        request.is_head = head.method == "HEAD"
+        request.is_head = head.method is HEAD       # the parser interns the usual methods
         request.http_10 = head.http_10
         request.keep_alive = head.keep_alive
         request.expects_continue = head.expects_continue and not head.http_10

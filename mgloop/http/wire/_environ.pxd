@@ -5,15 +5,17 @@ _environ.pyx explains how it works.
 """
 
 from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._requestheaders cimport HeaderSink
 from mgloop.http.wire._site cimport Site
 from mgloop.http.wire._wsgiinput cimport WsgiInput
 
 
-cdef class EnvironFactory:
+cdef class EnvironFactory(HeaderSink):
     cdef Site site
     cdef dict template                  # an environ with all keys, copied for each request
+    cdef dict environ                   # of the head that is being read, or None between heads
+    cdef dict repeated                  # the values of repeated headers by their keys, or None
     cdef tuple client                   # (host, port), or None for a UNIX socket
-    cdef str remote_addr, remote_port
     cdef str scheme
     cdef bint server_from_host          # the Host header provides SERVER_NAME: a UNIX socket
     cdef bint trusted                   # the peer is a proxy whose forwarding headers are believed
@@ -21,7 +23,7 @@ cdef class EnvironFactory:
     # Return the environ of the request whose head the parser has read, or None after head.reject().
     # The caller has to replace "wsgi.early_hints", and "wsgi.input" if the request has a body.
     cdef dict make_environ(self, HeadParser head)
-    cdef int apply_forwarded(self, dict environ, HeadParser head) except -1
+    cdef int apply_forwarded(self, dict environ, dict repeated) except -1
 
 
 # Return the factory of a connection's environs.

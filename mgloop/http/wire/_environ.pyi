@@ -2,6 +2,7 @@
 from typing import final
 
 from ..._loop import VERSION as VERSION
+from ._requestheaders import HeaderSink
 
 @final
-class EnvironFactory: ...
+class EnvironFactory(HeaderSink): ...

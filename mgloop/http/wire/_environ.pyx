@@ -3,13 +3,11 @@
 
 The module is native because it runs for each request, on the thread of the loop.  A connection
 creates its EnvironFactory for its first request and keeps it alive.  The factory has a template
-with all keys, which is copied for each request.  All connections that have equal templates share
-one.
+with all keys, which is copied for each request.
 
 PEP 3333 requires that all strings consist of the characters of Latin-1, one for each byte of the
-request.  The headers are stored under the names of CGI (RFC 3875).  The table `known_keys` maps the
-bytes of a frequent header's name to its key, because making a string, and hashing it, costs more
-than the rest of storing a header.
+request.  The headers are stored under the names of CGI (RFC 3875), while the parser reads the head:
+the copy of the template is made at its beginning.
 """
 
 cimport cython
@@ -17,9 +15,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetDefault
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeLatin1
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr
 
 from mgloop.http.wire._parser cimport HeadParser
+from mgloop.http.wire._requestheaders cimport HeaderSink, KnownHeader, dict_of_str
 from mgloop.http.wire._site cimport Site
 from mgloop.http.wire._target cimport Target, decode_path, split_target
 from mgloop.http.wire._wsgiinput cimport NO_BODY, WsgiInput
@@ -36,9 +35,6 @@ cdef extern from "Python.h":
     object PyUnicode_New(Py_ssize_t size, Py_UCS4 maxchar)
     unsigned char *PyUnicode_1BYTE_DATA(object text)
     Py_ssize_t PyDict_GET_SIZE(dict d)
-    Py_ssize_t PyList_GET_SIZE(list l)
-    PyObject *PyList_GET_ITEM(list l, Py_ssize_t i)
-    PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
 
 
 cdef str REQUEST_METHOD = sys.intern("REQUEST_METHOD")
@@ -64,88 +60,26 @@ cdef str WSGI_EARLY_HINTS = sys.intern("wsgi.early_hints")
 cdef str HTTP = "http"
 cdef dict PORTS = {"http": "80", "https": "443"}
 
-# --- the keys of headers --------------------------------------------------------------------------
-
-cdef enum:
-    SLOTS = 256     # of the hash table: four times the number of names
-
-#: The names of frequent request headers.
-cdef tuple FREQUENT = (
-    "accept", "accept-charset", "accept-encoding", "accept-language",
-    "access-control-request-headers", "access-control-request-method", "authorization",
-    "baggage", "cache-control", "cdn-loop", "cf-connecting-ip", "cf-ipcountry", "cf-ray",
-    "cf-visitor", "connection", "content-encoding", "content-length", "content-type", "cookie",
-    "date", "dnt", "expect", "forwarded", "from", "host", "if-match", "if-modified-since",
-    "if-none-match", "if-range", "if-unmodified-since", "keep-alive", "max-forwards", "origin",
-    "pragma", "priority", "proxy-authorization", "proxy-connection", "range", "referer",
-    "sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode",
-    "sec-fetch-site", "sec-fetch-user", "sec-gpc", "te", "traceparent", "tracestate",
-    "transfer-encoding", "upgrade", "upgrade-insecure-requests", "user-agent", "via",
-    "x-amzn-trace-id", "x-api-key", "x-correlation-id", "x-csrf-token", "x-csrftoken",
-    "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix",
-    "x-forwarded-proto", "x-forwarded-server", "x-real-ip", "x-request-id", "x-requested-with",
-    "x-scheme",
+#: The headers that TrustedProxies reads, and their keys.
+cdef tuple FORWARDING = (
+    (b"x-forwarded-for", "HTTP_X_FORWARDED_FOR"), (b"x-forwarded-proto", "HTTP_X_FORWARDED_PROTO"),
+    (b"forwarded", "HTTP_FORWARDED"),
 )
 
 
-cdef struct KnownKey:
-    const char *name        # of the header, in lower case; NULL in an empty slot
-    Py_ssize_t length
-    PyObject *key           # an interned str
-
-
-cdef KnownKey[SLOTS] known_keys
-cdef list key_owners = []       # keep the strings of the table alive
-
-
-cdef inline unsigned int slot_of(const char *name, Py_ssize_t n) noexcept:
-    """Return the slot at which the search for a name of `n` > 0 bytes begins."""
-    return (<unsigned int>n * 29 + <unsigned char>name[0] * 7 + <unsigned char>name[n - 1] * 31
-            + <unsigned char>name[n // 2] * 13) % SLOTS
-
-
-cdef int fill_known_keys() except -1:
-    cdef bytes name
-    cdef str key
-    cdef unsigned int slot
-    for text in FREQUENT:
-        name = text.encode()
-        key = text.upper().replace("-", "_")
-        if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-            key = "HTTP_" + key
-        key = sys.intern(key)
-        key_owners.append((name, key))
-        slot = slot_of(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        while known_keys[slot].name is not NULL:
-            slot = (slot + 1) % SLOTS
-        known_keys[slot] = KnownKey(
-            PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), <PyObject *>key)
-    return 0
-
-
-fill_known_keys()
-
-
-cdef str key_of(const char *name, Py_ssize_t n):
+cdef str new_key(bytes name):
     """Return the key of a header, or None if the header is not passed to the application.
 
     A name with an underscore is dropped.  Its key would be that of the name with a hyphen, which a
     proxy in front may remove from requests and set itself.
     """
-    cdef unsigned int slot = slot_of(name, n)
-    while known_keys[slot].name is not NULL:
-        if known_keys[slot].length == n and memcmp(known_keys[slot].name, name, n) == 0:
-            return <str>known_keys[slot].key
-        slot = (slot + 1) % SLOTS
-    return new_key(name, n)
-
-
-cdef str new_key(const char *name, Py_ssize_t n):
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(name)
+    cdef const char *text = PyBytes_AS_STRING(name)
     cdef str key
     cdef unsigned char *at
     cdef unsigned char char
     cdef Py_ssize_t i
-    if memchr(name, b"_", n) is not NULL:
+    if memchr(text, b"_", n) is not NULL:
         return None
     key = PyUnicode_New(n + 5, 127)     # the parser accepts ASCII names only
     at = PyUnicode_1BYTE_DATA(key)
@@ -153,39 +87,11 @@ cdef str new_key(const char *name, Py_ssize_t n):
         at[i] = b"HTTP_"[i]
     at += 5
     for i in range(n):
-        char = <unsigned char>name[i] & 127
+        char = <unsigned char>text[i] & 127
         if b"a" <= char <= b"z":
             char -= 32
         at[i] = b"_" if char == b"-" else char
     return key
-
-
-cdef int put_headers(dict environ, list headers) except -1:
-    """Store the headers, pairs of lower-case name and value, under their keys."""
-    cdef dict repeated = None
-    cdef Py_ssize_t i, size
-    cdef bytes name, value
-    cdef str key, text
-    cdef PyObject *first
-    for i in range(PyList_GET_SIZE(headers)):
-        name = <bytes>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, i), 0)
-        value = <bytes>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, i), 1)
-        key = key_of(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        if key is None:
-            continue
-        text = PyUnicode_DecodeLatin1(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), NULL)
-        # Not the identity of the result: short strings are the same object.
-        size = PyDict_GET_SIZE(environ)
-        first = PyDict_SetDefault(environ, key, text)
-        if PyDict_GET_SIZE(environ) == size:
-            if repeated is None:
-                repeated = {}
-            repeated.setdefault(key, [<object>first]).append(text)
-    if repeated is not None:
-        # Joining each value as it comes would copy the beginning again for each of them.
-        for key, values in repeated.items():
-            environ[key] = ("; " if key == HTTP_COOKIE else ",").join(values)
-    return 0
 
 
 # --- the factory ----------------------------------------------------------------------------------
@@ -198,18 +104,18 @@ cdef EnvironFactory environ_factory(
     factory.site = site
     factory.client = client
     factory.scheme = "https" if over_tls else HTTP
-    factory.remote_addr, factory.remote_port = _peer.remote(client)
     factory.server_from_host = server is None or server[1] is None
     if site.proxy is not None:
         factory.trusted = site.proxy.everybody if unnamed else site.proxy.trusts_peer(client)
     if over_tls:
         variables = _tlsvariables.variables(transport.get_extra_info("ssl_object"))
-    factory.template = template_of(site, factory.scheme, server, variables)
+    factory.template = template_of(site, factory.scheme, server, variables).copy()
+    factory.template[REMOTE_ADDR], factory.template[REMOTE_PORT] = _peer.remote(client)
     return factory
 
 
 cdef dict template_of(Site site, str scheme, object server, dict variables):
-    """Return an environ with all keys.  Connections share it as long as it is equal.
+    """Return an environ with all keys, the last one that the site has made if it is equal.
 
     `variables`: the variables of TLS, or None.
     """
@@ -237,7 +143,7 @@ cdef dict new_template(Site site, str scheme, str name, str port):
     faster than adding it, and does not make the dict grow.
     """
     cdef object config = site.config
-    return {
+    return dict_of_str({
         REQUEST_METHOD: None,
         SCRIPT_NAME: site.root_path.decode("latin-1"),
         PATH_INFO: None,
@@ -260,21 +166,48 @@ cdef dict new_template(Site site, str scheme, str name, str port):
         "wsgi.run_once": False,
         "wsgi.file_wrapper": FileWrapper,
         WSGI_EARLY_HINTS: None,
-    }
+    })
 
 
 @cython.final
 cdef class EnvironFactory:
     """Make the WSGI environs of the requests of one connection."""
 
+    cdef int begin_head(self) except -1:
+        self.repeated = None
+        self.environ = self.template.copy()
+        return 0
+
+    cdef int add_header(self, const KnownHeader *known, bytes name, const char *value,
+                        Py_ssize_t n) except -1:
+        cdef dict environ = self.environ
+        cdef str key = new_key(name) if known is NULL else <str>known.key
+        cdef str text
+        cdef Py_ssize_t size
+        cdef PyObject *first
+        if key is None:
+            return 0
+        text = PyUnicode_DecodeLatin1(value, n, NULL)
+        # Not the identity of the result: short strings are the same object.
+        size = PyDict_GET_SIZE(environ)
+        first = PyDict_SetDefault(environ, key, text)
+        if PyDict_GET_SIZE(environ) == size:
+            # Joining each value as it comes would copy the beginning again for each of them.
+            if self.repeated is None:
+                self.repeated = {}
+            self.repeated.setdefault(key, [<object>first]).append(text)
+        return 0
+
     cdef dict make_environ(self, HeadParser head):
         cdef Target target
-        cdef dict environ
+        cdef dict environ = self.environ
+        cdef dict repeated = self.repeated
         cdef str uri
-        # The target comes first: one in absolute form replaces the Host header.
-        if not split_target(head, &target):
+        cdef str problem = split_target(head.target, head.method, &target)
+        self.environ = self.repeated = None
+        if problem is not None:
+            head.reject(400, problem)
             return None
-        environ = self.template.copy()
         environ[REQUEST_METHOD] = head.method
         uri = PyUnicode_DecodeLatin1(
             PyBytes_AS_STRING(head.target), PyBytes_GET_SIZE(head.target), NULL)
@@ -287,22 +220,29 @@ cdef class EnvironFactory:
             environ[PATH_INFO] = decode_path(target.path, target.path_len, True)
         if target.query_len:
             environ[QUERY_STRING] = PyUnicode_DecodeLatin1(target.query, target.query_len, NULL)
+        if target.host is not NULL:
+            environ[HTTP_HOST] = PyUnicode_DecodeLatin1(target.host, target.host_len, NULL)
         if head.http_10:
             environ[SERVER_PROTOCOL] = "HTTP/1.0"
-        environ[REMOTE_ADDR] = self.remote_addr
-        environ[REMOTE_PORT] = self.remote_port
-        put_headers(environ, head.headers)
         if head.forwarded and self.trusted:
-            self.apply_forwarded(environ, head)
+            self.apply_forwarded(environ, repeated)
+        if repeated is not None:
+            for key, values in repeated.items():
+                environ[key] = ("; " if key == HTTP_COOKIE else ",").join(values)
         if self.server_from_host:
             name, port = _peer.host_of(environ.get(HTTP_HOST, ""))
             environ[SERVER_NAME] = name
             environ[SERVER_PORT] = port or PORTS[environ[WSGI_URL_SCHEME]]
         return environ
 
-    cdef int apply_forwarded(self, dict environ, HeadParser head) except -1:
+    cdef int apply_forwarded(self, dict environ, dict repeated) except -1:
         """Replace the client and the scheme by those that the trusted proxies name."""
-        cdef dict scope = {"headers": head.headers, "client": self.client, "scheme": self.scheme}
+        cdef list headers = []
+        for name, key in FORWARDING:
+            for value in (repeated or {}).get(key) or [environ.get(key)]:
+                if value is not None:
+                    headers.append((name, value.encode("latin-1")))
+        scope = {"headers": headers, "client": self.client, "scheme": self.scheme}
         self.site.proxy(scope)
         environ[REMOTE_ADDR], environ[REMOTE_PORT] = _peer.remote(scope["client"])
         scheme = scope["scheme"]

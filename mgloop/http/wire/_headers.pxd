@@ -13,19 +13,24 @@ cdef struct HeaderInfo:
     bint upgrades       # Connection: upgrade
     bint date           # there is a Date
     bint server         # there is a Server
+    bint omits          # there are headers that put_headers() omits
 
 
 # Return the data if it is a bytes object, else a copy of it as bytes.
 cdef bytes as_bytes(object data)
 
-# Return the headers as a tuple of pairs of bytes objects, which nothing can change any more. This
-# may run code of the application, which may send other messages. So check the state of the response
-# afterwards.
-cdef tuple plain_headers(object headers)
+# Return the headers as a list or tuple of pairs of bytes objects, which does not change before
+# Python code runs again. This function may run code of the application, which may send other
+# messages. So check the state of the response afterwards.
+cdef object plain_headers(object headers)
 
-# Check the headers and fill in `info`; raise RuntimeError for an invalid header. `trailing`: they
-# are trailers, which must not contain headers of the framing.
-cdef int measure_headers(tuple plain, bint trailing, HeaderInfo *info) except -1
+# Check the headers from plain_headers() and fill in `info`; raise RuntimeError for an invalid
+# header. `trailing`: they are trailers, which must not contain headers of the framing.
+cdef int measure_headers(object plain, bint trailing, HeaderInfo *info) except -1
 
 # Copy the lines of headers that measure_headers() has checked into the buffer.
-cdef int put_headers(mgl_outgoing *out, tuple plain, HeaderInfo *info) noexcept
+cdef int put_headers(mgl_outgoing *out, object plain, HeaderInfo *info) noexcept
+
+# Return a list or tuple with the items of `items`, which does not change before Python code runs
+# again.
+cdef object settled(object items)

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
 from mgloop.http.wire._site cimport (
-    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_OTHER_HEADER, MGL_SERVER,
+    MGL_CONNECTION, MGL_CONTENT_LENGTH, MGL_DATE, MGL_FREE_THREADED, MGL_OTHER_HEADER, MGL_SERVER,
     MGL_TRANSFER_ENCODING, check_header, mgl_decimal, mgl_header_kind, mgl_outgoing, mgl_put_field,
 )
 
@@ -16,6 +16,9 @@ from mgloop.http.wire._site cimport (
 cdef extern from "Python.h":
     bint PyBytes_CheckExact(object o)
     bint PyTuple_CheckExact(object o)
+    bint PyList_CheckExact(object o)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object o)
+    PyObject *PySequence_Fast_GET_ITEM(object o, Py_ssize_t i)
     Py_ssize_t PyTuple_GET_SIZE(object t)
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
 
@@ -24,12 +27,17 @@ cdef bytes as_bytes(object data):
     return <bytes>data if PyBytes_CheckExact(data) else bytes(memoryview(data))
 
 
-cdef tuple plain_headers(object headers):
-    cdef tuple plain = tuple(headers)
+cdef object settled(object items):
+    # With the GIL, a list changes only when Python code runs. Copying it costs 200 instructions.
+    return items if PyList_CheckExact(items) and not MGL_FREE_THREADED else tuple(items)
+
+
+cdef object plain_headers(object headers):
+    cdef object plain = settled(headers)
     cdef Py_ssize_t i
-    for i in range(PyTuple_GET_SIZE(plain)):
-        if not is_plain(<object>PyTuple_GET_ITEM(plain, i)):
-            return tuple([(as_bytes(name), as_bytes(value)) for name, value in plain])
+    for i in range(PySequence_Fast_GET_SIZE(plain)):
+        if not is_plain(<object>PySequence_Fast_GET_ITEM(plain, i)):
+            return tuple([(as_bytes(name), as_bytes(value)) for name, value in tuple(plain)])
     return plain
 
 
@@ -39,20 +47,22 @@ cdef inline bint is_plain(object pair) noexcept:
             and PyBytes_CheckExact(<object>PyTuple_GET_ITEM(pair, 1)))
 
 
-cdef int measure_headers(tuple plain, bint trailing, HeaderInfo *info) except -1:
-    cdef bytes name, value
+cdef int measure_headers(object plain, bint trailing, HeaderInfo *info) except -1:
+    # Only an error, which ends the loop, runs Python code. So the references may be borrowed.
+    cdef PyObject *name
+    cdef PyObject *value
     cdef int kind
     cdef Py_ssize_t i
-    info[0] = HeaderInfo(0, -1, False, False, False, False, False)
-    for i in range(PyTuple_GET_SIZE(plain)):
-        pair = <object>PyTuple_GET_ITEM(plain, i)
-        name = <bytes>PyTuple_GET_ITEM(pair, 0)
-        value = <bytes>PyTuple_GET_ITEM(pair, 1)
-        check_header(name, value)
-        info.size += PyBytes_GET_SIZE(name) + PyBytes_GET_SIZE(value) + 4
-        kind = mgl_header_kind(PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+    info[0] = HeaderInfo(0, -1, False, False, False, False, False, False)
+    for i in range(PySequence_Fast_GET_SIZE(plain)):
+        pair = PySequence_Fast_GET_ITEM(plain, i)
+        name = PyTuple_GET_ITEM(<object>pair, 0)
+        value = PyTuple_GET_ITEM(<object>pair, 1)
+        check_header(<bytes>name, <bytes>value)
+        info.size += PyBytes_GET_SIZE(<object>name) + PyBytes_GET_SIZE(<object>value) + 4
+        kind = mgl_header_kind(PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
         if kind != MGL_OTHER_HEADER:
-            interpret_header(kind, value, trailing, info)
+            interpret_header(kind, <bytes>value, trailing, info)
     return 0
 
 
@@ -69,6 +79,7 @@ cdef int interpret_header(int kind, bytes value, bint trailing, HeaderInfo *info
         # open. The application may ask for "close", and for "upgrade": a 426 names the protocols
         # that the server asks for in its Upgrade header (RFC 9110, 7.8).
         value = value.lower()
+        info.omits = True
         if b"close" in value:
             info.closes = True
         if b"upgrade" in value and not info.upgrades:
@@ -82,7 +93,7 @@ cdef int interpret_header(int kind, bytes value, bint trailing, HeaderInfo *info
         if value.lower() != b"chunked":
             raise RuntimeError(
                 f"Unsupported Transfer-Encoding {value!r} in response: only chunked is allowed.")
-        info.chunked = True     # Response.end_head() writes it: once, and not to HTTP/1.0
+        info.chunked = info.omits = True    # end_head() writes it: once, and not to HTTP/1.0
     return 0
 
 
@@ -94,20 +105,22 @@ cdef long long content_length(bytes value) except -1:
     return length
 
 
-cdef int put_headers(mgl_outgoing *out, tuple plain, HeaderInfo *info) noexcept:
+cdef int put_headers(mgl_outgoing *out, object plain, HeaderInfo *info) noexcept:
     cdef PyObject *name
     cdef PyObject *value
     cdef Py_ssize_t i
     cdef int kind
-    for i in range(PyTuple_GET_SIZE(plain)):
-        pair = PyTuple_GET_ITEM(plain, i)
+    for i in range(PySequence_Fast_GET_SIZE(plain)):
+        pair = PySequence_Fast_GET_ITEM(plain, i)
         name = PyTuple_GET_ITEM(<object>pair, 0)
         value = PyTuple_GET_ITEM(<object>pair, 1)
-        kind = mgl_header_kind(PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
-        if kind != MGL_CONNECTION and kind != MGL_TRANSFER_ENCODING:
-            mgl_put_field(
-                out, PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name),
-                PyBytes_AS_STRING(<object>value), PyBytes_GET_SIZE(<object>value))
+        if info.omits:
+            kind = mgl_header_kind(PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
+            if kind == MGL_CONNECTION or kind == MGL_TRANSFER_ENCODING:
+                continue
+        mgl_put_field(
+            out, PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name),
+            PyBytes_AS_STRING(<object>value), PyBytes_GET_SIZE(<object>value))
     if info.upgrades:
         mgl_put_field(out, b"connection", 10, b"upgrade", 7)
     return 0

@@ -5,6 +5,7 @@ _parser.pyx explains how the parser works.
 """
 
 from mgloop.http.wire._llhttp cimport llhttp_t
+from mgloop.http.wire._requestheaders cimport HeaderSink, KnownHeader
 from mgloop.http.wire._site cimport Site
 
 
@@ -23,12 +24,12 @@ cdef enum:
 cdef class HeadParser:
     cdef llhttp_t llhttp
     cdef Site site                      # for its limits
+    cdef HeaderSink sink                # receives the headers; set before the first parse()
     cdef bint in_head                   # a head has begun, and has not ended
 
     # The head.
     cdef str method                     # None until it has been read
     cdef bytes target                   # None until it has been read
-    cdef list headers                   # pairs of name, in lower case, and value
     cdef bint http_10
     cdef bint keep_alive                # the client asks for a persistent connection
     cdef bint expects_continue          # the client waits for 100 Continue
@@ -50,7 +51,11 @@ cdef class HeadParser:
     cdef Py_ssize_t token_len           # bytes at `token`
     cdef object partial_token           # the beginning of the token (see gather()), or None
     cdef Py_ssize_t token_total         # bytes of the token, in `partial_token` and at `token`
-    cdef bytes header_name              # the name of the header whose value is being read
+    # The name of the header whose value is being read: its entry in the table, or NULL and the name
+    # in lower case.
+    cdef const KnownHeader *known
+    cdef bytes header_name
+    cdef Py_ssize_t name_len
     cdef int leading_crlf               # bytes read of the empty line that may precede a request
 
     # For checks of the head.
@@ -58,7 +63,9 @@ cdef class HeadParser:
     cdef Py_ssize_t offset              # bytes between the end of the method and `data`
     cdef Py_ssize_t target_end          # bytes between the ends of the method and of the target
     cdef Py_ssize_t head_len
+    cdef Py_ssize_t header_count
     cdef int host_count, content_type_count
+    cdef bint upgrades_to_websocket     # there is an Upgrade header that names it
     cdef bytes coding                   # Transfer-Encoding, unless it is just "chunked", or None
 
     # The framing of a chunked body.
@@ -85,8 +92,9 @@ cdef class HeadParser:
     cdef int extend_token(self, const char *at, size_t length) except -2
     cdef int save_token(self) except -1
     cdef bytes end_token(self)
-    cdef bytes end_token_lower(self)
+    cdef bytes whole_token(self)
+    cdef int end_name(self) except -1
     cdef int end_header(self) except -2
+    cdef int interpret(self, const KnownHeader *known, const char *value, Py_ssize_t n) except -2
     cdef int end_head(self) except -2
     cdef bint known_coding(self) except -1
-    cdef bint is_websocket(self) except -1

@@ -33,10 +33,18 @@ from mgloop.http.wire._llhttp cimport (
     llhttp_get_error_pos, llhttp_get_error_reason, llhttp_init, llhttp_resume,
     llhttp_settings_init, llhttp_settings_t, llhttp_should_keep_alive, llhttp_t,
 )
+from mgloop.http.wire._requestheaders cimport (
+    HEADER_CONTENT_TYPE, HEADER_EXPECT, HEADER_FORWARDED, HEADER_HOST, HEADER_PLAIN,
+    HEADER_TRANSFER_ENCODING, HEADER_UPGRADE, LONGEST_KNOWN, HeaderSink, KnownHeader, known_header,
+)
 from mgloop.http.wire._site cimport mgl_is_host, mgl_is_method, mgl_lower
 
 import re
 import sys
+
+
+cdef extern from "strings.h":
+    int strncasecmp(const char *first, const char *second, size_t n) noexcept
 
 
 cdef enum:
@@ -71,9 +79,10 @@ cdef object BLANKS = re.compile(
 
 cdef int on_message_begin(llhttp_t *llhttp) except -2:
     cdef HeadParser parser = <HeadParser>llhttp.data
+    cdef HeaderSink sink = parser.sink
     parser.forget_head()
     parser.in_head = True
-    return 0
+    return sink.begin_head()
 
 
 cdef int on_token(llhttp_t *llhttp, const char *at, size_t length) except -2:
@@ -98,9 +107,7 @@ cdef int on_version(llhttp_t *llhttp, const char *at, size_t length) except -2:
 
 
 cdef int on_header_field_complete(llhttp_t *llhttp) except -2:
-    cdef HeadParser parser = <HeadParser>llhttp.data
-    parser.header_name = parser.end_token_lower()
-    return 0
+    return (<HeadParser>llhttp.data).end_name()
 
 
 cdef int on_header_value_complete(llhttp_t *llhttp) except -2:
@@ -151,6 +158,11 @@ cdef int on_message_complete(llhttp_t *llhttp) except -2:
     return HPE_PAUSED
 
 
+cdef bint is_word(const char *text, Py_ssize_t n, const char *lower, Py_ssize_t length) noexcept:
+    """Return whether a text of `n` bytes is the word `lower` of `length` bytes, in any case."""
+    return n == length and strncasecmp(text, lower, n) == 0
+
+
 cdef llhttp_settings_t settings
 llhttp_settings_init(&settings)
 settings.on_message_begin = on_message_begin
@@ -170,83 +182,7 @@ settings.on_body = on_body
 settings.on_message_complete = on_message_complete
 
 
-# --- headers that change the meaning of a head ----------------------------------------------------
-# A handler returns 0, or -1 after reject(), or -2 with an exception set.
-
-ctypedef int (*header_handler)(HeadParser parser, bytes value) except -2
-
-
-cdef struct KnownHeader:
-    const char *name
-    Py_ssize_t length
-    header_handler handler
-
-
-cdef int on_host(HeadParser parser, bytes value) except -2:
-    parser.host_count += 1
-    if not mgl_is_host(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
-        return parser.reject(400, "invalid Host header")
-    return 0
-
-
-cdef int on_expect(HeadParser parser, bytes value) except -2:
-    if value.lower() != b"100-continue":
-        return parser.reject(417, "unsupported Expect header")
-    parser.expects_continue = True
-    return 0
-
-
-cdef int on_forwarded(HeadParser parser, bytes value) except -2:
-    parser.forwarded = True
-    return 0
-
-
-cdef int on_content_type(HeadParser parser, bytes value) except -2:
-    parser.content_type_count += 1
-    return 0
-
-
-cdef int on_transfer_encoding(HeadParser parser, bytes value) except -2:
-    if value.lower() != b"chunked":
-        parser.coding = value if parser.coding is None else parser.coding + b"," + value
-    return 0
-
-
-# Content_Length and Transfer_Encoding, with an underscore, are rejected: a CGI or WSGI gateway
-# would map them to the same environment variables as the real headers.
-
-cdef int on_content_length_underscore(HeadParser parser, bytes value) except -2:
-    return parser.reject(400, "Content_Length")
-
-
-cdef int on_transfer_encoding_underscore(HeadParser parser, bytes value) except -2:
-    return parser.reject(400, "Transfer_Encoding")
-
-
-# The most frequent headers come first.
-cdef KnownHeader[9] KNOWN_HEADERS
-KNOWN_HEADERS[0] = KnownHeader(b"host", 4, on_host)
-KNOWN_HEADERS[1] = KnownHeader(b"content-type", 12, on_content_type)
-KNOWN_HEADERS[2] = KnownHeader(b"x-forwarded-for", 15, on_forwarded)
-KNOWN_HEADERS[3] = KnownHeader(b"x-forwarded-proto", 17, on_forwarded)
-KNOWN_HEADERS[4] = KnownHeader(b"forwarded", 9, on_forwarded)
-KNOWN_HEADERS[5] = KnownHeader(b"transfer-encoding", 17, on_transfer_encoding)
-KNOWN_HEADERS[6] = KnownHeader(b"expect", 6, on_expect)
-KNOWN_HEADERS[7] = KnownHeader(b"content_length", 14, on_content_length_underscore)
-KNOWN_HEADERS[8] = KnownHeader(b"transfer_encoding", 17, on_transfer_encoding_underscore)
-
-
-cdef inline int handle_header(HeadParser parser, bytes name, bytes value) except -2:
-    """Call the handler of the header, if it has one."""
-    cdef const char *text = PyBytes_AS_STRING(name)
-    cdef Py_ssize_t length = PyBytes_GET_SIZE(name)
-    cdef size_t i
-    for i in range(sizeof(KNOWN_HEADERS) // sizeof(KnownHeader)):
-        if KNOWN_HEADERS[i].length == length \
-                and memcmp(KNOWN_HEADERS[i].name, text, length) == 0:
-            return KNOWN_HEADERS[i].handler(parser, value)
-    return 0
-
+# --- the parser ----------------------------------------------------------------------------------
 
 @cython.final
 cdef class HeadParser:
@@ -437,43 +373,82 @@ cdef class HeadParser:
             self.token_len = 0
         return token
 
-    cdef bytes end_token_lower(self):
-        """Return the token, whose end has been read, in lower case."""
-        cdef bytes token, lower
-        cdef const char *source
-        cdef Py_ssize_t n
-        self.token_total = 0
-        if self.partial_token is not None:
-            token = self.end_token()
-            source = PyBytes_AS_STRING(token)
-            n = PyBytes_GET_SIZE(token)
-        else:
-            source = self.token
-            n = self.token_len
-            self.token_len = 0
-        lower = PyBytes_FromStringAndSize(NULL, n)
-        mgl_lower(PyBytes_AS_STRING(lower), source, n)
-        return lower
+    cdef bytes whole_token(self):
+        """Return the token, whose end has been read, or None if all of it is at `token`."""
+        return None if self.partial_token is None else self.end_token()
 
     # ----------------------------------------------------------- headers and heads ----
 
+    cdef int end_name(self) except -1:
+        """Store the name of a header, whose end has been read."""
+        cdef bytes whole = self.whole_token()
+        cdef const char *text = self.token if whole is None else PyBytes_AS_STRING(whole)
+        cdef Py_ssize_t n = self.token_len if whole is None else PyBytes_GET_SIZE(whole)
+        cdef char lower[LONGEST_KNOWN]
+        self.token_len = self.token_total = 0
+        self.name_len = n
+        self.known = NULL
+        if 0 < n <= LONGEST_KNOWN:
+            mgl_lower(lower, text, n)
+            self.known = known_header(lower, n)
+        if self.known is NULL:
+            self.header_name = PyBytes_FromStringAndSize(NULL, n)
+            mgl_lower(PyBytes_AS_STRING(self.header_name), text, n)
+        return 0
+
     cdef int end_header(self) except -2:
-        """Check the header whose value has been read, and add it to the head."""
+        """Check the header whose value has been read, and pass it on."""
+        cdef const KnownHeader *known = self.known
         cdef bytes name = self.header_name
-        cdef bytes value = self.end_token()
-        cdef Py_ssize_t n = PyBytes_GET_SIZE(value)
+        cdef bytes whole = self.whole_token()
+        cdef const char *value = self.token if whole is None else PyBytes_AS_STRING(whole)
+        cdef Py_ssize_t n = self.token_len if whole is None else PyBytes_GET_SIZE(whole)
+        cdef HeaderSink sink
+        self.token_len = self.token_total = 0
         self.header_name = None
         self.head_len += 4
-        if n and (PyBytes_AS_STRING(value)[n - 1] == 32 or PyBytes_AS_STRING(value)[n - 1] == 9):
-            value = value.rstrip(b" \t")    # llhttp removes leading blanks only
-        if PyBytes_GET_SIZE(name) + 4 + n > self.site.limit_field:
+        if self.name_len + 4 + n > self.site.limit_field:
             return self.reject(431, "header too large")
+        while n and (value[n - 1] == b" " or value[n - 1] == b"\t"):
+            n -= 1      # llhttp removes leading blanks only
         if not self.in_head:    # a trailer, which is dropped: ASGI cannot express it
+            if known is not NULL:
+                name = <bytes>known.name
             return self.reject(400, "framing header in trailers") if name in NO_TRAILERS else 0
-        self.headers.append((name, value))
-        if len(self.headers) > self.site.limit_headers:
+        self.header_count += 1
+        if self.header_count > self.site.limit_headers:
             return self.reject(431, "too many headers")
-        return handle_header(self, name, value)
+        if known is not NULL and known.kind != HEADER_PLAIN and self.interpret(known, value, n) < 0:
+            return -1
+        sink = self.sink
+        return sink.add_header(known, name, value, n)
+
+    cdef int interpret(self, const KnownHeader *known, const char *value, Py_ssize_t n) except -2:
+        """Note the meaning of a header for the head.  Return -1 after reject()."""
+        if known.kind == HEADER_HOST:
+            self.host_count += 1
+            if not mgl_is_host(value, n):
+                return self.reject(400, "invalid Host header")
+        elif known.kind == HEADER_CONTENT_TYPE:
+            self.content_type_count += 1
+        elif known.kind == HEADER_FORWARDED:
+            self.forwarded = True
+        elif known.kind == HEADER_TRANSFER_ENCODING:
+            if not is_word(value, n, b"chunked", 7):
+                coding = PyBytes_FromStringAndSize(value, n)
+                self.coding = coding if self.coding is None else self.coding + b"," + coding
+        elif known.kind == HEADER_EXPECT:
+            if not is_word(value, n, b"100-continue", 12):
+                return self.reject(417, "unsupported Expect header")
+            self.expects_continue = True
+        elif known.kind == HEADER_UPGRADE:
+            if is_word(value, n, b"websocket", 9):
+                self.upgrades_to_websocket = True
+        else:
+            # Content_Length or Transfer_Encoding: a CGI or WSGI gateway would map it to the same
+            # environment variable as the real header.
+            return self.reject(400, "Content_Length" if known.length == 14 else "Transfer_Encoding")
+        return 0
 
     cdef int end_head(self) except -2:
         """Check the head. Make llhttp pause before the first line of a chunk."""
@@ -498,7 +473,8 @@ cdef class HeadParser:
         self.has_body = self.llhttp.flags & F_TRANSFER_ENCODING != 0 \
             or self.llhttp.content_length > 0
         self.wants_websocket = (
-            self.llhttp.upgrade and self.site.wsgi is None and self.is_websocket())
+            self.llhttp.upgrade and self.upgrades_to_websocket and self.method is GET
+            and not self.http_10 and self.site.wsgi is None)
         if not self.wants_websocket:
             # An upgrade to another protocol is ignored (RFC 9110, 7.8, allows that), and the
             # request is an ordinary one. Without this line llhttp would stop parsing after it.
@@ -516,13 +492,6 @@ cdef class HeadParser:
                 return False
         return True
 
-    cdef bint is_websocket(self) except -1:
-        """Return whether the request asks for a WebSocket: GET in HTTP/1.1 with that Upgrade."""
-        for name, value in self.headers:
-            if name == b"upgrade" and value.lower() == b"websocket":
-                return self.method is GET and self.llhttp.http_minor == 1
-        return False
-
     cdef int reject(self, int status, str reason) except -2:
         self.failure = (status, reason)
         return -1
@@ -531,17 +500,17 @@ cdef class HeadParser:
         # An idle connection must not keep the memory of a head.
         self.head_len = 0
         self.method = None
-        self.target = self.headers = None
+        self.target = None
         self.leading_crlf = 0
         return 0
 
     cdef int forget_head(self) except -1:
         self.token_len = 0
         self.partial_token = self.header_name = self.target = None
-        self.headers = []
-        self.head_len = 0
+        self.head_len = self.header_count = 0
         self.coding = None
         self.host_count = self.content_type_count = 0
         self.token_total = self.body_total = self.extensions_len = 0
-        self.in_head = self.expects_continue = self.wants_websocket = self.forwarded = False
+        self.in_head = self.expects_continue = self.forwarded = False
+        self.wants_websocket = self.upgrades_to_websocket = False
         return 0

@@ -5,6 +5,7 @@ from mgloop.http.wire._apptask cimport AppTask
 
 
 cdef class Request(AppTask):
+    cdef bint listed                    # the site's `running` has the request
     cdef bint cancelled                 # the server has cancelled the task
     cdef int discarded                  # messages that send() has discarded after the disconnect
 

@@ -16,12 +16,12 @@ from cpython.object cimport PyObject
 
 from mgloop._awaitable cimport Awaitable
 from mgloop.http.wire._apptask cimport APP_CLOSED, AppTask
-from mgloop.http.wire._body cimport BODY_DISCONNECTED, BODY_RECEIVING, explain
+from mgloop.http.wire._body cimport BODY_DISCONNECTED, BODY_RECEIVING, RequestBody, explain
 from mgloop.http.wire._response cimport (
     MGL_BODY_PART, MGL_COMPLETE, MGL_FILE, MGL_HELD, MGL_HINT, MGL_START, MGL_TRAILER,
     MGL_UNKNOWN, MGL_UNSTARTED, mgl_message_kind,
 )
-from mgloop.http.wire._site cimport Site
+from mgloop.http.wire._site cimport PyMethodDef, Site, bound_method, mgl_method_of
 
 import logging
 import sys
@@ -235,12 +235,15 @@ cdef class Request(AppTask):
     # ------------------------------------------------------------- the application ----
 
     cdef object call_app(self):
-        coroutine = self.connection.site.app(self.scope, self.receive, self.send_message)
+        coroutine = self.connection.site.app(
+            self.scope, bound_method(RECEIVE, self, NULL), bound_method(SEND, self, NULL))
         return coroutine if PyCoro_CheckExact(coroutine) else coroutine.__await__()
 
     cdef int app_suspended(self) except -1:
         self.flush()
-        self.connection.site.running.add(self)
+        if not self.listed:
+            self.connection.site.running.add(self)
+            self.listed = True
         return 0
 
     cdef int app_closed(self) except -1:
@@ -317,9 +320,15 @@ cdef class Request(AppTask):
             self.coroutine = None
             self.task = None
             site.in_flight -= 1
-            site.running.discard(self)
+            if self.listed:
+                site.running.discard(self)
+                self.listed = False
             site.left()
         return 0
+
+
+cdef PyMethodDef *RECEIVE = mgl_method_of(RequestBody.receive)
+cdef PyMethodDef *SEND = mgl_method_of(Request.send_message)
 
 
 cdef str hint(Request request):

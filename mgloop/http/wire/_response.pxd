@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t
 from mgloop._awaitable cimport Waiters
 from mgloop.http.wire._headers cimport HeaderInfo
 from mgloop.http.wire._site cimport Member, mgl_outgoing
+from mgloop.transports._stream cimport Stream
 
 
 cdef extern from "clock.h":
@@ -85,10 +86,17 @@ cdef enum:
 cdef class BaseConnection(Member):
     cdef readonly object transport
     cdef object write                   # the transport's write()
+    cdef Stream stream                  # the transport, if it is mgloop's for sockets, else None
     cdef bint paused_writing            # the transport has paused writing: the peer does not read
     cdef bint lost                      # connection_lost() has been called
     cdef Waiters writable               # send() calls that wait until writing is resumed
 
+    cdef int use_transport(self, object transport) except -1
+    # Write through the transport, without the cost of a call of a method if it is mgloop's.
+    cdef int write_bytes(self, bytes data) except -1
+    # Send what the transport has deferred to the end of the iteration. Return False if that shows
+    # that the connection is lost.
+    cdef bint send_deferred(self) except -1
     # Called when the response is complete. `keep_alive`: the connection may serve another request.
     cdef int answered(self, Response response, bint keep_alive) except -1
     # Called when the application has received all of the body that had arrived.

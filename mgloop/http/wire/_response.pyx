@@ -29,6 +29,7 @@ from mgloop.http.wire._site cimport (
     mgl_outgoing, mgl_pool_give, mgl_pool_take, mgl_put, mgl_put_chunk_line, mgl_put_decimal,
     without,
 )
+from mgloop.transports._stream cimport Stream
 
 import logging
 
@@ -54,6 +55,27 @@ cdef class BaseConnection(Member):
 
     def __cinit__(self, *args, **kwargs):
         self.writable = Waiters.__new__(Waiters)
+
+    cdef int use_transport(self, object transport) except -1:
+        self.transport = transport
+        self.write = transport.write
+        self.stream = transport if isinstance(transport, Stream) else None
+        return 0
+
+    cdef int write_bytes(self, bytes data) except -1:
+        cdef Stream stream = self.stream
+        if stream is None:
+            self.write(data)
+        else:
+            stream._write(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return 0
+
+    cdef bint send_deferred(self) except -1:
+        cdef Stream stream = self.stream
+        if stream is None:  # a transport that defers writes sends them to compute the size
+            return self.transport.get_write_buffer_size() or not self.transport.is_closing()
+        stream.flush_pending()
+        return stream.pending() or not stream.closing
 
     cdef int answered(self, Response response, bint keep_alive) except -1:
         raise NotImplementedError
@@ -96,7 +118,7 @@ cdef class Response:
         """
         cdef mgl_outgoing *out
         cdef HeaderInfo info
-        cdef tuple plain
+        cdef object plain
         cdef bytes first
         if status < 200 or status > 599:
             raise ValueError(f"Invalid HTTP status code {status} in response: expected 200 to 599.")
@@ -171,7 +193,7 @@ cdef class Response:
         """Write trailers; complete the response unless `more` of them follow."""
         cdef mgl_outgoing *out
         cdef HeaderInfo info
-        cdef tuple plain = plain_headers(headers)
+        cdef object plain = plain_headers(headers)
         measure_headers(plain, True, &info)
         self.check_state(MGL_TRAILER, "http.response.trailers")
         if self.framing == FRAMING_CHUNKED:
@@ -185,7 +207,7 @@ cdef class Response:
         """Send a 103 Early Hints response; do nothing in HTTP/1.0, which does not define it."""
         cdef mgl_outgoing *out
         cdef HeaderInfo info
-        cdef tuple plain
+        cdef object plain
         if self.http_10:
             return 0
         plain = plain_headers([(b"link", link) for link in links])
@@ -408,7 +430,7 @@ cdef class Response:
         """
         self.writing = True
         try:
-            self.connection.write(data)
+            self.connection.write_bytes(data)
         except BaseException as exc:
             self.writing = False
             if not isinstance(exc, Exception):

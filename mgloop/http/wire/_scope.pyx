@@ -7,12 +7,13 @@ of the peer, which are the same for all requests: the addresses, the TLS details
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from mgloop.http.wire._body cimport RequestBody
 from mgloop.http.wire._factory cimport RequestFactory
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._request cimport Request
+from mgloop.http.wire._requestheaders cimport HeaderList, dict_of_str
 from mgloop.http.wire._site cimport Site
 from mgloop.http.wire._target cimport Target, decode_path, split_target
 
@@ -41,6 +42,7 @@ cdef ScopeFactory scope_factory(
         Site site, object transport, bint over_tls, object ends, bint unnamed):
     cdef ScopeFactory factory = ScopeFactory.__new__(ScopeFactory)
     factory.site = site
+    factory.sink = factory.headers = HeaderList.__new__(HeaderList)
     factory.client, server, factory.tls = _peer.describe(transport)
     if ends is not None:
         factory.client, server = ends
@@ -63,6 +65,7 @@ cdef dict template_of(Site site, str scheme, object server):
         if site.state is not None:
             template[STATE] = None
         template[EXTENSIONS] = None
+        template = dict_of_str(template)
         site.common_scope = template
     return template
 
@@ -81,41 +84,52 @@ cdef class ScopeFactory(RequestFactory):
         cdef dict scope, extensions
         scope = self.template.copy()    # a third of the cost of setting each key separately
         scope[CLIENT] = self.client
-        scope[ASGI] = site.versions.copy()
+        scope[ASGI] = site.own_versions()
         if head.http_10:
             scope[HTTP_VERSION] = "1.0"
         scope[METHOD] = head.method
-        if not put_target(head, site, scope):
+        if not self.put_target(head, scope):
             return None
-        scope[HEADERS] = head.headers
         if site.state is not None:
             scope[STATE] = site.state.copy()
-        scope[EXTENSIONS] = extensions = site.own_extensions()
+        extensions = site.own_extensions()
         if self.tls is not None:
+            extensions = extensions.copy()      # so that the site can use its dicts again
             extensions["tls"] = self.tls | {"client_cert_chain": [*self.tls["client_cert_chain"]]}
+        scope[EXTENSIONS] = extensions
         if head.forwarded and self.trusted:
             site.proxy(scope)
         return scope
 
+    cdef bint put_target(self, HeadParser head, dict scope) except -1:
+        """Store the path and the query of the request's target, and the headers, in `scope`.
 
-cdef bint put_target(HeadParser head, Site site, dict scope) except -1:
-    """Store the path and the query of the request's target in `scope`.
-
-    Return False after head.reject().
-    """
-    cdef Target target
-    cdef bytes raw
-    cdef str path
-    if not split_target(head, &target):
-        return False
-    raw = PyBytes_FromStringAndSize(target.path, target.path_len)
-    path = decode_path(target.path, target.path_len, False)
-    if site.root:
-        path = site.root + path
-        raw = site.root_path + raw
-    scope[PATH] = path
-    scope[RAW_PATH] = raw
-    scope[QUERY_STRING] = (
-        b"" if target.query_len == 0
-        else PyBytes_FromStringAndSize(target.query, target.query_len))
-    return True
+        The host of a target in absolute form replaces the Host header.  Return False after
+        head.reject().
+        """
+        cdef Target target
+        cdef Site site = self.site
+        cdef bytes raw = head.target
+        cdef list headers = self.headers.pairs
+        cdef str path
+        cdef str problem = split_target(raw, head.method, &target)
+        self.headers.pairs = None
+        if problem is not None:
+            head.reject(400, problem)
+            return False
+        if target.host is not NULL:
+            headers = [(b"host", target.host[:target.host_len]),
+                       *[pair for pair in headers if pair[0] != b"host"]]
+        scope[HEADERS] = headers
+        path = decode_path(target.path, target.path_len, False)
+        scope[QUERY_STRING] = (
+            b"" if target.query_len == 0
+            else PyBytes_FromStringAndSize(target.query, target.query_len))
+        if target.path_len != PyBytes_GET_SIZE(raw):
+            raw = PyBytes_FromStringAndSize(target.path, target.path_len)
+        if site.root:
+            path = site.root + path
+            raw = site.root_path + raw
+        scope[PATH] = path
+        scope[RAW_PATH] = raw
+        return True

@@ -7,6 +7,7 @@ _site.pyx explains what a site owns.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from mgloop._awaitable cimport Awaitable
+from mgloop._hooks cimport HookCore
 
 
 cdef extern from "outgoing.h":
@@ -46,6 +47,15 @@ cdef extern from "outgoing.h":
     bint mgl_is_field_value(const char *text, size_t len) noexcept
     void mgl_lower(char *to, const char *source, size_t len) noexcept
     size_t mgl_unquote(char *to, const char *source, size_t len) noexcept
+
+
+cdef extern from "objects.h":
+    ctypedef struct PyMethodDef:
+        pass
+    enum:
+        MGL_FREE_THREADED
+    PyMethodDef *mgl_method_of(object descriptor) except NULL
+    object bound_method "PyCFunction_NewEx"(PyMethodDef *method, object owner, void *module)
 
 
 cdef extern from "deadlines.h":
@@ -142,11 +152,13 @@ cdef class Site:
     # The objects below are equal in all sites, but each site has its own. Every request changes
     # their reference counts. Without the GIL, threads that share an object would move its cache
     # line between the cores at each change.
-    cdef dict versions, extensions      # the values of "asgi" and "extensions" in each scope
-    cdef tuple offered_names, offered   # the keys and the values in `extensions`
+    cdef dict versions, extensions      # "asgi" and "extensions" of a scope, for the next ones
+    cdef dict common_versions           # what `versions` contains
+    cdef tuple version_items            # the items of that dict
+    cdef tuple extension_names          # the keys of `extensions`
     cdef Awaitable ready                # returned by a send() that need not wait
     cdef dict task_options
-    cdef bint asyncios_factory          # the loop's get_task_factory() is that of BaseEventLoop
+    cdef HookCore native_loop           # the loop, if its get_task_factory() is mgloop's, else None
     cdef object context                 # a copy of the context in which the site was created
 
     cdef Py_ssize_t limit_line, limit_head, limit_field, limit_headers, limit_body, body_buffer
@@ -174,6 +186,7 @@ cdef class Site:
     cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
     cdef long count_handshakes(self) noexcept
+    cdef dict own_versions(self)
     cdef dict own_extensions(self)
     cdef int count_request(self) except -1
     cdef int left(self) except -1

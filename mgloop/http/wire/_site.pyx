@@ -14,6 +14,7 @@ cimport cython
 from cpython.object cimport PyObject
 from libc.time cimport time, time_t
 
+from mgloop._hooks cimport HookCore
 from mgloop.http.wire._ready cimport Ready
 
 import asyncio
@@ -28,7 +29,6 @@ from . import _coroutines
 
 cdef object log = logging.getLogger("mgloop.http")
 cdef object Task = asyncio.Task
-cdef bint EAGER = sys.version_info >= (3, 12)
 
 
 cdef extern from "Python.h":
@@ -36,6 +36,8 @@ cdef extern from "Python.h":
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *o)
     Py_ssize_t PyDict_GET_SIZE(PyObject *d)
+    bint PyDict_CheckExact(PyObject *d)
+    bint PyDict_Next(PyObject *d, Py_ssize_t *position, PyObject **key, PyObject **value) noexcept
     object PyObject_Call(object callable, tuple args, dict kwargs)
 
 
@@ -166,22 +168,24 @@ cdef class Site:
     def __init__(self, loop, app, config, *, connection, state=None, access_log=None, proxy=None):
         self.factory = connection
         self.loop = loop
-        self.task_options = {"loop": loop, "eager_start": True}
-        # The method of BaseEventLoop is a Python function. start() reads the attribute directly
-        # instead of calling it for each request.
-        self.asyncios_factory = (
-            getattr(type(loop), "get_task_factory", None) is asyncio.BaseEventLoop.get_task_factory)
+        self.task_options = {"loop": loop}
+        if sys.version_info >= (3, 12):
+            self.task_options["eager_start"] = True
+        # Reading the attribute takes a tenth of the time of calling the method.
+        if getattr(type(loop), "get_task_factory", None) is HookCore.get_task_factory:
+            self.native_loop = loop
         self.context = contextvars.copy_context()
         self.app = app
         # From 2.4 on, frameworks stop watching for http.disconnect and rely on an OSError that
         # send() raises.  Then a stream that waits for its next event never ends after its client
         # has disconnected, and background tasks are skipped.  2.3 is what uvicorn announces.
-        self.versions = {"version": "3.0", "spec_version": "2.3"}
-        self.extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
+        self.version_items = (("version", "3.0"), ("spec_version", "2.3"))
+        self.extension_names = ("http.response.trailers", "http.response.early_hint")
         if config.sendfile:
-            self.extensions |= {"http.response.pathsend": {}, "http.response.zerocopysend": {}}
-        self.offered_names = tuple(self.extensions)
-        self.offered = tuple(self.extensions.values())
+            self.extension_names += ("http.response.pathsend", "http.response.zerocopysend")
+        self.common_versions = dict(self.version_items)
+        self.versions = {}
+        self.extensions = {}
         self.config = config
         self.state = state
         self.access_log = access_log
@@ -329,28 +333,57 @@ cdef class Site:
 
         From Python 3.12 on, the task starts immediately, unless the loop has a task factory.
         """
-        cdef object loop = self.loop
-        if EAGER and (loop._task_factory if self.asyncios_factory else loop.get_task_factory()) \
-                is None:
+        cdef object factory
+        if self.native_loop is None:
+            factory = self.loop.get_task_factory()
+        else:
+            factory = self.native_loop._task_factory
+        if factory is None:
             # Calling Task with keywords would create a dict for each call.
             return PyObject_Call(Task, (coroutine,), self.task_options)
-        return loop.create_task(coroutine)
+        return self.loop.create_task(coroutine)
+
+    cdef dict own_versions(self):
+        """Return the value of "asgi" for a scope.  No other scope has this dict.
+
+        The dict of an earlier scope is used again if nothing refers to it any more and the
+        application has not changed it.
+        """
+        cdef Py_ssize_t position = 0, i = 0
+        cdef PyObject *key = NULL
+        cdef PyObject *value = NULL
+        if Py_REFCNT(<PyObject *>self.versions) == 1 \
+                and PyDict_GET_SIZE(<PyObject *>self.versions) == len(self.version_items):
+            while PyDict_Next(<PyObject *>self.versions, &position, &key, &value):
+                item = PyTuple_GET_ITEM(self.version_items, i)
+                if key is not PyTuple_GET_ITEM(<object>item, 0) \
+                        or value is not PyTuple_GET_ITEM(<object>item, 1):
+                    break
+                i += 1
+            else:
+                return self.versions
+        self.versions = self.common_versions.copy()
+        return self.versions
 
     cdef dict own_extensions(self):
-        """Return the extensions of a scope. No other scope has any of these dicts.
+        """Return the extensions of a scope.  No other scope has any of these dicts.
 
-        The inner ones are used again if they are empty and no other scope has them, because new
-        ones for each request take 2 % of its time.
+        Those of an earlier scope are used again, as in own_versions().
         """
-        cdef dict own = self.extensions.copy()
-        cdef PyObject *each
-        cdef Py_ssize_t i
-        for i in range(PyTuple_GET_SIZE(self.offered)):
-            each = PyTuple_GET_ITEM(self.offered, i)
-            # Three references are those of `offered`, `extensions` and `own`.
-            if Py_REFCNT(each) > 3 or PyDict_GET_SIZE(each):
-                own[<object>PyTuple_GET_ITEM(self.offered_names, i)] = {}
-        return own
+        cdef Py_ssize_t position = 0, i = 0
+        cdef PyObject *key = NULL
+        cdef PyObject *value = NULL
+        if Py_REFCNT(<PyObject *>self.extensions) == 1 \
+                and PyDict_GET_SIZE(<PyObject *>self.extensions) == len(self.extension_names):
+            while PyDict_Next(<PyObject *>self.extensions, &position, &key, &value):
+                if key is not PyTuple_GET_ITEM(self.extension_names, i) or Py_REFCNT(value) > 1 \
+                        or not PyDict_CheckExact(value) or PyDict_GET_SIZE(value):
+                    break
+                i += 1
+            else:
+                return self.extensions
+        self.extensions = {name: {} for name in self.extension_names}
+        return self.extensions
 
     cdef int count_request(self) except -1:
         self.requests += 1

@@ -10,31 +10,32 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeLatin1, PyUnicode_DecodeUTF8
 from libc.string cimport memchr
 
-from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._site cimport mgl_is_host, mgl_unquote
 
 
-cdef bint split_target(HeadParser head, Target *target) except -1:
-    cdef const char *start = PyBytes_AS_STRING(head.target)
-    cdef const char *end = start + PyBytes_GET_SIZE(head.target)
+cdef str split_target(bytes raw, str method, Target *target):
+    cdef const char *start = PyBytes_AS_STRING(raw)
+    cdef const char *end = start + PyBytes_GET_SIZE(raw)
     cdef const char *at = start
-    cdef const char *host = NULL
     cdef const char *query
     while at < end:
         if at[0] == b"#":
             end = at    # a fragment has a meaning for the client only, so it is dropped
             break
         if <unsigned char>at[0] <= 32 or <unsigned char>at[0] >= 127:
-            head.reject(400, "invalid character in request target")
-            return False
+            return "invalid character in request target"
         at += 1
+    target.host = NULL
+    target.host_len = 0
     if start == end or start[0] != b"/":
-        start = path_of_absolute(head, start, end, &host)
+        # RFC 9112, 3.2.2, requires that the host of the target replaces the Host header. Otherwise
+        # a client could make a proxy that uses one of them and an application that uses the other
+        # disagree about the host.
+        start = path_of_absolute(start, end, method, &target.host)
         if start is NULL:
-            head.reject(400, "invalid request target")
-            return False
-        if host is not NULL:
-            replace_host(head, host[:start - host])
+            return "invalid request target"
+        if target.host is not NULL:
+            target.host_len = start - target.host
     query = <const char *>memchr(start, b"?", end - start)
     target.query = NULL
     target.query_len = 0
@@ -47,7 +48,7 @@ cdef bint split_target(HeadParser head, Target *target) except -1:
     if start == end:
         target.path = b"/"
         target.path_len = 1
-    return True
+    return None
 
 
 cdef str decode_path(const char *path, Py_ssize_t n, bint latin_1):
@@ -66,19 +67,8 @@ cdef str decode_path(const char *path, Py_ssize_t n, bint latin_1):
         PyMem_Free(decoded)
 
 
-cdef int replace_host(HeadParser head, bytes host) except -1:
-    """Replace the value of Host with the host of a target in absolute form.
-
-    RFC 9112, 3.2.2, requires it. Otherwise a client could make a proxy that uses one of them and an
-    application that uses the other disagree about the host.
-    """
-    others = [each for each in head.headers if each[0] != b"host"]
-    head.headers = [(b"host", host), *others]
-    return 0
-
-
 cdef const char *path_of_absolute(
-        HeadParser head, const char *start, const char *end, const char **host) noexcept:
+        const char *start, const char *end, str method, const char **host) noexcept:
     """Find the path of a target that does not start with "/".
 
     The target is a URL (http://host/path), and `host` is then set to the start of its host, or it
@@ -87,7 +77,7 @@ cdef const char *path_of_absolute(
     """
     cdef const char *at
     if end - start == 1 and start[0] == b"*":
-        return start if head.method == "OPTIONS" else NULL
+        return start if method == "OPTIONS" else NULL
     at = <const char *>memchr(start, b":", end - start)
     if at is NULL or end - at < 4 or at[1] != b"/" or at[2] != b"/":
         return NULL

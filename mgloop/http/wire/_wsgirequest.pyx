@@ -23,9 +23,12 @@ from mgloop.http.wire._environ cimport (
     WSGI_EARLY_HINTS, EnvironFactory, environ_factory, put_body,
 )
 from mgloop.http.wire._factory cimport RequestFactory
+from mgloop.http.wire._headers cimport settled
 from mgloop.http.wire._parser cimport HeadParser
 from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_UNSTARTED
-from mgloop.http.wire._site cimport Site, mgl_coarse_time
+from mgloop.http.wire._site cimport (
+    PyMethodDef, Site, bound_method, mgl_coarse_time, mgl_method_of,
+)
 from mgloop.http.wire._workpool cimport WorkPool, log_exception, mgl_link
 from mgloop.http.wire._wsgiextensions cimport WsgiExtensions
 from mgloop.http.wire._wsgiinput cimport BodyBuffer, StreamInput
@@ -47,8 +50,8 @@ cdef extern from "Python.h":
     bint PyList_CheckExact(object o)
     bint PyTuple_CheckExact(object o)
     bint PyBytes_CheckExact(object o)
-    Py_ssize_t PyTuple_GET_SIZE(object t)
-    PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object o)
+    PyObject *PySequence_Fast_GET_ITEM(object o, Py_ssize_t i)
     PyObject *PyIter_Next(object iterator) except? NULL
     object PyContext_Copy(object context)
     int PyContext_Enter(object context) except -1
@@ -112,7 +115,7 @@ cdef class WsgiRequest(WsgiExtensions):
         if self.runner.health_path is not None and self.environ["SCRIPT_NAME"] \
                 + self.environ["PATH_INFO"] == self.runner.health_path:
             return self.answer_health()
-        self.environ[WSGI_EARLY_HINTS] = self.early_hints
+        self.environ[WSGI_EARLY_HINTS] = bound_method(EARLY_HINTS, self, NULL)
         if self.body_state == BODY_RECEIVING:
             self.stream_body()
         elif self.received is not None:
@@ -281,7 +284,7 @@ cdef class WsgiRequest(WsgiExtensions):
             if self.is_gone():      # the client has left while the request was queued
                 self.report_end(None, WSGI_SHORT)
                 return False
-            result = self.runner.app(self.environ, self.start_response)
+            result = self.runner.app(self.environ, bound_method(START_RESPONSE, self, NULL))
             if self.runner.forks != forks:
                 leave_child(None)
             if not self.committed and self.head is not None \
@@ -432,24 +435,28 @@ cdef class WsgiRequest(WsgiExtensions):
         return self.pool.answer(&answer.link, outcome == WSGI_DONE)
 
 
+cdef PyMethodDef *EARLY_HINTS = mgl_method_of(WsgiExtensions.early_hints)
+cdef PyMethodDef *START_RESPONSE = mgl_method_of(WsgiResponse.start_response)
+
+
 cdef bytes joined(object parts):
     """Return the parts of a list or tuple as one bytes object.
 
     Return None if they are too large together, or if one of them is not a bytes object.
     """
-    cdef tuple fixed = tuple(parts)     # another thread of the application may change a list
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(fixed)
+    cdef object fixed = settled(parts)
+    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(fixed)
     cdef Py_ssize_t size = 0
     cdef Py_ssize_t i
     if count == 0:
         return b""
     for i in range(count):
-        part = PyTuple_GET_ITEM(fixed, i)
+        part = PySequence_Fast_GET_ITEM(fixed, i)
         if not PyBytes_CheckExact(<object>part):
             return None
         size += PyBytes_GET_SIZE(<object>part)
     if count == 1:
-        return <bytes>PyTuple_GET_ITEM(fixed, 0)
+        return <bytes>PySequence_Fast_GET_ITEM(fixed, 0)
     return b"".join(fixed) if size <= MOST_JOINED else None
 
 
@@ -523,6 +530,7 @@ cdef class WsgiRunner(WorkPool):
         cdef WsgiFactory factory = WsgiFactory.__new__(WsgiFactory)
         factory.runner = self
         factory.environs = environ_factory(self.site, transport, over_tls, ends, unnamed)
+        factory.sink = factory.environs
         return factory
 
     cdef int run_job(self, mgl_link *job) noexcept:

@@ -121,8 +121,7 @@ cdef class WsgiResponse(RequestBody):
             if more and not self.connection.lost:
                 # Send it now: the application may take long to produce the next part.
                 self.flush()
-                transport = self.connection.transport
-                if not transport.get_write_buffer_size() and transport.is_closing():
+                if not self.connection.send_deferred():
                     self.gone = True    # the loop reports the end of the connection later
             return 0
         answer = self.new_answer(WSGI_PART, data, more)

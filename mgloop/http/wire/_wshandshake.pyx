@@ -99,7 +99,7 @@ cdef class WebSocketHandshake(WebSocketConnection):
         """
         cdef Response denial = Response.__new__(Response)
         cdef int status = message["status"]
-        cdef tuple headers = plain_headers(message.get("headers") or ())
+        cdef tuple headers = tuple(plain_headers(message.get("headers") or ()))
         denial.connection = self
         denial.scope = self.scope
         denial.began = self.began

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <strings.h>
 
+#include "outgoing.h"
+
 typedef struct {
     const char *at;
     size_t len;
@@ -46,18 +48,21 @@ static inline int mgl_status_code(const mgl_text *text) {
     return code;
 }
 
-/* Returns whether a header belongs to the connection (RFC 9110, 7.6.1), which the server manages. */
-static inline bool mgl_is_hop_by_hop(const mgl_text *name) {
+/* Headers that belong to the connection (RFC 9110, 7.6.1), besides those of mgl_header_kind(). */
+enum { MGL_HOP_BY_HOP = 100 };
+
+static inline int mgl_wsgi_header_kind(const mgl_text *name) {
+    const char *at = name->at;
+    bool hop = false;
     switch (name->len) {
-        case 2: return !strncasecmp(name->at, "te", 2);
-        case 7: return !strncasecmp(name->at, "trailer", 7) || !strncasecmp(name->at, "upgrade", 7);
-        case 8: return !strncasecmp(name->at, "trailers", 8);
-        case 10: return !strncasecmp(name->at, "connection", 10) || !strncasecmp(name->at, "keep-alive", 10);
-        case 17: return !strncasecmp(name->at, "transfer-encoding", 17);
-        case 18: return !strncasecmp(name->at, "proxy-authenticate", 18);
-        case 19: return !strncasecmp(name->at, "proxy-authorization", 19);
-        default: return false;
+        case 2: hop = !strncasecmp(at, "te", 2); break;
+        case 7: hop = !strncasecmp(at, "trailer", 7) || !strncasecmp(at, "upgrade", 7); break;
+        case 8: hop = !strncasecmp(at, "trailers", 8); break;
+        case 10: hop = !strncasecmp(at, "keep-alive", 10); break;
+        case 18: hop = !strncasecmp(at, "proxy-authenticate", 18); break;
+        case 19: hop = !strncasecmp(at, "proxy-authorization", 19); break;
     }
+    return hop ? MGL_HOP_BY_HOP : mgl_header_kind(at, name->len);
 }
 
 /* Returns whether the text contains "close", in any case. */

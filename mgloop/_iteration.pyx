@@ -169,7 +169,7 @@ cdef class IterationCore(LoopCore):
 
         A greenlet runs in the loop's thread, but must wake the loop as another thread does.
         """
-        descriptor = self._poll_fd()
+        descriptor = self.poll_fd()
         timeout = None
         self.post_deferred()
         if deadline != MGL_NEVER:

@@ -141,6 +141,8 @@ cdef class LoopCore(TimerCore):
     # Wait until `deadline`, in nanoseconds of the port's clock, and append the ready watchers to
     # the ready queue. Return the number of events; it is 0 after a signal.
     cdef int poll_events(self, int64_t deadline) except -1
+    # Return the descriptor that is readable while the poll has an event to report.
+    cdef int poll_fd(self) except -1
     # Return whether the deadline may have passed, as far as the last poll shows.
     cdef bint may_have_passed(self, int64_t deadline) noexcept
     # Handle an exception of an entry of the batch or of on_flush().

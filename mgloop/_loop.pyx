@@ -290,8 +290,7 @@ cdef class LoopCore(TimerCore):
             raise_errno(-n)
         return 0
 
-    def _poll_fd(self):
-        """Return the descriptor that is readable while the poll has an event to report."""
+    cdef int poll_fd(self) except -1:
         if mgl_poll_forked(self.poll):
             self.adopt()
         return mgl_poll_fd(self.poll)

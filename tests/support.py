@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import glob
 import inspect
 import os
 import signal
@@ -159,6 +160,18 @@ def reset_current_loop():
 
 
 # --- descriptors ---------------------------------------------------------------------------------
+
+
+def children():
+    """Return the process ids of the children of this process, zombies included.
+
+    Servers that several tests share are among them.
+    """
+    found = set()
+    for path in glob.glob("/proc/self/task/*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path) as file:
+            found.update(map(int, file.read().split()))  # else the thread has ended
+    return found
 
 
 def open_fds():

@@ -40,6 +40,9 @@ class Package:
             raise ImportError
         self.name = path.removeprefix(f"{LISTING}/")
 
+    def find_spec(self, name, target=None):
+        return None  # Finder has found it
+
     def iter_modules(self, prefix=""):
         for name, path in PATHS.items():
             package, _, module = name.rpartition(".")

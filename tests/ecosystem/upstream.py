@@ -295,7 +295,8 @@ def _run(
         # A file, because a process that outlives the run would keep a pipe open.
         output = Path(scratch, "output")
         environment = dict(os.environ)
-        for name in ("PYTHONASYNCIODEBUG", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        own = ("ADDOPTS", "PLUGINS", "XDIST_WORKER")
+        for name in ("PYTHONASYNCIODEBUG", *(f"PYTEST_{name}" for name in own)):
             environment.pop(name, None)
         environment |= {
             "PYTHONPATH": str(HERE / "swap"),

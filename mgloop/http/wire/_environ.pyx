@@ -18,7 +18,7 @@ from cpython.unicode cimport PyUnicode_DecodeLatin1
 from libc.string cimport memchr
 
 from mgloop.http.wire._parser cimport HeadParser
-from mgloop.http.wire._requestheaders cimport HeaderSink, KnownHeader, dict_of_str
+from mgloop.http.wire._requestheaders cimport KnownHeader, dict_of_str
 from mgloop.http.wire._site cimport Site
 from mgloop.http.wire._target cimport Target, decode_path, split_target
 from mgloop.http.wire._wsgiinput cimport NO_BODY, WsgiInput

@@ -4,6 +4,7 @@ the modules, scripts and options of the repository's tools. Nothing is run."""
 
 import re
 import shlex
+import subprocess
 
 import pytest
 from markdown_pages import ROOT, blocks, pages, prose
@@ -161,3 +162,12 @@ def test_code_stands_in_fences(page):
                 pytest.fail(f"{page.relative_to(ROOT)}:{number}: {line.strip()}")
             if not line.startswith(" "):
                 in_list = re.match(r"([-*]|\d+\.|===|!!!) ?", line) is not None
+
+
+def test_the_tests_that_ci_selects_exist():
+    script = (ROOT / ".ci/run").read_text()
+    lines = re.findall(r"^(?:loop|some)_tests=.*$", script, re.MULTILINE)
+    command = ["bash", "-c", "\n".join([*lines, 'echo "$some_tests"'])]
+    paths = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []

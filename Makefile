@@ -55,8 +55,8 @@ NO_INDEX = { echo "Cannot install packages into $(VENV): see the error of pip ab
 SOURCES = $(shell find mgloop thirdparty \( -name fetched -o -name __pycache__ \) -prune -o -type f \
 	! -name '*.py' ! -name '*.md' -print) thirdparty/fetch.py meson.build pyproject.toml
 
-.PHONY: all serve serve-asgi test check help lint format types asan tsan debug fuzz threads fresh conformance ecosystem tls \
-	faults nomem serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
+.PHONY: all serve serve-asgi test check checked-tests help lint format types asan tsan debug fuzz threads fresh \
+	conformance ecosystem tls faults nomem serve-soak bench bench-compare sdist wheels try-wheel pictures docs clean build
 .DELETE_ON_ERROR:
 
 all: build
@@ -72,8 +72,14 @@ test: build $(VENV)/.group-test
 
 # The tests that a change is most likely to break, over mgloop only.
 CHECKED = $(addprefix tests/,descriptors loop sockets transports tls http/test_http_server.py http/test_asgi.py)
-check: lint types $(VENV)/.group-test
-	$(BIN)/pytest $(PARALLEL) --loops=mgloop -m "not slow" $(CHECKED) $(PYTEST_ARGS)
+# ruff, mypy and stubtest use one core each, so they run beside the tests. The requirements are installed before, because
+# two pip processes must not change an environment at the same time.
+check: build $(addprefix $(VENV)/.group-,lint types test)
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types checked-tests
+
+# Four processes, because these tests wait for more than half of their time.
+checked-tests: build $(VENV)/.group-test
+	$(BIN)/pytest $(PARALLEL) -n 4 --loops=mgloop -m "not slow" $(CHECKED) $(PYTEST_ARGS)
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile

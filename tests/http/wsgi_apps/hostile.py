@@ -182,12 +182,16 @@ def starts_threads(environ, start_response):
 # --- processes -----------------------------------------------------------------------------------
 
 
+def exit_code_of(pid):
+    _, status = os.waitpid(pid, 0)
+    return str(os.waitstatus_to_exitcode(status))
+
+
 def forks(environ, start_response):
     pid = os.fork()
     if pid == 0:
         os._exit(7)
-    _, status = os.waitpid(pid, 0)
-    return answer(start_response, str(os.waitstatus_to_exitcode(status)))
+    return answer(start_response, exit_code_of(pid))
 
 
 def forks_and_exits(environ, start_response):
@@ -195,8 +199,7 @@ def forks_and_exits(environ, start_response):
     pid = os.fork()
     if pid == 0:
         sys.exit(7)
-    _, status = os.waitpid(pid, 0)
-    return answer(start_response, str(os.waitstatus_to_exitcode(status)))
+    return answer(start_response, exit_code_of(pid))
 
 
 def forks_and_returns(environ, start_response):

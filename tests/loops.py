@@ -48,3 +48,12 @@ def turn(loop, times=1):
     for _ in range(times):
         loop.call_soon(loop.stop)
         loop.run_forever()
+
+
+def raised(exception, call, *args, **kwargs):
+    """Call a function, which must raise an `exception`; return the exception."""
+    try:
+        call(*args, **kwargs)
+    except exception as exc:
+        return exc
+    raise AssertionError(f"{call} has raised no {exception}")

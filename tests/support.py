@@ -460,7 +460,7 @@ _PREAMBLE = """\
 import asyncio, os, signal, socket, sys, threading, time, warnings
 sys.path.insert(0, {tests!r})
 import loops
-from loops import turn
+from loops import raised, turn
 KIND = {kind!r}
 def new_loop(**kwargs):
     return loops.new_loop(KIND, **kwargs)
@@ -567,10 +567,10 @@ def run_python(kind, code, *options, returncode=0, env=None, server=None):
     """Run `code` in an interpreter of its own; return (stdout, stderr) as text.
 
     The interpreter has ``asyncio``, ``os``, ``signal``, ``socket``, ``sys``, ``threading``,
-    ``time`` and ``warnings`` imported, ``turn()`` of loops.py, and ``new_loop(**kwargs)`` and
-    ``run(coro, debug=None)`` for the loop under test. It is a fork of a :class:`ForkServer`, by
-    default that of :func:`fork_server`. With options, or if the environment is not that of the
-    fork server, it is a new process.
+    ``time`` and ``warnings`` imported, ``raised()`` and ``turn()`` of loops.py, and
+    ``new_loop(**kwargs)`` and ``run(coro, debug=None)`` for the loop under test. It is a fork of a
+    :class:`ForkServer`, by default that of :func:`fork_server`. With options, or if the environment
+    is not that of the fork server, it is a new process.
     """
     command = python_command(kind, code, *options)
     server = server or fork_server()

@@ -103,6 +103,12 @@ def run_faulty(faulty_server, loop_kind):
     return run
 
 
+@pytest.fixture
+def run_streams(run_faulty):
+    """Return the same for a program that has the functions of ECHO."""
+    return lambda code: run_faulty(ECHO + textwrap.dedent(code))
+
+
 class TestConstructor:
     @pytest.mark.parametrize(
         ("call", "error"),
@@ -144,12 +150,7 @@ class TestConstructor:
             assert needed >= 2
             for skip in range(needed):
                 fail("epoll_ctl", errno.ENOMEM, skip=skip)
-                try:
-                    new_loop()
-                except OSError:
-                    pass
-                else:
-                    raise AssertionError(f"call {skip} of {needed} was ignored")
+                raised(OSError, new_loop)
         """)
 
     @pytest.mark.mgloop_only
@@ -319,80 +320,75 @@ class TestPosting:
                 loop.call_soon_threadsafe(arrived.note, i)
     '''
 
-    def test_none_to_take_them(self, run_faulty):
+    @pytest.fixture
+    def run_posting(self, run_faulty):
+        return lambda code: run_faulty(textwrap.dedent(self.PRELUDE) + textwrap.dedent(code))
+
+    def test_none_to_take_them(self, run_posting):
         """The loop may raise MemoryError, but loses no call: it continues where it was."""
-        run_faulty(
-            self.PRELUDE
-            + """
-        raised = 0
-        for skip in range(24):
-            loop = new_loop()
-            arrived = Arrivals()
-            thread(lambda: post(loop))
-            loop.call_soon_threadsafe(loop.stop)
-            if skip % 2:
-                loop.call_soon(int)  # an empty queue needs no room for them
-            fail("malloc", errno.ENOMEM, skip=skip // 2)
-            try:
-                loop.run_forever()
-            except MemoryError:
-                raised += 1
-                fail("malloc", 0)
-                thread(lambda: loop.call_soon_threadsafe(arrived.note, 1000))
-                loop.run_forever()
-                turn(loop)
-            fail("malloc", 0)
-            assert arrived.all()[:1000] == list(range(1000)), (skip, arrived.n)
-            loop.close()
-        assert raised > 1
-        """
-        )
-
-    def test_none_to_post_them(self, run_faulty):
-        """The calls that were accepted run, in order."""
-        run_faulty(
-            self.PRELUDE
-            + """
-        def post_what_is_accepted(loop, skip):
-            fail("malloc", errno.ENOMEM, skip=skip)
-            for i in range(1000):
+        run_posting("""
+            raised = 0
+            for skip in range(24):
+                loop = new_loop()
+                arrived = Arrivals()
+                thread(lambda: post(loop))
+                loop.call_soon_threadsafe(loop.stop)
+                if skip % 2:
+                    loop.call_soon(int)  # an empty queue needs no room for them
+                fail("malloc", errno.ENOMEM, skip=skip // 2)
                 try:
-                    loop.call_soon_threadsafe(arrived.note, i)
+                    loop.run_forever()
                 except MemoryError:
-                    continue
-                accepted.note(i)
-            fail("malloc", 0)
-
-        for skip in range(12):
-            loop, arrived, accepted = new_loop(), Arrivals(), Arrivals()
-            thread(lambda: post_what_is_accepted(loop, skip))
-            loop.call_soon(loop.stop)
-            loop.run_forever()
-            assert arrived.all() == accepted.all() and accepted.n >= 999, skip
-            loop.close()
-        """
-        )
-
-    def test_none_when_the_loop_is_closed(self, run_faulty):
-        """close() may raise MemoryError; a second call closes the loop, and the calls run."""
-        run_faulty(
-            self.PRELUDE
-            + """
-        for skip in range(12):
-            loop = new_loop()
-            arrived = Arrivals()
-            thread(lambda: post(loop))
-            fail("malloc", errno.ENOMEM, skip=skip)
-            try:
-                loop.close()
-            except MemoryError:
+                    raised += 1
+                    fail("malloc", 0)
+                    thread(lambda: loop.call_soon_threadsafe(arrived.note, 1000))
+                    loop.run_forever()
+                    turn(loop)
                 fail("malloc", 0)
+                assert arrived.all()[:1000] == list(range(1000)), (skip, arrived.n)
                 loop.close()
-            fail("malloc", 0)
-            assert arrived.all() == list(range(1000)), (skip, arrived.n)
-            assert loop.is_closed()
-        """
-        )
+            assert raised > 1
+        """)
+
+    def test_none_to_post_them(self, run_posting):
+        """The calls that were accepted run, in order."""
+        run_posting("""
+            def post_what_is_accepted(loop, skip):
+                fail("malloc", errno.ENOMEM, skip=skip)
+                for i in range(1000):
+                    try:
+                        loop.call_soon_threadsafe(arrived.note, i)
+                    except MemoryError:
+                        continue
+                    accepted.note(i)
+                fail("malloc", 0)
+
+            for skip in range(12):
+                loop, arrived, accepted = new_loop(), Arrivals(), Arrivals()
+                thread(lambda: post_what_is_accepted(loop, skip))
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+                assert arrived.all() == accepted.all() and accepted.n >= 999, skip
+                loop.close()
+        """)
+
+    def test_none_when_the_loop_is_closed(self, run_posting):
+        """close() may raise MemoryError; a second call closes the loop, and the calls run."""
+        run_posting("""
+            for skip in range(12):
+                loop = new_loop()
+                arrived = Arrivals()
+                thread(lambda: post(loop))
+                fail("malloc", errno.ENOMEM, skip=skip)
+                try:
+                    loop.close()
+                except MemoryError:
+                    fail("malloc", 0)
+                    loop.close()
+                fail("malloc", 0)
+                assert arrived.all() == list(range(1000)), (skip, arrived.n)
+                assert loop.is_closed()
+        """)
 
 
 class TestTimers:
@@ -526,136 +522,118 @@ class TestTransports:
     @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
     @pytest.mark.parametrize("size", [10, 500_000])
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_once(self, run_faulty, family, calls, size, error):
-        run_faulty(
-            ECHO
-            + f"""
-async def main():
-    protocol = await connect("{family}")
-    protocol.transport.write(b"first")
-    assert await protocol.received(5) == b"first"
-    wanted = bytes(range(250)) * {size // 10}
-    for call in {calls}:
-        fail(call, errno.{error}, fd=protocol.fd)
-    protocol.transport.write(wanted)
-    assert await protocol.received(len(wanted)) == wanted
-    assert sum(map(failed, {calls})) >= 1
-    protocol.transport.write_eof()
-    assert await protocol.lost is None
-run(main())
-"""
-        )
+    def test_once(self, run_streams, family, calls, size, error):
+        run_streams(f"""
+            async def main():
+                protocol = await connect("{family}")
+                protocol.transport.write(b"first")
+                assert await protocol.received(5) == b"first"
+                wanted = bytes(range(250)) * {size // 10}
+                for call in {calls}:
+                    fail(call, errno.{error}, fd=protocol.fd)
+                protocol.transport.write(wanted)
+                assert await protocol.received(len(wanted)) == wanted
+                assert sum(map(failed, {calls})) >= 1
+                protocol.transport.write_eof()
+                assert await protocol.lost is None
+            run(main())
+        """)
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_every_tenth(self, run_faulty, family, calls, error):
-        run_faulty(
-            ECHO
-            + f"""
-async def main():
-    protocol = await connect("{family}")
-    for call in {calls}:
-        fail(call, errno.{error}, fd=protocol.fd, times=-1, every=10)
-    for size in [10] * 60 + [300_000]:
-        wanted = os.urandom(size)
-        protocol.transport.write(wanted)
-        assert await protocol.received(size) == wanted
-    assert sum(map(failed, {calls})) >= 1
-    protocol.transport.write_eof()
-    assert await protocol.lost is None
-run(main())
-"""
-        )
+    def test_every_tenth(self, run_streams, family, calls, error):
+        run_streams(f"""
+            async def main():
+                protocol = await connect("{family}")
+                for call in {calls}:
+                    fail(call, errno.{error}, fd=protocol.fd, times=-1, every=10)
+                for size in [10] * 60 + [300_000]:
+                    wanted = os.urandom(size)
+                    protocol.transport.write(wanted)
+                    assert await protocol.received(size) == wanted
+                assert sum(map(failed, {calls})) >= 1
+                protocol.transport.write_eof()
+                assert await protocol.lost is None
+            run(main())
+        """)
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("skip", range(4))
-    def test_nothing_comes_back_meanwhile(self, run_faulty, family, skip):
+    def test_nothing_comes_back_meanwhile(self, run_streams, family, skip):
         """The peer sends no data that would make the poll check the connection again."""
-        run_faulty(
-            ECHO
-            + f"""
-async def main():
-    protocol = await connect("{family}", sink)
-    fail("send", errno.EAGAIN, fd=protocol.fd, skip={skip})
-    fail("sendmsg", errno.EAGAIN, fd=protocol.fd, skip={skip})
-    for _ in range(5):
-        protocol.transport.write(bytes(100_000))
-    assert await protocol.received(6) == b"thanks"
-    assert failed("send") + failed("sendmsg") >= 1
-    await protocol.lost
-run(main())
-"""
-        )
+        run_streams(f"""
+            async def main():
+                protocol = await connect("{family}", sink)
+                fail("send", errno.EAGAIN, fd=protocol.fd, skip={skip})
+                fail("sendmsg", errno.EAGAIN, fd=protocol.fd, skip={skip})
+                for _ in range(5):
+                    protocol.transport.write(bytes(100_000))
+                assert await protocol.received(6) == b"thanks"
+                assert failed("send") + failed("sendmsg") >= 1
+                await protocol.lost
+            run(main())
+        """)
 
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_the_end_of_the_stream(self, run_faulty, error):
+    def test_the_end_of_the_stream(self, run_streams, error):
         """No more data will arrive to wake a transport that has missed the end."""
-        run_faulty(
-            ECHO
-            + f"""
-async def main():
-    protocol = await connect("tcp")
-    protocol.transport.write(b"first")
-    assert await protocol.received(5) == b"first"
-    fail("recv", errno.{error}, fd=protocol.fd)
-    protocol.transport.write_eof()
-    assert await protocol.lost is None
-    assert failed("recv") == 1
-run(main())
-"""
-        )
+        run_streams(f"""
+            async def main():
+                protocol = await connect("tcp")
+                protocol.transport.write(b"first")
+                assert await protocol.received(5) == b"first"
+                fail("recv", errno.{error}, fd=protocol.fd)
+                protocol.transport.write_eof()
+                assert await protocol.lost is None
+                assert failed("recv") == 1
+            run(main())
+        """)
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_data_and_the_end_at_once(self, run_faulty, family, error):
+    def test_data_and_the_end_at_once(self, run_streams, family, error):
         """Reading the data at the second attempt must not hide the end of the stream."""
-        run_faulty(
-            ECHO
-            + f"""
-def talk(sock):
-    with sock:
-        sock.sendall(b"hello")
-        sock.recv(10)
-        sock.sendall(b"goodbye")
-    left.set()
-left = threading.Event()
-async def main():
-    protocol = await connect("{family}", talk)
-    assert await protocol.received(5) == b"hello"
-    for call in "recv", "recvmsg":
-        fail(call, errno.{error}, fd=protocol.fd)
-    protocol.transport.write(b"go")
-    protocol.transport.get_write_buffer_size()
-    assert left.wait(5)     # the loop stands still until both are there
-    await protocol.lost
-    assert protocol.data == b"goodbye"
-    assert failed("recv") + failed("recvmsg") == 1
-run(main())
-"""
-        )
+        run_streams(f"""
+            def talk(sock):
+                with sock:
+                    sock.sendall(b"hello")
+                    sock.recv(10)
+                    sock.sendall(b"goodbye")
+                left.set()
+            left = threading.Event()
+            async def main():
+                protocol = await connect("{family}", talk)
+                assert await protocol.received(5) == b"hello"
+                for call in "recv", "recvmsg":
+                    fail(call, errno.{error}, fd=protocol.fd)
+                protocol.transport.write(b"go")
+                protocol.transport.get_write_buffer_size()
+                assert left.wait(5)     # the loop stands still until both are there
+                await protocol.lost
+                assert protocol.data == b"goodbye"
+                assert failed("recv") + failed("recvmsg") == 1
+            run(main())
+        """)
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("skip", range(6))
-    def test_the_peer_waits_for_room(self, run_faulty, family, skip):
+    def test_the_peer_waits_for_room(self, run_streams, family, skip):
         """The fault may be anywhere in the stream: the peer cannot send more before it is read."""
-        run_faulty(
-            ECHO
-            + f"""
-def talk(sock):
-    with sock:
-        sock.sendall(b"hello")
-        sock.sendall(bytes(4_000_000))
-async def main():
-    protocol = await connect("{family}", talk)
-    for call in "recv", "recvmsg":
-        fail(call, errno.EAGAIN, fd=protocol.fd, skip={skip})
-    await protocol.lost
-    assert len(protocol.data) == 4_000_005
-    assert failed("recv") + failed("recvmsg") == 1
-run(main())
-"""
-        )
+        run_streams(f"""
+            def talk(sock):
+                with sock:
+                    sock.sendall(b"hello")
+                    sock.sendall(bytes(4_000_000))
+            async def main():
+                protocol = await connect("{family}", talk)
+                for call in "recv", "recvmsg":
+                    fail(call, errno.EAGAIN, fd=protocol.fd, skip={skip})
+                await protocol.lost
+                assert len(protocol.data) == 4_000_005
+                assert failed("recv") + failed("recvmsg") == 1
+            run(main())
+        """)
 
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
     def test_datagrams(self, run_faulty, error):
@@ -736,12 +714,8 @@ class TestRegistration:
                 loop.stop()
             loop.add_reader(left, read)
             fail("epoll_ctl", errno.{error}, fd=left.fileno())
-            try:
-                loop.add_writer(left, got.append, "writer")
-            except OSError as exc:
-                assert exc.errno == errno.{error}
-            else:
-                raise AssertionError("nothing was raised")
+            exception = raised(OSError, loop.add_writer, left, got.append, "writer")
+            assert exception.errno == errno.{error}
             right.send(b"reader")
             loop.run_forever()
             assert got == [b"reader"], got
@@ -762,12 +736,8 @@ class TestRegistration:
             left, right = socket.socketpair()
             left.setblocking(False)
             fail("epoll_ctl", errno.{error}, fd=left.fileno())
-            try:
-                loop.add_reader(left, print, "not registered")
-            except OSError as exc:
-                assert exc.errno == errno.{error}
-            else:
-                raise AssertionError("nothing was raised")
+            exception = raised(OSError, loop.add_reader, left, print, "not registered")
+            assert exception.errno == errno.{error}
             assert not loop.remove_reader(left)
             got = []
             loop.add_reader(left, lambda: (got.append(left.recv(10)), loop.stop()))
@@ -827,35 +797,32 @@ class TestInterruptions:
             loop.close()
         """)
 
-    def test_every_tenth_call(self, run_faulty):
+    def test_every_tenth_call(self, run_streams):
         """A busy server, in which every kind of call is occasionally interrupted."""
-        run_faulty(
-            ECHO
-            + """
-async def serve(reader, writer):
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-    await writer.wait_closed()
-def client(address):
-    with socket.create_connection(address) as sock:
-        for _ in range(30):
-            sock.sendall(b"x" * 100)
-            got = 0
-            while got < 100:
-                got += len(sock.recv(100))
-    return True
-async def main():
-    loop = asyncio.get_running_loop()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = server.sockets[0].getsockname()
-    for call in "recv", "send", "sendmsg", "accept4", "epoll_wait":
-        fail(call, errno.EINTR, times=-1, every=10)
-    jobs = [loop.run_in_executor(None, client, address) for _ in range(5)]
-    assert all(await asyncio.gather(*jobs))
-    server.close()
-    await server.wait_closed()
-run(main())
-"""
-        )
+        run_streams("""
+            async def serve(reader, writer):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+            def client(address):
+                with socket.create_connection(address) as sock:
+                    for _ in range(30):
+                        sock.sendall(b"x" * 100)
+                        got = 0
+                        while got < 100:
+                            got += len(sock.recv(100))
+                return True
+            async def main():
+                loop = asyncio.get_running_loop()
+                server = await asyncio.start_server(serve, "127.0.0.1", 0)
+                address = server.sockets[0].getsockname()
+                for call in "recv", "send", "sendmsg", "accept4", "epoll_wait":
+                    fail(call, errno.EINTR, times=-1, every=10)
+                jobs = [loop.run_in_executor(None, client, address) for _ in range(5)]
+                assert all(await asyncio.gather(*jobs))
+                server.close()
+                await server.wait_closed()
+            run(main())
+        """)

@@ -13,32 +13,10 @@ import asyncio
 import pytest
 from peers import skip_on_asyncio
 
-#: Precedes each program: in_child(function) runs it in a forked child and waits for it.
+#: Precedes each program.
 _TOOLS = """
-    import concurrent.futures, contextlib, signal, subprocess, traceback
-    warnings.simplefilter("ignore", DeprecationWarning)
-
-    def fork(function, *args):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                signal.alarm(10)
-                function(*args)
-                code = 42
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        return pid
-
-    def wait_for(pid):
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert code == 42, code
-
-    def in_child(function, *args):
-        wait_for(fork(function, *args))
+    import concurrent.futures, contextlib, signal, subprocess
+    from forking import fork, in_child, wait_for
 
     def run_until(loop, predicate):
         async def main():
@@ -402,7 +380,9 @@ class TestOneAfterTheOther:
     loop.add_signal_handler(signal.SIGUSR1, caught.append, 1)
 
     def catch():
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        # The child has the default action until the loop runs.
+        timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1))
+        loop.call_soon(timer.start)
         run_until(loop, lambda: caught)
 
     in_child(catch)

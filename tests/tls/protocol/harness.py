@@ -3,6 +3,7 @@
 
 import asyncio
 import asyncio.sslproto
+import contextlib
 import functools
 import ssl
 
@@ -161,16 +162,18 @@ class Connection:
 
     def shake_hands(self, rounds=4):
         self.proto.connection_made(self.below)
-        for _ in range(rounds):
-            try:
-                self.peer.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-            self.arrive(self.sent_by_peer())
-            self.incoming.write(self.below.take())
+        self.exchange(rounds)
         # The tickets that a TLS 1.3 server sends after the handshake.
         assert self.heard() == b""
         return self
+
+    def exchange(self, rounds):
+        """Pass the messages of a handshake between the two sides."""
+        for _ in range(rounds):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.peer.do_handshake()
+            self.arrive(self.sent_by_peer())
+            self.incoming.write(self.below.take())
 
     def sent_by_peer(self):
         return self.outgoing.read()
@@ -194,13 +197,9 @@ class Connection:
         """Return the data that the peer can decrypt from the bytes sent since the last call."""
         self.incoming.write(self.below.take())
         chunks = []
-        try:
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             while chunk := self.peer.read(1 << 18):
                 chunks.append(chunk)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            pass
         return b"".join(chunks)
 
     def lose(self, exc=None):

@@ -115,13 +115,7 @@ def test_bytes_that_start_tls_found_in_a_stream_reader(loop, prepare):
     connection.proto.connection_made(connection.below)
     connection.arrive(hello[50:])
     connection.incoming.write(connection.below.take())
-    for _ in range(3):
-        try:
-            connection.peer.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        connection.arrive(connection.sent_by_peer())
-        connection.incoming.write(connection.below.take())
+    connection.exchange(3)
     stream = connection.peer_says(b"hello", b"world")
     connection.arrive(stream[:10])
     connection.arrive(stream[10:])

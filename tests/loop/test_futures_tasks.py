@@ -312,60 +312,48 @@ class TestTaskFactories:
         with pytest.raises(TypeError):
             loop.set_task_factory(factory)
 
-    def test_is_called_with_the_loop_and_the_coroutine(self, loop, run):
-        class MyTask(asyncio.Task):
-            pass
+    class MyTask(asyncio.Task):
+        pass
 
+    @pytest.fixture
+    def calls(self, loop):
+        """Set a factory of MyTask; return the arguments of its calls."""
         calls = []
 
         def factory(*args, **kwargs):
-            calls.append(args)
-            return MyTask(args[1], loop=args[0], **kwargs)
+            # CPython 3.13.3 began to pass on every keyword, including those with the value None.
+            calls.append((args, {key: value for key, value in kwargs.items() if value is not None}))
+            kwargs.pop("flavour", None)
+            return self.MyTask(args[1], loop=args[0], **kwargs)
 
         loop.set_task_factory(factory)
-        coro = asyncio.sleep(0, "result")
-        task = loop.create_task(coro)
-        assert calls == [(loop, coro)]
-        assert type(task) is MyTask
-        assert run(task) == "result"
+        yield calls
         loop.set_task_factory(None)
 
-    def test_gets_the_context_only_if_there_is_one(self, loop, run):
-        seen = []
+    def test_is_called_with_the_loop_and_the_coroutine(self, loop, run, calls):
+        coro = asyncio.sleep(0, "result")
+        task = loop.create_task(coro)
+        assert calls == [((loop, coro), {})]
+        assert type(task) is self.MyTask
+        assert run(task) == "result"
 
-        def factory(loop, coro, **kwargs):
-            # CPython 3.13.3 began to pass on every keyword, including those with the value None.
-            seen.append({key: value for key, value in kwargs.items() if value is not None})
-            return asyncio.Task(coro, loop=loop, **kwargs)
-
-        loop.set_task_factory(factory)
+    def test_gets_the_context_only_if_there_is_one(self, loop, run, calls):
         context = contextvars.copy_context()
         run(loop.create_task(asyncio.sleep(0)))
         run(loop.create_task(asyncio.sleep(0), context=context))
-        assert seen == [{}, {"context": context}]
-        loop.set_task_factory(None)
+        assert [keywords for _, keywords in calls] == [{}, {"context": context}]
 
-    def test_the_name_reaches_the_task(self, loop, run):
-        loop.set_task_factory(lambda loop, coro, **kw: asyncio.Task(coro, loop=loop, **kw))
+    def test_the_name_reaches_the_task(self, loop, run, calls):
         task = loop.create_task(asyncio.sleep(0), name="a name")
         assert task.get_name() == "a name"
         run(task)
-        loop.set_task_factory(None)
 
     @pytest.mark.skipif(
         not factory_gets_every_keyword, reason="the factory gets all keywords since CPython 3.13.3"
     )
-    def test_gets_every_keyword(self, loop, run):
-        seen = []
-
-        def factory(loop, coro, **kwargs):
-            seen.append(kwargs.pop("flavour"))
-            return asyncio.Task(coro, loop=loop, **kwargs)
-
-        loop.set_task_factory(factory)
+    def test_gets_every_keyword(self, loop, run, calls):
         run(loop.create_task(asyncio.sleep(0), flavour="known to the factory"))
-        assert seen == ["known to the factory"]
-        loop.set_task_factory(None)
+        assert calls[0][1] == {"flavour": "known to the factory"}
 
     def test_applies_to_ensure_future_gather_and_groups(self, loop, run):
         created = []
@@ -439,7 +427,8 @@ class TestAsyncGenerators:
 
         assert run(main()) == []
 
-    def test_shutdown_closes_those_still_open(self, loop, run):
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_shutdown_closes_those_still_open(self, loop, run, reported, fails):
         order = []
 
         async def generate():
@@ -449,6 +438,8 @@ class TestAsyncGenerators:
             finally:
                 await asyncio.sleep(0)
                 order.append("closed")
+                if fails:
+                    raise LookupError("as expected")
 
         async def main():
             generator = generate()
@@ -459,7 +450,8 @@ class TestAsyncGenerators:
         assert not order
         run(loop.shutdown_asyncgens())
         assert order == ["closed"]
-        del generator
+        if fails:
+            assert reported.pop(LookupError)["asyncgen"] is generator
 
     async def test_an_abandoned_generator_is_closed_by_the_loop(self, loop):
         order = []
@@ -477,23 +469,6 @@ class TestAsyncGenerators:
         gc.collect()
         await support.wait_until(lambda: order)
         assert order == ["closed"]
-
-    def test_an_error_while_closing_is_reported(self, loop, run, reported):
-        async def generate():
-            try:
-                yield 1
-            finally:
-                raise LookupError("as expected")
-
-        async def main():
-            generator = generate()
-            await generator.__anext__()
-            return generator
-
-        generator = run(main())
-        run(loop.shutdown_asyncgens())
-        context = reported.pop(LookupError)
-        assert context["asyncgen"] is generator
 
     def test_the_hooks_are_there_only_while_the_loop_runs(self, loop, run):
         def firstiter(generator):

@@ -7,7 +7,9 @@ interrupted or left by an exception.
 """
 
 import asyncio
+import contextlib
 import contextvars
+import functools
 import gc
 import weakref
 
@@ -19,6 +21,23 @@ variable = contextvars.ContextVar("variable", default="outer")
 needs_get_context = pytest.mark.skipif(
     not hasattr(asyncio.Handle, "get_context"), reason="Handle.get_context came with CPython 3.12"
 )
+
+
+each_interruption = pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+
+
+class Token:
+    """An object whose life weak references observe."""
+
+    def method(self):
+        pass
+
+
+@pytest.fixture(params=["call_soon", "call_soon_threadsafe", "call_later"])
+def schedule(request, loop):
+    """Return each of the methods that schedule a callback, as schedule(callback, *args)."""
+    method = getattr(loop, request.param)
+    return functools.partial(method, 0) if request.param == "call_later" else method
 
 
 class TestCallSoon:
@@ -135,9 +154,6 @@ class TestCallSoon:
         assert subject.calls == [("call", (1,)), ("method", (2,)), 3]
 
     def test_arguments_are_released_once_the_callback_has_run(self, loop):
-        class Token:
-            pass
-
         token = Token()
         alive = weakref.ref(token)
         handle = loop.call_soon(lambda _: None, token)
@@ -153,9 +169,6 @@ class TestCallSoon:
         assert alive() is None
 
     def test_what_is_left_when_the_loop_closes_is_released(self, loop_factory, left):
-        class Token:
-            pass
-
         loop = loop_factory()
         token = Token()
         alive = weakref.ref(token)
@@ -195,7 +208,7 @@ class TestCallSoon:
 class TestInterruption:
     """SystemExit and KeyboardInterrupt leave run_forever immediately, without loss."""
 
-    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    @each_interruption
     def test_leaves_run_forever_and_the_rest_runs_later(self, loop, exception):
         order = []
 
@@ -204,17 +217,19 @@ class TestInterruption:
             loop.call_soon(order.append, "scheduled before leaving")
             raise exception
 
-        loop.call_soon(order.append, "before")
-        loop.call_soon(leave)
-        loop.call_soon(order.append, "after")
-        with pytest.raises(exception):
-            loop.run_forever()
-        assert order == ["before", "leave"]
-        assert not loop.is_running()
-        support.turn(loop, 2)
-        assert order == ["before", "leave", "after", "scheduled before leaving"]
+        for _ in range(3):
+            order.clear()
+            loop.call_soon(order.append, "before")
+            loop.call_soon(leave)
+            loop.call_soon(order.append, "after")
+            with pytest.raises(exception):
+                loop.run_forever()
+            assert order == ["before", "leave"]
+            assert not loop.is_running()
+            support.turn(loop, 2)
+            assert order == ["before", "leave", "after", "scheduled before leaving"]
 
-    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    @each_interruption
     def test_timers_due_in_the_same_iteration_are_kept(self, loop, exception):
         order = []
 
@@ -230,7 +245,7 @@ class TestInterruption:
         support.turn(loop, 2)
         assert order == ["first", "last"]
 
-    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    @each_interruption
     def test_descriptors_ready_in_the_same_iteration_are_kept(self, loop, exception):
         order = []
         with support.nonblocking_socketpair() as one, support.nonblocking_socketpair() as two:
@@ -250,36 +265,31 @@ class TestInterruption:
             support.turn(loop, 2)
             assert sorted(order) == ["one", "two"]
 
-    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
+    @each_interruption
     def test_out_of_a_task_through_run_until_complete(self, loop, run, exception):
         async def leave():
             await asyncio.sleep(0)
             raise exception
 
-        with pytest.raises(exception):
-            run(leave())
-        assert not loop.is_running()
-        run(asyncio.sleep(0))
-
-    def test_the_loop_is_usable_afterwards(self, loop, run):
-        def leave():
-            raise KeyboardInterrupt
-
         for _ in range(3):
-            loop.call_soon(leave)
-            with pytest.raises(KeyboardInterrupt):
-                loop.run_forever()
+            with pytest.raises(exception):
+                run(leave())
+            assert not loop.is_running()
             assert run(asyncio.sleep(0.001, "well")) == "well"
 
 
 class TestHandles:
-    def test_cancelled_before_the_run(self, loop):
+    @pytest.mark.parametrize("by_a_callback", [False, True], ids=["before", "by a callback"])
+    def test_cancelled_before_it_runs(self, loop, by_a_callback):
         order = []
+        if by_a_callback:
+            loop.call_soon(lambda: handle.cancel())
         handle = loop.call_soon(order.append, "cancelled")
         loop.call_soon(order.append, "kept")
-        handle.cancel()
-        assert handle.cancelled()
-        assert "cancelled" in repr(handle)
+        if not by_a_callback:
+            handle.cancel()
+            assert handle.cancelled()
+            assert "cancelled" in repr(handle)
         support.turn(loop)
         assert order == ["kept"]
 
@@ -292,16 +302,8 @@ class TestHandles:
         assert handle.cancelled()
         assert order == ["ran"]
 
-    def test_cancelled_by_an_earlier_callback_of_the_same_iteration(self, loop):
-        order = []
-        handles = []
-        loop.call_soon(lambda: handles[0].cancel())
-        handles.append(loop.call_soon(order.append, "cancelled"))
-        loop.call_soon(order.append, "kept")
-        support.turn(loop)
-        assert order == ["kept"]
-
-    def test_a_callback_that_cancels_itself(self, loop, reported):
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_callback_that_cancels_itself(self, loop, reported, fails):
         order = []
         handles = []
 
@@ -310,28 +312,17 @@ class TestHandles:
             handles.clear()
             gc.collect()
             order.append(args)
+            if fails:
+                raise LookupError
 
         handles.append(loop.call_soon(cancel_itself, bytearray(10), object))
         support.turn(loop)
         assert order == [(bytearray(10), object)]
-
-    def test_a_callback_that_cancels_itself_and_then_fails(self, loop, reported):
-        handles = []
-
-        def fail():
-            handles.pop().cancel()
-            raise LookupError
-
-        handles.append(loop.call_soon(fail))
-        support.turn(loop)
-        reported.pop(LookupError)
+        if fails:
+            reported.pop(LookupError)
 
     @pytest.mark.parametrize("method", ["call_soon", "call_later"])
     def test_cancel_releases_callback_and_arguments_at_once(self, loop, method):
-        class Token:
-            def method(self):
-                pass
-
         token = Token()
         alive = weakref.ref(token)
         args = (1000,) if method == "call_later" else ()
@@ -396,31 +387,28 @@ class TestContext:
         assert seen == ["set by the caller"] * 3
         assert variable.get() == "outer"
 
-    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
-    def test_callbacks_of_one_context_have_a_copy_each(self, loop, method):
+    @pytest.mark.parametrize("options", [{}, {"context": None}], ids=["", "context=None"])
+    def test_callbacks_of_one_context_have_a_copy_each(self, loop, schedule, options):
         seen = []
 
         def look_and_change():
             seen.append(variable.get())
             variable.set("changed by the callback")
 
-        args = (0,) if method == "call_later" else ()
         for _ in range(5):
-            getattr(loop, method)(*args, look_and_change)
+            schedule(look_and_change, **options)
         support.turn(loop, 2)
         assert seen == ["outer"] * 5
 
-    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
-    def test_a_change_between_two_calls_is_for_the_second(self, loop, method):
+    def test_a_change_between_two_calls_is_for_the_second(self, loop, schedule):
         seen = []
 
         def schedule_both():
-            args = (0,) if method == "call_later" else ()
-            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+            schedule(lambda: seen.append(variable.get()))
             token = variable.set("changed")
-            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+            schedule(lambda: seen.append(variable.get()))
             variable.reset(token)
-            getattr(loop, method)(*args, lambda: seen.append(variable.get()))
+            schedule(lambda: seen.append(variable.get()))
 
         loop.call_soon(schedule_both)
         support.turn(loop, 3)
@@ -449,45 +437,30 @@ class TestContext:
         reported.pop(LookupError)
         assert seen == ["outer"]
 
-    @pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later"])
-    def test_an_explicit_context_is_used_itself(self, loop, method):
+    def test_an_explicit_context_is_used_itself(self, loop, schedule):
         context = contextvars.copy_context()
-        args = (0,) if method == "call_later" else ()
-        getattr(loop, method)(*args, variable.set, "set inside", context=context)
+        schedule(variable.set, "set inside", context=context)
         support.turn(loop, 2)
         assert context[variable] == "set inside"
         assert variable.get() == "outer"
 
-    def test_context_none_means_a_copy(self, loop):
-        seen = []
-        loop.call_soon(lambda: seen.append(variable.get()), context=None)
-        support.turn(loop)
-        assert seen == ["outer"]
-
-    def test_the_context_is_left_when_the_callback_fails(self, loop, reported):
+    @pytest.mark.parametrize("exception", [LookupError, KeyboardInterrupt])
+    def test_the_context_is_left_when_the_callback_fails(self, loop, reported, exception):
         context = contextvars.copy_context()
 
         def fail():
             variable.set("set inside")
-            raise LookupError
+            raise exception
 
         loop.call_soon(fail, context=context)
-        support.turn(loop)
-        reported.pop(LookupError)
+        interrupts = exception is KeyboardInterrupt
+        with pytest.raises(exception) if interrupts else contextlib.nullcontext():
+            support.turn(loop)
+        if not interrupts:
+            reported.pop(exception)
         # A context that was not exited cannot be entered again.
         assert context.run(variable.get) == "set inside"
         assert variable.get() == "outer"
-
-    def test_the_context_is_left_when_the_callback_interrupts(self, loop):
-        context = contextvars.copy_context()
-
-        def leave():
-            raise KeyboardInterrupt
-
-        loop.call_soon(leave, context=context)
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_forever()
-        context.run(variable.get)
 
     def test_a_context_that_is_already_entered_is_an_error_of_that_callback(
         self, loop, reported, caplog

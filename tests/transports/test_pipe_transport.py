@@ -164,14 +164,6 @@ async def test_attributes_of_the_instance_come_first(loop, reader, writer):
     assert reader.read() == b"y"
 
 
-async def test_extra_information(loop, reader):
-    transport, _ = await read_end(loop, reader)
-    assert transport.get_extra_info("pipe") is reader
-    assert transport.get_extra_info("nothing") is None
-    assert transport.get_extra_info("nothing", 5) == 5
-    transport.close()
-
-
 # --- where callbacks go wrong --------------------------------------------------------------------
 
 
@@ -524,16 +516,6 @@ async def test_writelines(loop, reader, writer):
     transport.close()
     assert await read_fd(reader.fileno(), 2 * len(MESSAGE)) == MESSAGE + b"mutableviewend"
     assert await protocol.lost is None
-
-
-async def test_writelines_refuses_what_is_not_bytes(loop, reader, writer):
-    transport, protocol = await write_end(loop, writer)
-    with pytest.raises(TypeError):
-        transport.writelines([b"good", "bad"])
-    transport.writelines([b"unharmed"])
-    transport.close()
-    await protocol.lost
-    assert reader.read() == b"unharmed"
 
 
 async def test_ended_by_the_reader_while_closing(loop, reader, writer):

@@ -63,6 +63,8 @@ async def test_read(loop, reader, writer):
     transport, protocol = await read_end(loop, reader)
     assert isinstance(transport, asyncio.ReadTransport)
     assert transport.get_extra_info("pipe") is reader
+    assert transport.get_extra_info("nothing") is None
+    assert transport.get_extra_info("nothing", 5) == 5
     assert transport.get_protocol() is protocol
     assert not os.get_blocking(reader.fileno())
     writer.write(b"hello")
@@ -72,21 +74,6 @@ async def test_read(loop, reader, writer):
     await support.turns(2)
     assert reader.closed
     assert protocol.events == ["made", "data", "eof", "lost"]
-
-
-async def test_read_much(loop, reader, writer):
-    transport, protocol = await read_end(loop, reader)
-
-    def write():
-        view = memoryview(MESSAGE)
-        while view:
-            view = view[writer.write(view) :]
-        writer.close()
-
-    with support.in_thread(write):
-        assert await protocol.lost is None
-    assert protocol.received == MESSAGE
-    transport.close()
 
 
 class Keeps(asyncio.Protocol):
@@ -140,21 +127,24 @@ async def test_pause_and_resume_reading(loop, loop_kind, reader, writer):
     assert protocol.received == b"waiting"
 
 
-async def test_pausing_in_data_received_holds_the_rest_back(loop, reader, writer):
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_read_much_and_pause_in_data_received(loop, reader, writer, pauses):
     class Sipping(PipeRecorder):
         def data_received(self, data):
             super().data_received(data)
-            self.transport.pause_reading()
-            self.loop.call_later(0.001, self.transport.resume_reading)
+            if pauses:
+                self.transport.pause_reading()
+                self.loop.call_later(0.001, self.transport.resume_reading)
+
+    def write():
+        view = memoryview(MESSAGE)
+        while view:
+            view = view[writer.write(view) :]
+        writer.close()
 
     _, protocol = await read_end(loop, reader, Sipping(loop))
-    os.set_blocking(writer.fileno(), False)
-    view = memoryview(MESSAGE)
-    while view:
-        view = view[writer.write(view) or 0 :]
-        await asyncio.sleep(0)
-    writer.close()
-    assert await protocol.lost is None
+    with support.in_thread(write):
+        assert await protocol.lost is None
     assert protocol.received == MESSAGE
 
 
@@ -299,11 +289,16 @@ async def test_write_after_close_is_dropped_with_a_warning(loop, reader, writer,
     assert reader.read() == b""
 
 
+@pytest.mark.parametrize("method", ["write", "writelines"])
 @pytest.mark.parametrize("data", ["text", None, 5])
-async def test_write_refuses_what_is_not_bytes(loop, reader, writer, data):
+async def test_write_refuses_what_is_not_bytes(loop, reader, writer, method, data):
     transport, protocol = await write_end(loop, writer)
-    with pytest.raises((TypeError, AssertionError)):
-        transport.write(data)
+    if method == "write":
+        with pytest.raises((TypeError, AssertionError)):
+            transport.write(data)
+    else:
+        with pytest.raises(TypeError):
+            transport.writelines([b"good", data])
     transport.write(b"unharmed")
     transport.close()
     await protocol.lost
@@ -313,11 +308,24 @@ async def test_write_refuses_what_is_not_bytes(loop, reader, writer, data):
 # --- both ends -----------------------------------------------------------------------------------
 
 
-async def test_both_ends_of_a_pipe(loop, reader, writer):
+@pytest.fixture
+def both_ends(request, tmp_path):
+    """Yield (file to read from, file to write to) of the kind that the test's parameter names."""
+    if request.param == "fifo":
+        os.mkfifo(path := tmp_path / "fifo")
+        reader = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
+        return reader, os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb", 0)
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("both_ends", ["pipe", "fifo", "socketpair"], indirect=True)
+async def test_both_ends(loop, both_ends):
+    reader, writer = both_ends
     _, received = await read_end(loop, reader)
-    transport, _ = await write_end(loop, writer)
+    transport, protocol = await write_end(loop, writer)
     transport.write(MESSAGE)
     transport.close()
+    await protocol.lost
     assert await received.lost is None
     assert received.received == MESSAGE
 
@@ -339,20 +347,6 @@ async def test_streams_over_a_pipe(loop, reader, writer):
 
 
 # --- what else is a pipe -------------------------------------------------------------------------
-
-
-async def test_a_fifo(loop, tmp_path):
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    reader = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
-    writer = os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb", 0)
-    _, received = await read_end(loop, reader)
-    transport, protocol = await write_end(loop, writer)
-    transport.write(MESSAGE)
-    transport.close()
-    await protocol.lost
-    assert await received.lost is None
-    assert received.received == MESSAGE
 
 
 async def test_a_terminal(loop, terminal):
@@ -383,16 +377,6 @@ async def test_both_directions_of_a_terminal(loop, terminal):
         transport.close()
     await protocol.lost
     await writing_protocol.lost
-
-
-async def test_sockets(loop, left, right):
-    _, received = await read_end(loop, left)
-    transport, protocol = await write_end(loop, right)
-    transport.write(MESSAGE)
-    transport.close()
-    await protocol.lost
-    assert await received.lost is None
-    assert received.received == MESSAGE
 
 
 async def test_a_character_device_can_be_written(loop):

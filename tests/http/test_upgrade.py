@@ -3,6 +3,7 @@
 
 import asyncio
 import base64
+import contextlib
 
 import pytest
 import websockets
@@ -75,6 +76,14 @@ def handshake(*but, **changes):
     return "\r\n".join(["GET / HTTP/1.1", *lines, "", ""]).encode()
 
 
+@contextlib.asynccontextmanager
+async def client_of(server):
+    client = Client(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+    yield client
+    client.writer.close()
+    await client.writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     ("request_head", "expected"),
     [
@@ -95,51 +104,33 @@ def handshake(*but, **changes):
     ],
 )
 async def test_handshakes(loop, request_head, expected):
-    async with Server(config()) as server:
-        port = server.sockets[0].getsockname()[1]
-        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+    async with Server(config()) as server, client_of(server) as client:
         await client.send(request_head)
         status, headers = await client.head()
         assert status == expected
         if expected == 426:
             wanted = {"connection": "close, upgrade", "upgrade": "websocket"}
             assert headers.items() >= {**wanted, "sec-websocket-version": "13"}.items()
-        client.writer.close()
-        await client.writer.wait_closed()
 
 
-async def test_a_frame_right_behind_the_handshake(loop):
-    async with Server(config()) as server:
-        port = server.sockets[0].getsockname()[1]
-        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+@pytest.mark.parametrize("before", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"], ids=["", "request"])
+async def test_a_handshake_with_a_frame_behind_it_and_a_request_before(loop, before):
+    async with Server(config()) as server, client_of(server) as client:
         hello = bytes([0x81, 0x85, 0, 0, 0, 0]) + b"hello"
-        await client.send(handshake() + hello)
+        await client.send(before + handshake() + hello)
+        if before:
+            assert (await client.response())[2] == b"http"
         assert (await client.head())[0] == 101
         assert await client.reader.readexactly(7) == b"\x81\x05hello"
-        client.writer.close()
-        await client.writer.wait_closed()
-
-
-async def test_a_websocket_behind_a_request(loop):
-    async with Server(config()) as server:
-        port = server.sockets[0].getsockname()[1]
-        client = Client(*await asyncio.open_connection("127.0.0.1", port))
-        await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + handshake())
-        assert (await client.response())[2] == b"http"
-        assert (await client.head())[0] == 101
-        client.writer.close()
-        await client.writer.wait_closed()
 
 
 async def test_a_server_that_ends_begins_none(loop):
     """The new session would not receive the close frame of the shutdown."""
     async with Server(config(timeout_keep_alive=600)) as server:
         server.site.begin_shutdown()
-        client = Client(*await asyncio.open_connection(*server.sockets[0].getsockname()))
-        status, headers, _ = await client.request(handshake())
-        assert (status, headers["connection"]) == (503, "close")
-        client.writer.close()
-        await client.writer.wait_closed()
+        async with client_of(server) as client:
+            status, headers, _ = await client.request(handshake())
+            assert (status, headers["connection"]) == (503, "close")
         await asyncio.wait_for(server.site.wait_drained(), 5)
 
 

@@ -2,6 +2,7 @@
 """Debug mode: asyncio's checks and logs if it is enabled, and their absence if it is not."""
 
 import asyncio
+import functools
 import gc
 import logging
 import ssl
@@ -176,29 +177,26 @@ class TestCallbackCheck:
     METHODS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
 
     @staticmethod
-    def schedule(loop, method, callback):
-        args = (loop.time() + 1,) if method in ("call_later", "call_at") else ()
-        return getattr(loop, method)(*args, callback)
+    async def coroutine_function():
+        pass
 
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.fixture(params=METHODS)
+    def schedule(self, request, debug_loop):
+        method = getattr(debug_loop, request.param)
+        if request.param in ("call_later", "call_at"):
+            return functools.partial(method, debug_loop.time() + 1)
+        return method
+
     @pytest.mark.parametrize("thing", [None, 42, "text"])
-    def test_not_callable(self, debug_loop, method, thing):
+    def test_not_callable(self, schedule, thing):
         with pytest.raises(TypeError, match="a callable object was expected"):
-            self.schedule(debug_loop, method, thing)
+            schedule(thing)
 
-    @pytest.mark.parametrize("method", METHODS)
-    def test_a_coroutine_function(self, debug_loop, method):
-        async def coroutine_function():
-            pass
-
-        with pytest.raises(TypeError, match="coroutines cannot be used with"):
-            self.schedule(debug_loop, method, coroutine_function)
-
-    @pytest.mark.parametrize("method", METHODS)
-    def test_a_coroutine(self, debug_loop, method):
-        coro = asyncio.sleep(0)
-        with pytest.raises(TypeError, match="coroutines cannot be used with"):
-            self.schedule(debug_loop, method, coro)
+    def test_a_coroutine_or_its_function(self, schedule):
+        coro = self.coroutine_function()
+        for thing in (coro, self.coroutine_function):
+            with pytest.raises(TypeError, match="coroutines cannot be used with"):
+                schedule(thing)
         coro.close()
 
     @pytest.mark.without_debug
@@ -209,18 +207,8 @@ class TestCallbackCheck:
 
 
 class TestTracebacks:
-    def test_a_failing_callback_comes_with_the_place_that_scheduled_it(self, debug_loop, reported):
-        def fail():
-            raise LookupError
-
-        debug_loop.call_soon(fail)
-        support.turn(debug_loop)
-        context = reported.pop(LookupError)
-        names = [frame.name for frame in context["source_traceback"]]
-        assert names[-1] == ("test_a_failing_callback_comes_with_the_place_that_scheduled_it")
-
-    @pytest.mark.parametrize("method", ["call_later", "call_soon_threadsafe"])
-    def test_also_from_timers_and_threadsafe_calls(self, debug_loop, reported, method):
+    @pytest.mark.parametrize("method", ["call_soon", "call_later", "call_soon_threadsafe"])
+    def test_a_failing_callback_comes_with_its_place(self, debug_loop, reported, method):
         def fail():
             raise LookupError
 
@@ -228,7 +216,7 @@ class TestTracebacks:
         support.turn(debug_loop, 2)
         context = reported.pop(LookupError)
         names = [frame.name for frame in context["source_traceback"]]
-        assert names[-1] == "test_also_from_timers_and_threadsafe_calls"
+        assert names[-1] == "test_a_failing_callback_comes_with_its_place"
 
     @pytest.mark.without_debug
     def test_no_traceback_without_debug_mode(self, loop, reported):
@@ -304,31 +292,21 @@ class TestSocketChecks:
         return socketpair[0]
 
     @pytest.mark.parametrize(
-        "operation",
+        ("method", "args"),
         [
-            lambda loop, sock: loop.sock_recv(sock, 1),
-            lambda loop, sock: loop.sock_recv_into(sock, bytearray(1)),
-            lambda loop, sock: loop.sock_recvfrom(sock, 1),
-            lambda loop, sock: loop.sock_recvfrom_into(sock, bytearray(1)),
-            lambda loop, sock: loop.sock_sendall(sock, b"x"),
-            lambda loop, sock: loop.sock_sendto(sock, b"x", "address"),
-            lambda loop, sock: loop.sock_connect(sock, "address"),
-            lambda loop, sock: loop.sock_accept(sock),
-        ],
-        ids=[
-            "recv",
-            "recv_into",
-            "recvfrom",
-            "recvfrom_into",
-            "sendall",
-            "sendto",
-            "connect",
-            "accept",
+            ("sock_recv", [1]),
+            ("sock_recv_into", [bytearray(1)]),
+            ("sock_recvfrom", [1]),
+            ("sock_recvfrom_into", [bytearray(1)]),
+            ("sock_sendall", [b"x"]),
+            ("sock_sendto", [b"x", "address"]),
+            ("sock_connect", ["address"]),
+            ("sock_accept", []),
         ],
     )
-    def test_sock_methods_refuse_a_blocking_socket(self, debug_loop, run, blocking, operation):
+    def test_sock_methods_refuse_a_blocking_socket(self, debug_loop, run, blocking, method, args):
         with pytest.raises(ValueError, match="the socket must be non-blocking"):
-            run(operation(debug_loop, blocking))
+            run(getattr(debug_loop, method)(blocking, *args))
 
     def test_sock_sendfile_refuses_a_blocking_socket(self, debug_loop, run, blocking):
         with open(__file__, "rb") as file, pytest.raises(ValueError, match="non-blocking"):

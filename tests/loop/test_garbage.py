@@ -8,6 +8,7 @@ whether the callback has run, has failed, was cancelled, or was still waiting as
 """
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import weakref
@@ -213,7 +214,8 @@ class TestOthers:
         """
         in_child(code)
 
-    def test_results_of_awaited_socket_operations(self, loop, run, left, right):
+    @pytest.mark.parametrize("cancelled", [False, True])
+    def test_awaited_socket_operations(self, loop, run, left, right, cancelled):
         request = Request()
 
         async def work(request):
@@ -223,24 +225,14 @@ class TestOthers:
 
         task = loop.create_task(work(request))
         support.turn(loop, 3)
-        right.send(b"data")
-        run(task)
+        if cancelled:
+            task.cancel()
+        else:
+            right.send(b"data")
+        with contextlib.suppress(asyncio.CancelledError):
+            run(task)
+        assert task.cancelled() == cancelled
         reference = weakref.ref(request)
-        del request, task
-        assert_collected(reference)
-
-    def test_a_cancelled_socket_operation(self, loop, left):
-        request = Request()
-        reference = weakref.ref(request)
-
-        async def work(request):
-            request.task = asyncio.current_task()
-            await loop.sock_recv(left, 10)
-
-        task = loop.create_task(work(request))
-        support.turn(loop, 3)
-        task.cancel()
-        support.turn(loop, 3)
         del request, task
         assert_collected(reference)
 

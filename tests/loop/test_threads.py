@@ -58,14 +58,6 @@ class TestCallSoonThreadsafe:
             loop.run_forever()
         timer.cancel()
 
-    def test_before_the_loop_runs(self, loop):
-        order = []
-        loop.call_soon(order.append, 1)
-        loop.call_soon_threadsafe(order.append, 2)
-        loop.call_soon(order.append, 3)
-        support.turn(loop)
-        assert order == [1, 2, 3]
-
     def test_between_two_runs(self, loop):
         order = []
         support.turn(loop)
@@ -310,18 +302,6 @@ class TestCallSoonThreadsafe:
             server.close()
             loop.run_until_complete(asyncio.wait_for(server.wait_closed(), support.PATIENCE))
         assert calls == ["handled"]
-
-    def test_takes_the_context_of_the_calling_thread(self, loop):
-        seen = []
-
-        def other():
-            variable.set("set in the thread")
-            loop.call_soon_threadsafe(lambda: seen.append(variable.get()))
-
-        with support.in_thread(other):
-            pass
-        support.turn(loop)
-        assert seen == ["set in the thread"]
 
 
 class TestWithoutWakeup:
@@ -721,37 +701,24 @@ class TestSeveralLoops:
         assert support.open_fds() == before
 
 
-def test_the_loop_does_not_hold_the_gil_while_it_waits(loop):
-    """Another thread makes progress during a wait."""
+@pytest.mark.parametrize("busy", [False, True])
+def test_other_threads_run(loop, busy):
+    """The loop releases the GIL while it waits, and also if it always has ready callbacks."""
     ticks = []
 
     def other():
         for _ in range(20):
             ticks.append(None)
-            time.sleep(0.001)
-        loop.call_soon_threadsafe(loop.stop)
-
-    with support.in_thread(other):
-        loop.call_later(support.PATIENCE, loop.stop)
-        loop.run_forever()
-    assert len(ticks) == 20
-
-
-def test_a_busy_loop_lets_other_threads_run(loop):
-    """A loop that always has ready callbacks, and so never waits, still releases the GIL."""
-    ticks = []
-
-    def other():
-        for _ in range(20):
-            ticks.append(None)
-            time.sleep(0)
+            time.sleep(0 if busy else 0.001)
         loop.call_soon_threadsafe(loop.stop)
 
     def spin():
         loop.call_soon(spin)
 
-    loop.call_soon(spin)
+    if busy:
+        loop.call_soon(spin)
     with support.in_thread(other):
+        loop.call_later(support.PATIENCE, loop.stop)
         loop.run_forever()
     support.turn(loop)
     assert len(ticks) == 20

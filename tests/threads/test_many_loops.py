@@ -64,6 +64,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         return future.result(support.PATIENCE * 3)
 
+    def wait_for_calls(self):
+        """Wait until all calls that were submitted have run."""
+        self.run(asyncio.sleep(0))
+
     def stop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(support.PATIENCE * 3)
@@ -132,11 +136,8 @@ class TestPosting:
             in_threads(THREADS, post)
             busy.clear()
 
-            async def nothing():
-                pass
-
             for thread in threads:
-                thread.run(nothing())  # runs after all submitted calls
+                thread.wait_for_calls()
         wanted = list(range(each))
         assert all(got == wanted for per_loop in arrived for got in per_loop)
 
@@ -215,8 +216,6 @@ class TestPosting:
         assert order == [1, 2, 3, 4]
 
     def test_a_context_of_the_caller(self, loop_kind):
-        import contextvars
-
         variable = contextvars.ContextVar("variable", default=None)
         seen = []
         with loop_threads(loop_kind, 2) as threads:
@@ -229,11 +228,8 @@ class TestPosting:
 
             in_threads(4, post)
 
-            async def nothing():
-                pass
-
             for thread in threads:
-                thread.run(nothing())
+                thread.wait_for_calls()
         assert sorted(seen) == sorted([0, 1, 2, 3] * 400)
 
     def test_executors(self, loop_kind):
@@ -268,10 +264,13 @@ class TestPosting:
 
 
 class TestCancelling:
-    def test_either_it_runs_or_it_was_cancelled(self, loop_kind):
-        """Either the loop's thread or the cancelling thread is first."""
+    @pytest.fixture
+    def handles_of_any_thread(self, loop_kind):
         if loop_kind == "asyncio" and sys.version_info < (3, 14):
             pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
+
+    def test_either_it_runs_or_it_was_cancelled(self, loop_kind, handles_of_any_thread):
+        """Either the loop's thread or the cancelling thread is first."""
         with loop_threads(loop_kind, 1) as [thread]:
             ran = []
             handles = []
@@ -282,18 +281,12 @@ class TestCancelling:
                     time.sleep(0) if n % 7 else None
                 handle.cancel()
 
-            async def nothing():
-                pass
-
-            thread.run(nothing())
+            thread.wait_for_calls()
             assert len(ran) == len(set(ran))
             assert ran == sorted(ran)
             assert all(handle.cancelled() for handle in handles)
 
-    def test_what_it_referred_to_is_let_go_of(self, loop_kind):
-        if loop_kind == "asyncio" and sys.version_info < (3, 14):
-            pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
-
+    def test_what_it_referred_to_is_let_go_of(self, loop_kind, handles_of_any_thread):
         class Thing:
             def __call__(self, *args):
                 pass
@@ -308,10 +301,7 @@ class TestCancelling:
                     handle.cancel()
                 del handle, thing
 
-            async def nothing():
-                pass
-
-            thread.run(nothing())
+            thread.wait_for_calls()
             gc.collect()
             assert not any(reference() for reference in references)
 
@@ -374,9 +364,7 @@ class TestCancelling:
 
             in_threads(2, look)
 
-    def test_several_cancel_the_same(self, loop_kind):
-        if loop_kind == "asyncio" and sys.version_info < (3, 14):
-            pytest.skip("asyncio's handles belong to the loop's thread before 3.14")
+    def test_several_cancel_the_same(self, loop_kind, handles_of_any_thread):
         with loop_threads(loop_kind, 1) as [thread]:
             ran = []
             for n in range(200):

@@ -9,10 +9,9 @@ import pytest
 
 
 class TestFork:
-    """os.fork() with a loop: in subprocesses, because pytest's own process may have threads."""
-
     def test_a_new_loop_in_the_child(self, in_child):
         in_child("""
+            from forking import in_child
             inherited = new_loop()
             left, right = socket.socketpair()
             left.setblocking(False)
@@ -20,8 +19,8 @@ class TestFork:
             inherited.add_reader(left, lambda: got.append(left.recv(10)))
             inherited.call_soon(got.append, "soon")
             inherited.run_until_complete(asyncio.sleep(0.001))
-            pid = os.fork()
-            if pid == 0:
+
+            def child():
                 loop = new_loop()
                 a, b = socket.socketpair()
                 a.setblocking(False)
@@ -30,8 +29,8 @@ class TestFork:
                 loop.run_until_complete(loop.run_in_executor(None, int))
                 loop.run_until_complete(asyncio.sleep(0.001))
                 loop.close()
-                os._exit(42)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+            in_child(child)
             right.send(b"parent")
             inherited.run_until_complete(asyncio.sleep(0.05))
             assert got == ["soon", b"parent"], got
@@ -44,53 +43,17 @@ class TestFork:
 
     def test_a_fork_inside_a_coroutine(self, in_child):
         in_child("""
-            async def child_main():
-                await asyncio.sleep(0.001)
-                return 42
+            from forking import fork, wait_for
+            def child():
+                run(asyncio.sleep(0.001))
 
             async def main():
                 loop = asyncio.get_running_loop()
                 later = loop.create_task(asyncio.sleep(0.05, "parent's timer"))
-                pid = os.fork()
-                if pid == 0:
-                    code = 1
-                    try:
-                        code = run(child_main())
-                    finally:
-                        os._exit(code)
-                status = await loop.run_in_executor(None, os.waitpid, pid, 0)
-                assert os.waitstatus_to_exitcode(status[1]) == 42, status
+                await loop.run_in_executor(None, wait_for, fork(child))
                 assert await later == "parent's timer"
 
             run(main())
-        """)
-
-    # asyncio's child removes the wake-up socket from the epoll set that it shares with its parent.
-    @pytest.mark.mgloop_only
-    def test_closing_the_inherited_loop_leaves_the_parents_alone(self, in_child):
-        in_child("""
-            loop = new_loop()
-            left, right = socket.socketpair()
-            left.setblocking(False)
-            got = []
-            loop.add_reader(left, lambda: got.append(left.recv(10)))
-            loop.call_later(1000, print)
-            loop.run_until_complete(asyncio.sleep(0.001))
-            pid = os.fork()
-            if pid == 0:
-                loop.close()
-                assert loop.is_closed()
-                other = new_loop()
-                other.run_until_complete(asyncio.sleep(0.001))
-                other.close()
-                os._exit(42)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
-            right.send(b"parent")
-            loop.run_until_complete(asyncio.sleep(0.05))
-            assert got == [b"parent"], got
-            threading.Timer(0.05, loop.call_soon_threadsafe, (loop.stop,)).start()
-            loop.run_forever()
-            loop.close()
         """)
 
     # A garbage-collected asyncio loop closes itself, with the same effect.
@@ -117,6 +80,7 @@ class TestSignalsOfTheChild:
 
     def test_what_was_there_before(self, in_child):
         in_child("""
+            from forking import in_child
             def before(number, frame):
                 pass
 
@@ -127,8 +91,8 @@ class TestSignalsOfTheChild:
                 loop.add_signal_handler(signal.SIGUSR2, print)
                 own = lambda *_: None
                 signal.signal(signal.SIGUSR2, own)  # is the program's business
-                pid = os.fork()
-                if pid == 0:
+
+                def child():
                     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
                     assert signal.getsignal(signal.SIGUSR1) == before
                     # Not that of asyncio.Runner, which would cancel the parent's task.
@@ -136,8 +100,8 @@ class TestSignalsOfTheChild:
                     assert signal.getsignal(signal.SIGUSR2) == own
                     assert signal.set_wakeup_fd(-1) == wakeup.fileno()
                     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
-                    os._exit(42)
-                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+                in_child(child)
                 assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
                 assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
@@ -153,11 +117,12 @@ class TestSignalsOfTheChild:
     def test_without_a_handler_of_the_loop(self, in_child):
         """A running loop has a wake-up descriptor even without handlers."""
         in_child("""
+            from forking import in_child
             async def main():
-                pid = os.fork()
-                if pid == 0:
-                    os._exit(42 if signal.set_wakeup_fd(-1) == -1 else 1)
-                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+                def child():
+                    assert signal.set_wakeup_fd(-1) == -1
+
+                in_child(child)
 
             run(main())
         """)
@@ -188,21 +153,22 @@ class TestSignalsOfTheChild:
 
     def test_closing_the_inherited_loop_keeps_the_childs_handlers(self, in_child):
         in_child("""
+            from forking import in_child
             def own(number, frame):
                 pass
 
             loop = new_loop()
             loop.add_signal_handler(signal.SIGTERM, print)
             loop.add_signal_handler(signal.SIGUSR1, print)
-            pid = os.fork()
-            if pid == 0:
+
+            def child():
                 signal.signal(signal.SIGTERM, own)
                 assert loop.remove_signal_handler(signal.SIGUSR1)
                 assert not loop.remove_signal_handler(signal.SIGUSR1)
                 loop.close()
                 assert signal.getsignal(signal.SIGTERM) == own
-                os._exit(42)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
+
+            in_child(child)
             assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
             loop.close()
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

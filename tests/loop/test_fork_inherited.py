@@ -394,16 +394,18 @@ class TestOneAfterTheOther:
     # asyncio's child removes the wake-up socket from the shared set.
     @pytest.mark.mgloop_only
     @each_before
-    def test_closed_in_the_child(self, run_program, before):
-        """The child uses and closes the loop; the parent's descriptors stay registered."""
-        run_program("""
+    @pytest.mark.parametrize("used", [False, True], ids=["at once", "after use"])
+    def test_closed_in_the_child(self, run_program, before, used):
+        """The parent's descriptors stay registered, and the child can run another loop."""
+        run_program(f"""
     left, right = pair()
     got = []
     loop.add_reader(left, lambda: got.append(left.recv(10)))
 
     def child():
-        everything(loop)
-        loop.remove_reader(left)
+        if {used}:
+            everything(loop)
+            loop.remove_reader(left)
         loop.close()
         assert loop.is_closed()
         run(asyncio.sleep(0.001))

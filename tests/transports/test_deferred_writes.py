@@ -45,11 +45,6 @@ def in_a_busy_iteration(loop, action):
     return loop.run_until_complete(outcome)
 
 
-def drained(sock):
-    """Return the data that a non-blocking socket has at this moment."""
-    return support.drain(sock)
-
-
 @contextlib.contextmanager
 def connected(loop, family):
     """Yield (transport, plain socket at its other end)."""
@@ -75,6 +70,16 @@ writes = pytest.mark.parametrize(
     ],
     ids=["write", "bytearray", "writelines", "several"],
 )
+
+
+def recv_all(sock):
+    """Return all data up to the end of the stream; block until it arrives."""
+    sock.setblocking(True)
+    sock.settimeout(support.PATIENCE)
+    chunks = []
+    while chunk := sock.recv(65536):
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 # --- the socket of a transport -------------------------------------------------------------------
@@ -124,36 +129,24 @@ class TestTransportSocket:
 
     @families
     @writes
-    @pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
-    def test_shutdown(self, loop, family, write, how):
+    @pytest.mark.parametrize(
+        ("act", "read", "expected"),
+        [
+            (lambda sock: sock.shutdown(socket.SHUT_WR), recv_all, b"deferred"),
+            (lambda sock: sock.shutdown(socket.SHUT_RDWR), recv_all, b"deferred"),
+            (duplicate_and_send, support.drain, b"deferred and more"),
+            (write_by_number, support.drain, b"deferred and more"),
+            (object_by_number, support.drain, b"deferred and more"),
+        ],
+        ids=["SHUT_WR", "SHUT_RDWR", "duplicate", "by number", "object by number"],
+    )
+    def test_another_way_to_the_same_socket(self, loop, family, write, act, read, expected):
+        """It ends the stream, or sends data, after the data that was written before."""
         with connected(loop, family) as (transport, peer):
             sock = transport.get_extra_info("socket")
-
-            def action():
-                write(transport)
-                sock.shutdown(how)
-
-            in_a_busy_iteration(loop, action)
-            received = bytearray()
-            with support.in_thread(lambda: received.extend(recv_all(peer))):
-                pass
-            assert received == b"deferred"
-
-    @families
-    @writes
-    @pytest.mark.parametrize("act", [duplicate_and_send, write_by_number, object_by_number])
-    def test_another_way_to_the_same_socket(self, loop, family, write, act):
-        """Data sent that way arrives after data written before."""
-        with connected(loop, family) as (transport, peer):
-            sock = transport.get_extra_info("socket")
-
-            def action():
-                write(transport)
-                act(sock)
-
-            in_a_busy_iteration(loop, action)
+            in_a_busy_iteration(loop, lambda: (write(transport), act(sock)))
             support.turn(loop, 3)
-            assert drained(peer) == b"deferred and more"
+            assert read(peer) == expected
 
     @families
     @pytest.mark.parametrize(
@@ -174,7 +167,7 @@ class TestTransportSocket:
             def action():
                 transport.write(b"deferred")
                 call(sock)
-                return drained(peer)
+                return support.drain(peer)
 
             assert in_a_busy_iteration(loop, action) == b"deferred"
 
@@ -268,16 +261,6 @@ class TestTransportSocket:
         assert client.data == bytes(size)
 
 
-def recv_all(sock):
-    """Return all data up to the end of the stream; block until it arrives."""
-    sock.setblocking(True)
-    sock.settimeout(support.PATIENCE)
-    chunks = []
-    while chunk := sock.recv(65536):
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
 # --- fork ----------------------------------------------------------------------------------------
 
 #: How the child leaves the callback in which it was forked. asyncio has sent the data by then.
@@ -295,12 +278,7 @@ _FORK = """
     loop = new_loop()
     loop.set_exception_handler(lambda loop, context: None)
     warnings.simplefilter("ignore")
-    pairs = [socket.socketpair() for _ in range({transports})]
-    transports = []
-    for ours, _ in pairs:
-        ours.setblocking(False)
-        transports.append(loop.run_until_complete(
-            loop.create_connection(asyncio.Protocol, sock=ours))[0])
+    transports, peers = zip(*[connect(loop) for _ in range({transports})])
     transport = transports[0]
     parent = os.getpid()
 
@@ -316,20 +294,11 @@ _FORK = """
         pid = os.fork()
         if pid == 0:
             {departure}
-        at_fork.extend(seen(peer) for _, peer in pairs)
+        at_fork.extend(map(seen, peers))
         os.waitpid(pid, 0)
 
-    def crowd():
-        for _ in range(8):
-            loop.call_soon(int)
-        loop.call_soon(act)
-        for _ in range(8):
-            loop.call_soon(int)
-        loop.call_soon(loop.call_soon, loop.stop)
-
-    loop.call_soon(crowd)
     try:
-        loop.run_forever()
+        run_in_a_crowd(loop, act)
     except BaseException:
         if os.getpid() == parent:
             raise
@@ -339,9 +308,9 @@ _FORK = """
     for other in transports:
         other.close()
     turn(loop, 3)
-    print([peer.recv(100) for _, peer in pairs])
-    print([peer.recv(100) for _, peer in pairs])
-    for _, peer in pairs:
+    print([peer.recv(100) for peer in peers])
+    print([peer.recv(100) for peer in peers])
+    for peer in peers:
         peer.close()
     loop.close()
     """
@@ -381,6 +350,34 @@ def in_a_callback_over_tls(loop_kind, program):
     """
     out, _ = support.run_python(loop_kind, "".join(map(textwrap.dedent, (begin, program, end))))
     return int(out)
+
+
+#: Functions of the programs that fork.
+_TOOLS = """
+    def connect(loop):
+        ours, peer = socket.socketpair()
+        ours.setblocking(False)
+        transport, _ = loop.run_until_complete(
+            loop.create_connection(asyncio.Protocol, sock=ours))
+        return transport, peer
+
+    def run_in_a_crowd(loop, act):
+        def crowd():
+            for _ in range(8):
+                loop.call_soon(int)
+            loop.call_soon(act)
+            for _ in range(8):
+                loop.call_soon(int)
+            loop.call_soon(loop.call_soon, loop.stop)
+        loop.call_soon(crowd)
+        loop.run_forever()
+"""
+
+
+@pytest.fixture
+def in_child(in_child):
+    """Return a function that runs a program with the functions above in a process of its own."""
+    return lambda code: in_child(textwrap.dedent(_TOOLS) + textwrap.dedent(code))
 
 
 class TestFork:
@@ -470,10 +467,7 @@ class TestFork:
             import multiprocessing
             warnings.simplefilter("ignore")
             loop = new_loop()
-            ours, peer = socket.socketpair()
-            ours.setblocking(False)
-            transport, _ = loop.run_until_complete(
-                loop.create_connection(asyncio.Protocol, sock=ours))
+            transport, peer = connect(loop)
 
             def in_child():
                 # What a child of a fork-server or a worker does: a loop of its own.
@@ -489,14 +483,7 @@ class TestFork:
                 process.join()
                 assert process.exitcode == 0, process.exitcode
 
-            def crowd():
-                for _ in range(8):
-                    loop.call_soon(int)
-                loop.call_soon(act)
-                loop.call_soon(loop.call_soon, loop.stop)
-
-            loop.call_soon(crowd)
-            loop.run_forever()
+            run_in_a_crowd(loop, act)
             transport.close()
             turn(loop, 3)
             assert peer.recv(100) == b"once"
@@ -509,28 +496,20 @@ class TestFork:
         """That loop is in the middle of an iteration when the main thread forks."""
         in_child("""
             warnings.simplefilter("ignore")
-            ours, peer = socket.socketpair()
-            ours.setblocking(False)
             written, forked = threading.Event(), threading.Event()
+            peers = []
 
             def body():
                 loop = new_loop()
-                transport, _ = loop.run_until_complete(
-                    loop.create_connection(asyncio.Protocol, sock=ours))
+                transport, peer = connect(loop)
+                peers.append(peer)
 
                 def act():
                     transport.write(b"once")
                     written.set()
                     forked.wait()
 
-                def crowd():
-                    for _ in range(8):
-                        loop.call_soon(int)
-                    loop.call_soon(act)
-                    loop.call_soon(loop.call_soon, loop.stop)
-
-                loop.call_soon(crowd)
-                loop.run_forever()
+                run_in_a_crowd(loop, act)
                 transport.close()
                 turn(loop, 3)
                 loop.close()
@@ -544,6 +523,7 @@ class TestFork:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
             forked.set()
             thread.join()
+            (peer,) = peers
             assert peer.recv(100) == b"once"
             assert peer.recv(100) == b""
             peer.close()
@@ -552,7 +532,7 @@ class TestFork:
     def test_many_forks_and_loops(self, in_child):
         """A loop's fork handlers neither keep it alive nor accumulate."""
         in_child("""
-            import gc, weakref
+            import forking, gc, weakref
             warnings.simplefilter("ignore")
             known = []
             for _ in range(50):
@@ -563,10 +543,7 @@ class TestFork:
                 del loop
             gc.collect()
             for _ in range(3):
-                pid = os.fork()
-                if pid == 0:
-                    os._exit(0)
-                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+                forking.in_child(int)
             gc.collect()
             assert not any(reference() for reference in known)
         """)
@@ -576,24 +553,14 @@ class TestFork:
         out, _ = in_child("""
             import subprocess
             loop = new_loop()
-            ours, peer = socket.socketpair()
-            ours.setblocking(False)
-            transport, _ = loop.run_until_complete(
-                loop.create_connection(asyncio.Protocol, sock=ours))
+            transport, peer = connect(loop)
 
             def act():
                 transport.write(b"once")
                 # With a function to run in between, the child is forked by Python.
                 subprocess.run(["true"], preexec_fn=int, check=True)
 
-            def crowd():
-                for _ in range(8):
-                    loop.call_soon(int)
-                loop.call_soon(act)
-                loop.call_soon(loop.call_soon, loop.stop)
-
-            loop.call_soon(crowd)
-            loop.run_forever()
+            run_in_a_crowd(loop, act)
             transport.close()
             turn(loop, 3)
             print(peer.recv(100), peer.recv(100))
@@ -659,7 +626,7 @@ class TestLongWrites:
             waiting = loop.run_until_complete(call())
             assert high < waiting <= high + len(chunk)
             while pauses:
-                drained(peer)
+                support.drain(peer)
                 support.turn(loop)
             assert transport.get_write_buffer_size() <= low
 
@@ -682,7 +649,7 @@ class TestLongWrites:
             async def call():
                 write_three(transport)
                 ask(transport)
-                return len(drained(peer))
+                return len(support.drain(peer))
 
             assert loop.run_until_complete(call()) == 15_000
 
@@ -698,7 +665,7 @@ class TestLongWrites:
             loop.call_soon(act)
             with pytest.raises(exception):
                 loop.run_forever()
-            assert len(drained(peer)) == 15_000
+            assert len(support.drain(peer)) == 15_000
 
     @families
     def test_forked_in_the_middle(self, loop, family):
@@ -710,11 +677,11 @@ class TestLongWrites:
                 if pid == 0:
                     os._exit(0)
                 os.waitpid(pid, 0)
-                return len(drained(peer))
+                return len(support.drain(peer))
 
             assert loop.run_until_complete(call()) == 15_000
             support.turn(loop, 3)
-            assert drained(peer) == b""
+            assert support.drain(peer) == b""
 
     @families
     def test_the_peer_is_gone(self, loop, family):
@@ -737,37 +704,24 @@ class TestLeaving:
     """Data written before an exception leaves the loop is sent after that."""
 
     @families
-    @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
-    def test_by_an_exception(self, loop, family, exception):
-        with connected(loop, family) as (transport, peer):
-
-            def act():
-                transport.write(b"deferred")
+    @pytest.mark.parametrize("exception", [None, KeyboardInterrupt, SystemExit])
+    def test_by_an_exception_or_by_stop(self, loop, family, exception):
+        def leave():
+            transport.write(b"deferred")
+            if exception is not None:
                 raise exception
+            loop.stop()
 
-            def crowd():
-                for _ in range(8):
-                    loop.call_soon(int)
-                loop.call_soon(act)
+        def crowd():
+            for _ in range(8):
+                loop.call_soon(int)
+            loop.call_soon(leave)
 
-            loop.call_soon(crowd)
-            with pytest.raises(exception):
-                loop.run_forever()
-            assert drained(peer) == b"deferred"
-
-    @families
-    def test_by_stop(self, loop, family):
         with connected(loop, family) as (transport, peer):
-
-            def crowd():
-                for _ in range(8):
-                    loop.call_soon(int)
-                loop.call_soon(transport.write, b"deferred")
-                loop.call_soon(loop.stop)
-
             loop.call_soon(crowd)
-            loop.run_forever()
-            assert drained(peer) == b"deferred"
+            with pytest.raises(exception) if exception else contextlib.nullcontext():
+                loop.run_forever()
+            assert support.drain(peer) == b"deferred"
 
     def test_by_an_exception_of_another_transports_protocol(self, loop):
         """If one transport cannot send, the others' writes are sent nevertheless."""
@@ -806,7 +760,7 @@ class TestLeaving:
                 interrupted += 1
         assert interrupted == 1
         for _, peer in pairs[1:]:
-            assert drained(peer) == b"word"
+            assert support.drain(peer) == b"word"
         for transport in transports:
             transport.abort()
         support.turn(loop, 3)

@@ -79,6 +79,11 @@ def run_through(loop, interrupter, future):
     return interruptions
 
 
+def soon(loop, predicate):
+    """Return a task that waits until ``predicate()`` is true."""
+    return loop.create_task(support.wait_until(predicate, timeout=SOON - 1))
+
+
 class _Ends(asyncio.BaseProtocol):
     """Counts the received data; `over` is done when the connection has ended."""
 
@@ -162,7 +167,8 @@ class TestStreams:
     @each_moment
     @either_protocol
     @either_family
-    def test_the_rest_of_the_data_and_its_end(self, loop, interrupt, kind, sockets):
+    @pytest.mark.parametrize("ends", [True, False], ids=["and its end", "without an end"])
+    def test_the_rest_of_the_data(self, loop, interrupt, kind, sockets, ends):
         """All of it is in the kernel before the loop runs: no new data arrives to wake it."""
         data = support.pattern(100_000)
         with sockets() as (ours, peer):
@@ -170,28 +176,15 @@ class TestStreams:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
             protocol = connected(loop, ours, kind(loop, interrupt, "data"))
             assert peer.send(data) == len(data)
-            peer.close()
-            interruptions = run_through(loop, interrupt, protocol.over)
-        assert protocol.data == data
-        assert protocol.events[-2:] == ["eof_received", "connection_lost"]
-        assert interruptions == interrupt.raised
-
-    @each_moment
-    @either_protocol
-    @either_family
-    def test_data_without_an_end(self, loop, interrupt, kind, sockets):
-        data = support.pattern(100_000)
-        with sockets() as (ours, peer):
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 400_000)
-            protocol = connected(loop, ours, kind(loop, interrupt, "data"))
-            assert peer.send(data) == len(data)
-            arrived = loop.create_task(
-                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
-            )
-            run_through(loop, interrupt, arrived)
-            protocol.transport.abort()
-            run_through(loop, interrupt, protocol.over)
+            if ends:
+                peer.close()
+                assert run_through(loop, interrupt, protocol.over) == interrupt.raised
+                assert protocol.events[-2:] == ["eof_received", "connection_lost"]
+            else:
+                arrived = soon(loop, lambda: len(protocol.data) == len(data))
+                run_through(loop, interrupt, arrived)
+                protocol.transport.abort()
+                run_through(loop, interrupt, protocol.over)
         assert protocol.data == data
 
     @either_protocol
@@ -350,44 +343,15 @@ class TestStreams:
         assert all(protocol.data == b"data" for protocol in protocols)
 
     @each_moment
-    def test_over_tls(self, loop, interrupt, moments, server_ssl_context, client_ssl_context):
-        data = support.pattern(1_000_000)
-        protocol = Plain(loop, interrupt, "data")
-        server = loop.run_until_complete(
-            loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
-        )
-        release = threading.Event()
-
-        def client():
-            address = server.sockets[0].getsockname()
-            with (
-                socket.create_connection(address) as sock,
-                client_ssl_context.wrap_socket(sock, server_hostname="localhost") as tls,
-            ):
-                tls.sendall(data)
-                # This test does not cover the end of the stream in TLS.
-                release.wait(support.PATIENCE)
-
-        with support.in_thread(client):
-            arrived = loop.create_task(
-                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
-            )
-            try:
-                interruptions = run_through(loop, interrupt, arrived)
-            finally:
-                release.set()
-        run_through(loop, interrupt, protocol.over)
-        server.close()
-        loop.run_until_complete(server.wait_closed())
-        assert protocol.data == data
-        assert interruptions == len(moments)
-
-    @each_moment
-    def test_over_tls_when_nothing_more_comes(
-        self, loop, interrupt, server_ssl_context, client_ssl_context
+    @pytest.mark.parametrize("waits", [False, True], ids=["", "when nothing more comes"])
+    def test_over_tls(
+        self, loop, interrupt, moments, waits, server_ssl_context, client_ssl_context
     ):
-        """Several records are in the kernel before the loop continues, and no more arrive."""
-        data = support.pattern(60_000)
+        """Or several records are in the kernel before the loop continues, and no more arrive.
+
+        This test does not cover the end of the stream in TLS.
+        """
+        data = support.pattern(60_000 if waits else 1_000_000)
         protocol = Plain(loop, interrupt, "data")
         server = loop.run_until_complete(
             loop.create_server(lambda: protocol, "127.0.0.1", 0, ssl=server_ssl_context)
@@ -401,26 +365,25 @@ class TestStreams:
                 client_ssl_context.wrap_socket(sock, server_hostname="localhost") as tls,
             ):
                 greeted.wait(support.PATIENCE)
-                for start in range(0, len(data), 5000):
-                    tls.sendall(data[start : start + 5000])
+                for start in range(0, len(data), 5000 if waits else len(data)):
+                    tls.sendall(data[start : start + 5000] if waits else data)
                 sent.set()
                 release.wait(support.PATIENCE)
 
         with support.in_thread(client):
             loop.run_until_complete(support.wait_until(lambda: protocol.events))
             greeted.set()
-            assert sent.wait(support.PATIENCE)
-            arrived = loop.create_task(
-                support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
-            )
+            assert not waits or sent.wait(support.PATIENCE)
+            arrived = soon(loop, lambda: len(protocol.data) == len(data))
             try:
-                run_through(loop, interrupt, arrived)
+                interruptions = run_through(loop, interrupt, arrived)
             finally:
                 release.set()
         run_through(loop, interrupt, protocol.over)
         server.close()
         loop.run_until_complete(server.wait_closed())
         assert protocol.data == data
+        assert waits or interruptions == len(moments)
 
 
 # --- datagrams -----------------------------------------------------------------------------------
@@ -475,9 +438,7 @@ class TestDatagrams:
                     peer.sendto(waiting[0], address)
                     waiting.pop(0)
             in_kernel = len(sent) - len(waiting)
-            arrived = loop.create_task(
-                support.wait_until(lambda: len(protocol.got) == in_kernel, timeout=SOON - 1)
-            )
+            arrived = soon(loop, lambda: len(protocol.got) == in_kernel)
             interruptions = run_through(loop, interrupt, arrived)
         assert protocol.got == sent[:in_kernel]
         assert interruptions == interrupt.raised
@@ -496,9 +457,7 @@ class TestDatagrams:
                 peer.sendto(b"before", transport.get_extra_info("sockname"))
         transport.get_extra_info("socket")  # creates the Python socket if it does not exist yet
         transport.sendto(b"refused")
-        arrived = loop.create_task(
-            support.wait_until(lambda: len(protocol.got) == 3 and protocol.errors, timeout=SOON - 1)
-        )
+        arrived = soon(loop, lambda: len(protocol.got) == 3 and protocol.errors)
         assert run_through(loop, interrupt, arrived) == 1
         assert protocol.errors == [errno.ECONNREFUSED]
         transport.close()
@@ -530,9 +489,7 @@ class TestDatagrams:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
             for number in range(40):
                 peer.sendto(b"%d" % number, transport.get_extra_info("sockname"))
-        arrived = loop.create_task(
-            support.wait_until(lambda: len(protocol.got) == 40, timeout=SOON - 1)
-        )
+        arrived = soon(loop, lambda: len(protocol.got) == 40)
         assert run_through(loop, interrupt, arrived) == 2
         assert protocol.got == [b"%d" % number for number in range(40)]
         transport.close()
@@ -603,9 +560,7 @@ class TestDescriptors:
         with os.fdopen(write_end, "wb", 0) as writer:
             assert writer.write(data) == len(data)
             if 2 in moments:
-                arrived = loop.create_task(
-                    support.wait_until(lambda: len(protocol.data) == len(data), timeout=SOON - 1)
-                )
+                arrived = soon(loop, lambda: len(protocol.data) == len(data))
                 run_through(loop, interrupt, arrived)
                 assert writer.write(b"more") == 4
         run_through(loop, interrupt, protocol.over)

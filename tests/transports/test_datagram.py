@@ -331,33 +331,31 @@ async def test_a_callback_that_raises_is_reported(loop, reported, method):
 # --- flow control and the end --------------------------------------------------------------------
 
 
-class FullUnixPair:
-    """A UNIX datagram endpoint whose peer, a plain socket, reads only when the test does."""
-
-    def __init__(self, loop, protocol):
-        self.loop = loop
-        self.protocol = protocol
-
-    async def __aenter__(self):
-        # Bind to a name that the kernel chooses: asyncio treats an unnamed peer as no peer.
-        self.peer = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.peer.bind("")
-        self.peer.setblocking(False)
+@contextlib.asynccontextmanager
+async def full_unix_pair(loop, protocol):
+    """Yield an endpoint, and a plain socket, its peer, that reads only when the test does."""
+    # Bind to a name that the kernel chooses: asyncio treats an unnamed peer as no peer.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.bind("")
+        peer.setblocking(False)
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        ours.connect(self.peer.getsockname())
-        transport, _ = await self.loop.create_datagram_endpoint(lambda: self.protocol, sock=ours)
-        return transport, self.peer
+        ours.connect(peer.getsockname())
+        async with Endpoint(loop, protocol, sock=ours) as (transport, _):
+            yield transport, peer
 
-    async def __aexit__(self, *exc_info):
-        if not self.protocol.lost.done():
-            self.protocol.transport.abort()
-        await asyncio.wait_for(asyncio.shield(self.protocol.lost), support.PATIENCE)
-        self.peer.close()
+
+def queue(transport, message):
+    """Send ``message(number)`` until some are queued; return how many were sent."""
+    sent = 0
+    while transport.get_write_buffer_size() < 20_000:
+        transport.sendto(message(sent))
+        sent += 1
+    return sent
 
 
 async def test_pause_and_resume_writing(loop):
     protocol = Datagrams(loop)
-    async with FullUnixPair(loop, protocol) as (transport, peer):
+    async with full_unix_pair(loop, protocol) as (transport, peer):
         sent = 0
         while not protocol.paused:
             transport.sendto(b"%04d" % sent + bytes(1000))
@@ -375,47 +373,37 @@ async def test_pause_and_resume_writing(loop):
 
 
 async def test_what_is_queued_is_a_copy(loop):
-    protocol = Datagrams(loop)
-    async with FullUnixPair(loop, protocol) as (transport, peer):
+    async with full_unix_pair(loop, Datagrams(loop)) as (transport, peer):
         buffer = bytearray(1000)
-        sent = 0
-        while transport.get_write_buffer_size() < 20_000:
-            buffer[:] = bytes([sent % 256]) * 1000
-            transport.sendto(buffer)
-            sent += 1
+
+        def message(number):
+            buffer[:] = bytes([number % 256]) * 1000
+            return buffer
+
+        sent = queue(transport, message)
         buffer[:] = b"#" * 1000
         buffer.clear()
         for number in range(sent):
             assert await loop.sock_recv(peer, 2000) == bytes([number % 256]) * 1000
 
 
-async def test_close_sends_what_is_queued(loop):
+@pytest.mark.parametrize("method", ["close", "abort"])
+async def test_close_sends_what_is_queued_and_abort_drops_it(loop, method):
     protocol = Datagrams(loop)
-    async with FullUnixPair(loop, protocol) as (transport, peer):
-        sent = 0
-        while transport.get_write_buffer_size() < 20_000:
-            transport.sendto(b"%d" % sent)
-            sent += 1
-        transport.close()
+    async with full_unix_pair(loop, protocol) as (transport, peer):
+        sent = queue(transport, lambda number: b"%d" % number)
+        getattr(transport, method)()
         assert transport.is_closing()
-        await support.turns(3)
         assert not protocol.lost.done()
-        for number in range(sent):
-            assert await loop.sock_recv(peer, 2000) == b"%d" % number
+        if method == "close":
+            await support.turns(3)
+            assert not protocol.lost.done()
+            for number in range(sent):
+                assert await loop.sock_recv(peer, 2000) == b"%d" % number
         assert await protocol.lost is None
-
-
-async def test_abort_drops_what_is_queued(loop):
-    protocol = Datagrams(loop)
-    async with FullUnixPair(loop, protocol) as (transport, peer):
-        sent = 0
-        while transport.get_write_buffer_size() < 20_000:
-            transport.sendto(b"x")
-            sent += 1
-        transport.abort()
-        assert "lost" not in protocol.events
-        assert await protocol.lost is None
-        assert len(support.drain(peer)) < sent
+        if method == "abort":
+            everything = b"".join(b"%d" % number for number in range(sent))
+            assert len(support.drain(peer)) < len(everything)
 
 
 async def test_close_is_told_later_and_once(loop):
@@ -649,6 +637,7 @@ async def test_context(loop):
         ({"remote_addr": ("127.0.0.1", 1, 2)}, TypeError, "2-tuple is expected"),
         ({"local_addr": 5, "family": socket.AF_UNIX}, TypeError, "string is expected"),
         ({"local_addr": ("192.0.2.1", 0)}, OSError, r"\[Errno 99\]"),
+        ({"local_addr": "x" * 200, "family": socket.AF_UNIX}, OSError, "path too long"),
     ],
 )
 async def test_what_makes_no_endpoint(loop, kwargs, exception, message):
@@ -719,15 +708,6 @@ async def test_unix_stale_file(loop, tmp_path, monkeypatch):
         async with Endpoint(loop, local_addr="socket", family=socket.AF_UNIX):
             pass
         assert os.path.exists("socket")
-
-
-async def test_unix_path_too_long(loop):
-    before = support.open_fds()
-    with pytest.raises(OSError, match="path too long"):
-        await loop.create_datagram_endpoint(
-            asyncio.DatagramProtocol, local_addr="x" * 200, family=socket.AF_UNIX
-        )
-    assert not support.fds_opened_since(before)
 
 
 # --- without memory -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import inspect
 import io
 import itertools
@@ -58,17 +59,65 @@ parts = pytest.mark.parametrize(
 )
 
 
-# --- loop.sendfile -------------------------------------------------------------------------------
+@contextlib.asynccontextmanager
+async def by_transport(loop, *, small=False):
+    """Yield loop.sendfile() of a transport, and the socket at the other end."""
+    protocol = Recorder(loop)
+    async with raw_connection(loop, protocol, small=small) as (transport, peer):
+        yield functools.partial(loop.sendfile, transport), peer
+        assert transport.get_protocol() is protocol
 
 
+@contextlib.asynccontextmanager
+async def by_socket(loop, *, small=False):
+    """Yield loop.sock_sendfile() of a socket, and the socket at the other end."""
+    with support.nonblocking_tcp_pair() as (ours, peer):
+        if small:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        yield functools.partial(loop.sock_sendfile, ours), peer
+
+
+either_way = pytest.mark.parametrize("way", [by_transport, by_socket])
+
+
+# --- both ----------------------------------------------------------------------------------------
+
+
+@either_way
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "no descriptor"])
 @parts
-async def test_a_part_of_a_file(loop, file, offset, count, part, protocol):
-    async with raw_connection(loop, protocol) as (transport, peer):
+async def test_a_part_of_a_file(loop, file, way, in_memory, offset, count, part):
+    """A file without a descriptor is read and written."""
+    given = io.BytesIO(CONTENT) if in_memory else file
+    async with way(loop) as (send, peer):
         reading = loop.create_task(read_exactly(loop, peer, len(part)))
-        assert await loop.sendfile(transport, file, offset, count) == len(part)
+        assert await send(given, offset, count) == len(part)
         assert await reading == part
         if part:
-            assert file.tell() == offset + len(part)
+            assert given.tell() == offset + len(part)
+
+
+@either_way
+async def test_without_fall_back_a_file_without_a_descriptor_is_refused(loop, way):
+    async with way(loop) as (send, _):
+        with pytest.raises(asyncio.SendfileNotAvailableError):
+            await send(io.BytesIO(b"content"), fallback=False)
+        assert await send(io.BytesIO(b"content")) == 7
+
+
+@either_way
+async def test_the_peer_goes_away(loop, file, way):
+    async with way(loop, small=True) as (send, peer):
+        sending = loop.create_task(send(file))
+        await read_exactly(loop, peer, 100_000)
+        reset(peer)
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(sending, support.PATIENCE)
+        assert 100_000 <= file.tell() < len(CONTENT)
+
+
+# --- loop.sendfile -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fallback", [True, False])
@@ -108,23 +157,6 @@ async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file, pr
         await sending
         assert await protocol.got(8) == b"question"
         assert transport.is_reading()
-
-
-@parts
-async def test_fall_back_for_a_file_without_a_descriptor(loop, offset, count, part, protocol):
-    file = io.BytesIO(CONTENT)
-    async with raw_connection(loop, protocol) as (transport, peer):
-        reading = loop.create_task(read_exactly(loop, peer, len(part)))
-        assert await loop.sendfile(transport, file, offset, count) == len(part)
-        assert await reading == part
-        assert transport.get_protocol() is protocol
-
-
-async def test_without_fall_back_such_a_file_is_refused(loop, protocol):
-    async with raw_connection(loop, protocol) as (transport, _):
-        with pytest.raises(asyncio.SendfileNotAvailableError):
-            await loop.sendfile(transport, io.BytesIO(b"content"), fallback=False)
-        assert not transport.is_closing()
 
 
 @contextlib.asynccontextmanager
@@ -298,17 +330,6 @@ async def test_an_empty_file(loop, tmp_path, protocol):
             assert await loop.sendfile(transport, file) == 0
 
 
-async def test_the_peer_goes_away(loop, file, protocol):
-    async with raw_connection(loop, protocol, small=True) as (transport, peer):
-        sending = loop.create_task(loop.sendfile(transport, file))
-        await read_exactly(loop, peer, 100_000)
-        reset(peer)
-        with pytest.raises(ConnectionError):
-            await asyncio.wait_for(sending, support.PATIENCE)
-        assert 100_000 <= file.tell() < len(CONTENT)
-        transport.abort()
-
-
 async def test_cancelled(loop, file, protocol):
     async with raw_connection(loop, protocol, small=True) as (transport, peer):
         sending = loop.create_task(loop.sendfile(transport, file))
@@ -362,15 +383,6 @@ async def test_a_transport_of_another_kind_is_refused(loop, file):
 # --- loop.sock_sendfile --------------------------------------------------------------------------
 
 
-@parts
-async def test_sock_a_part_of_a_file(loop, ours, peer, file, offset, count, part):
-    reading = loop.create_task(read_exactly(loop, peer, len(part)))
-    assert await loop.sock_sendfile(ours, file, offset, count) == len(part)
-    assert await reading == part
-    if part:
-        assert file.tell() == offset + len(part)
-
-
 @pytest.mark.parametrize("fallback", [True, False])
 async def test_sock_whole_file(loop, ours, peer, file, fallback):
     reading = loop.create_task(read_exactly(loop, peer, len(CONTENT)))
@@ -379,28 +391,6 @@ async def test_sock_whole_file(loop, ours, peer, file, fallback):
     # The descriptor is free for other uses again.
     await loop.sock_sendall(ours, b"after")
     assert await loop.sock_recv(peer, 10) == b"after"
-
-
-@parts
-async def test_sock_fall_back(loop, ours, peer, offset, count, part):
-    reading = loop.create_task(read_exactly(loop, peer, len(part)))
-    assert await loop.sock_sendfile(ours, io.BytesIO(CONTENT), offset, count) == len(part)
-    assert await reading == part
-
-
-async def test_sock_without_fall_back(loop, ours):
-    with pytest.raises(asyncio.SendfileNotAvailableError):
-        await loop.sock_sendfile(ours, io.BytesIO(b"content"), fallback=False)
-
-
-async def test_sock_the_peer_goes_away(loop, ours, peer, file):
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-    sending = loop.create_task(loop.sock_sendfile(ours, file))
-    await read_exactly(loop, peer, 100_000)
-    reset(peer)
-    with pytest.raises(ConnectionError):
-        await asyncio.wait_for(sending, support.PATIENCE)
 
 
 async def test_sock_cancelled(loop, ours, peer, file):

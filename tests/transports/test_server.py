@@ -20,7 +20,6 @@ from peers import (
     port_of,
     read_all,
     reset,
-    skip_on_asyncio,
 )
 
 
@@ -226,38 +225,25 @@ async def test_closing_the_server_ends_serve_forever(loop):
         await asyncio.wait_for(task, support.PATIENCE)
 
 
-@pytest.mark.skipif(
-    "close_clients" in inspect.getsource(asyncio.Server.serve_forever),
-    reason="the standard library closes the clients since CPython 3.14",
-)
-async def test_cancelling_serve_forever_keeps_the_clients(loop):
+async def test_cancelling_serve_forever_and_the_clients(loop):
+    """The standard library closes the clients since CPython 3.14."""
+    closes = "close_clients" in inspect.getsource(asyncio.Server.serve_forever)
     server, protocol, client = await start(loop)
     task = loop.create_task(server.serve_forever())
     await support.turns(3)
     task.cancel()
     await support.turns(5)
     assert not server.is_serving()
-    await answers(protocol, client)
-    assert not protocol.lost.done()
-    protocol.transport.close()
+    if not closes:
+        await answers(protocol, client)
+        assert not protocol.lost.done()
+        protocol.transport.close()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, support.PATIENCE)
+    if closes:
+        assert await protocol.lost is None
+        assert await client.lost is None
     await finish(server, protocol, client)
-
-
-@pytest.mark.skipif(
-    "close_clients" not in inspect.getsource(asyncio.Server.serve_forever),
-    reason="the standard library keeps the clients before CPython 3.14",
-)
-async def test_cancelling_serve_forever_closes_the_clients(loop):
-    server, protocol, client = await start(loop)
-    task = loop.create_task(server.serve_forever())
-    await support.turns(3)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, support.PATIENCE)
-    assert await protocol.lost is None
-    assert await client.lost is None
 
 
 # --- the listener --------------------------------------------------------------------------------
@@ -338,34 +324,6 @@ async def test_closing_the_server_in_connection_made(loop):
                 answers.append(b"")
     assert set(answers) <= {b"served", b""}
     assert answers.count(b"served") == len(served) >= 1
-
-
-async def test_a_factory_that_raises(loop, loop_kind, reported):
-    """Only debug mode reports it; the client's connection ends; the server continues."""
-    skip_on_asyncio(loop_kind, "leaves the accepted socket to the garbage collector")
-
-    class OopsError(Exception):
-        pass
-
-    factories = [Echo, None, Echo, None]
-
-    def factory():
-        make = factories.pop()
-        if make is None:
-            raise OopsError
-        return make()
-
-    async with open_server(loop, factory) as server:
-        for debug in (False, True):
-            loop.set_debug(debug)
-            with socket.create_connection(("127.0.0.1", port_of(server))) as sock:
-                sock.setblocking(False)
-                assert await read_all(loop, sock) == b""
-            assert len(reported.contexts) == debug
-            transport, _ = await loop.create_connection(Echo, "127.0.0.1", port_of(server))
-            transport.close()
-            await support.turns(5)
-    assert "incoming connection" in reported.pop(OopsError)["message"]
 
 
 def test_out_of_descriptors(in_child):

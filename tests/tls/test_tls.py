@@ -7,6 +7,7 @@ test_start_tls.py.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -45,24 +46,24 @@ def contexts(client_ssl_context, server_ssl_context):
     return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
 
 
-class BlockingPeer:
-    """A client that runs TLS in a thread, step by step, over a blocking ssl.SSLSocket.
+@contextlib.asynccontextmanager
+async def blocking_client(loop, contexts, server, *steps, **kwargs):
+    """Serve `server` to a client that runs TLS in a thread over a blocking ssl.SSLSocket.
 
-    The steps are functions that take the socket; `after` delays the thread until it is set.
+    The steps are functions that take the socket. Yield an event, after which the client may close.
     """
+    may_end = threading.Event()
 
-    def __init__(self, context, port, *steps):
-        self.context = context
-        self.port = port
-        self.steps = steps
-        self.may_end = threading.Event()
-
-    def run(self):
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=support.PATIENCE)
-        with self.context.wrap_socket(sock, server_hostname="localhost") as tls:
-            for step in self.steps:
+    def run():
+        sock = socket.create_connection(("127.0.0.1", port_of(listener)), support.PATIENCE)
+        with contexts["client_ssl"].wrap_socket(sock, server_hostname="localhost") as tls:
+            for step in steps:
                 step(tls)
-            assert self.may_end.wait(support.PATIENCE)
+            assert may_end.wait(support.PATIENCE)
+
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"], **kwargs) as listener:
+        with support.in_thread(run):
+            yield may_end
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -84,14 +85,19 @@ async def test_there_and_back(loop, contexts, recorder):
 
 
 @either_protocol
-async def test_large_messages_both_ways(loop, contexts, recorder):
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_large_messages_both_ways(loop, contexts, recorder, version):
+    contexts["client_ssl"].maximum_version = version
     message = support.pattern(4_000_000)
     client, server = recorder(loop), recorder(loop)
     async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
+        assert ours.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
         ours.write(message)
         theirs.write(message)
         assert await server.got(len(message)) == message
         assert await client.got(len(message)) == message
+        theirs.close()
+        assert await client.lost is None
 
 
 async def test_messages_of_every_size(loop, contexts):
@@ -275,18 +281,11 @@ async def test_abort(loop, contexts, client, server):
         assert len(server.received) < 20_000_000
 
 
-async def test_the_peer_says_goodbye(loop, contexts):
-    server = Recorder(loop)
-    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
-        peer = BlockingPeer(
-            contexts["client_ssl"],
-            port_of(listener),
-            lambda tls: tls.sendall(b"hello"),
-            lambda tls: tls.unwrap(),
-        )
-        with support.in_thread(peer.run):
-            assert await server.lost is None
-            peer.may_end.set()
+async def test_the_peer_says_goodbye(loop, contexts, server):
+    steps = [lambda tls: tls.sendall(b"hello"), lambda tls: tls.unwrap()]
+    async with blocking_client(loop, contexts, server, *steps) as may_end:
+        assert await server.lost is None
+        may_end.set()
     assert server.received == b"hello"
     assert server.events == ["made", "data", "eof", "lost"]
 
@@ -300,50 +299,36 @@ async def test_the_peer_leaves_without_goodbye(loop, contexts):
             transport.write(b"!")
 
     server = Greeting(loop)
-    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
-        peer = BlockingPeer(
-            contexts["client_ssl"],
-            port_of(listener),
-            # With unread data in the socket, closing it would reset the connection.
-            lambda tls: tls.recv(1),
-            lambda tls: tls.sendall(b"hello"),
-            lambda tls: socket.socket(fileno=tls.detach()).close(),
-        )
-        peer.may_end.set()
-        with support.in_thread(peer.run):
-            assert await server.lost is None
+    steps = [
+        # With unread data in the socket, closing it would reset the connection.
+        lambda tls: tls.recv(1),
+        lambda tls: tls.sendall(b"hello"),
+        lambda tls: socket.socket(fileno=tls.detach()).close(),
+    ]
+    async with blocking_client(loop, contexts, server, *steps) as may_end:
+        may_end.set()
+        assert await server.lost is None
     assert server.received == b"hello"
     assert server.events == ["made", "data", "eof", "lost"]
 
 
-async def test_the_peer_resets(loop, contexts):
-    server = Recorder(loop)
-    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
-        peer = BlockingPeer(
-            contexts["client_ssl"],
-            port_of(listener),
-            lambda tls: reset(socket.socket(fileno=tls.detach())),
-        )
-        peer.may_end.set()
-        with support.in_thread(peer.run):
-            assert isinstance(await server.lost, ConnectionResetError)
+async def test_the_peer_resets(loop, contexts, server):
+    steps = [lambda tls: reset(socket.socket(fileno=tls.detach()))]
+    async with blocking_client(loop, contexts, server, *steps) as may_end:
+        may_end.set()
+        assert isinstance(await server.lost, ConnectionResetError)
     assert server.events == ["made", "lost"]
 
 
-async def test_a_goodbye_that_is_not_answered(loop, contexts):
+async def test_a_goodbye_that_is_not_answered(loop, contexts, server):
     """The peer never reads: the shutdown timeout ends a wait that would never end."""
-    server = Recorder(loop)
-    async with open_server(
-        loop, lambda: server, ssl=contexts["server_ssl"], ssl_shutdown_timeout=0.1
-    ) as listener:
-        peer = BlockingPeer(
-            contexts["client_ssl"], port_of(listener), lambda tls: tls.sendall(b"hello")
-        )
-        with support.in_thread(peer.run):
-            await server.got(5)
-            server.transport.close()
-            assert isinstance(await server.lost, TimeoutError)
-            peer.may_end.set()
+    steps = [lambda tls: tls.sendall(b"hello")]
+    timeout = {"ssl_shutdown_timeout": 0.1}
+    async with blocking_client(loop, contexts, server, *steps, **timeout) as may_end:
+        await server.got(5)
+        server.transport.close()
+        assert isinstance(await server.lost, TimeoutError)
+        may_end.set()
 
 
 @pytest.mark.parametrize("method", ["data_received", "eof_received"])
@@ -381,26 +366,25 @@ async def connect(loop, server, context, host="127.0.0.1", **kwargs):
     )
 
 
-async def test_a_certificate_that_is_not_trusted(loop, contexts, reported):
-    server = Recorder(loop)
+@pytest.mark.parametrize(
+    ("trusted", "name", "message"),
+    [
+        (False, "localhost", "certificate verify failed"),
+        (True, "elsewhere.example", "mismatch|doesn't match"),
+    ],
+    ids=["not trusted", "for another host"],
+)
+async def test_a_certificate_that_is_refused(
+    loop, contexts, reported, server, trusted, name, message
+):
+    context = contexts["client_ssl"] if trusted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
         before = support.open_fds()
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await connect(loop, listener, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        with pytest.raises(ssl.SSLCertVerificationError, match=message):
+            await connect(loop, listener, context, server_hostname=name)
         await expect_report_in_debug_mode(loop, reported)
         assert server.events == []
         assert not support.fds_opened_since(before)
-
-
-async def test_a_certificate_for_another_host(loop, contexts, reported):
-    server = Recorder(loop)
-    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
-        with pytest.raises(ssl.SSLCertVerificationError, match=r"mismatch|doesn't match"):
-            await connect(
-                loop, listener, contexts["client_ssl"], server_hostname="elsewhere.example"
-            )
-        await expect_report_in_debug_mode(loop, reported)
-    assert server.events == []
 
 
 async def test_a_failed_handshake_is_reported_by_the_server_in_debug_mode(loop, contexts, reported):
@@ -448,29 +432,19 @@ async def test_a_server_that_never_answers_the_handshake(loop, contexts):
         assert not support.fds_opened_since(before)
 
 
-async def test_a_client_that_never_starts_the_handshake(loop, contexts, reported):
-    server = Recorder(loop)
-    async with open_server(
-        loop, lambda: server, ssl=contexts["server_ssl"], ssl_handshake_timeout=0.1
-    ) as listener:
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.0\r\n\r\n"], ids=["nothing", "HTTP"])
+async def test_a_client_that_does_not_speak_tls(loop, contexts, reported, server, data):
+    timeout = {} if data else {"ssl_handshake_timeout": 0.1}
+    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"], **timeout) as listener:
         with socket.create_connection(("127.0.0.1", port_of(listener))) as sock:
             sock.setblocking(False)
-            assert await read_all(loop, sock) == b""
-        await expect_report_in_debug_mode(loop, reported)
-    assert server.events == []
-
-
-async def test_a_client_that_speaks_something_else(loop, contexts, reported):
-    server = Recorder(loop)
-    async with open_server(loop, lambda: server, ssl=contexts["server_ssl"]) as listener:
-        with socket.create_connection(("127.0.0.1", port_of(listener))) as sock:
-            sock.setblocking(False)
-            sock.send(b"GET / HTTP/1.0\r\n\r\n")
-            # Possibly an alert, then the end.
-            try:
-                await read_all(loop, sock)
-            except ConnectionResetError:
-                pass
+            sock.send(data)
+            if data:
+                # Possibly an alert, then the end.
+                with contextlib.suppress(ConnectionResetError):
+                    await read_all(loop, sock)
+            else:
+                assert await read_all(loop, sock) == b""
         await expect_report_in_debug_mode(loop, reported)
     assert server.events == []
 
@@ -572,19 +546,6 @@ async def test_sni(loop, contexts, certificate_authority):
             assert ("DNS", name) in names
             transport.close()
     assert asked == ["localhost", "other.example"]
-
-
-async def test_tls_1_2(loop, contexts, client, server):
-    contexts["client_ssl"].maximum_version = ssl.TLSVersion.TLSv1_2
-    message = support.pattern(500_000)
-    async with connected_pair(loop, client, server, **contexts) as (ours, theirs):
-        assert ours.get_extra_info("ssl_object").version() == "TLSv1.2"
-        ours.write(message)
-        theirs.write(message)
-        assert await server.got(len(message)) == message
-        assert await client.got(len(message)) == message
-        theirs.close()
-        assert await client.lost is None
 
 
 #: Methods of SSLContext since 3.15, a value, and the result of a method of the ssl_object.

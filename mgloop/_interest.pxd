@@ -65,7 +65,7 @@ cdef class FdCore(ScheduleCore):
     cdef int check_owner(self, int fileno, object fd=*) except -1
     cdef int users_fd(self, object fd, bint watched=*) except -1
     cdef Handle add_interest(self, object file, int fd, object callback, tuple args,
-                             uint32_t event)
+                             uint32_t event, object context)
     cdef int remove_interest(self, int fd, uint32_t event) except -1
     # Return the FdWatch of a user's descriptor. If it does not exist, make one or return None.
     cdef FdWatch fd_watch(self, int fd, bint create)

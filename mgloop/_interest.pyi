@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from typing import Any, final
 
 from _typeshed import FileDescriptorLike
@@ -39,10 +40,18 @@ class FdCore(ScheduleCore):
     def _share_descriptors(self, transports: Mapping[int, Any]) -> None: ...
     def _ensure_fd_no_transport(self, fd: FileDescriptorLike) -> int: ...
     def _add_reader(
-        self, fd: FileDescriptorLike, callback: Callable[[Unpack[_Ts]], Any], *args: *_Ts
+        self,
+        fd: FileDescriptorLike,
+        callback: Callable[[Unpack[_Ts]], Any],
+        *args: *_Ts,
+        context: Context | None = None,
     ) -> asyncio.Handle: ...
     def _add_writer(
-        self, fd: FileDescriptorLike, callback: Callable[[Unpack[_Ts]], Any], *args: *_Ts
+        self,
+        fd: FileDescriptorLike,
+        callback: Callable[[Unpack[_Ts]], Any],
+        *args: *_Ts,
+        context: Context | None = None,
     ) -> asyncio.Handle: ...
     def _remove_reader(self, fd: FileDescriptorLike) -> bool: ...
     def _remove_writer(self, fd: FileDescriptorLike) -> bool: ...

@@ -387,15 +387,19 @@ cdef class FdCore(ScheduleCore):
     def _ensure_fd_no_transport(self, fd):
         return self.users_fd(fd)
 
-    def _add_reader(self, fd, callback, *args):
-        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLIN)
+    # Since 3.15 asyncio's transports, which serve sockets of other classes, pass their context.
+    def _add_reader(self, fd, callback, *args, context=None):
+        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLIN, context)
 
-    def _add_writer(self, fd, callback, *args):
-        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLOUT)
+    def _add_writer(self, fd, callback, *args, context=None):
+        return self.add_interest(fd, fileno_of(fd), callback, args, EPOLLOUT, context)
 
     cdef Handle add_interest(self, object file, int fd, object callback, tuple args,
-                             uint32_t event):
-        """Set the callback for EPOLLIN or EPOLLOUT of a descriptor. Return its handle."""
+                             uint32_t event, object context):
+        """Set the callback for EPOLLIN or EPOLLOUT of a descriptor. Return its handle.
+
+        The callback runs in *context*, or in a copy of the current context if that is None.
+        """
         cdef Handle handle, previous
         cdef FdWatch watch
         cdef Direction direction
@@ -403,7 +407,7 @@ cdef class FdCore(ScheduleCore):
             self._check_closed()
         watch = self.fd_watch(fd, True)
         direction = watch.direction(event)
-        handle = self.make_handle(callback, args, None)
+        handle = self.make_handle(callback, args, context)
         handle.lasting = True
         previous = direction.callback
         if not watch.has_callback():
@@ -457,14 +461,14 @@ cdef class FdCore(ScheduleCore):
         *fd* is a descriptor or an object with fileno(). Raise OSError if epoll cannot watch it
         (PermissionError for a regular file), and RuntimeError if a transport owns it.
         """
-        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLIN)
+        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLIN, None)
 
     def add_writer(self, fd, callback, *args):
         """Call callback(*args) whenever *fd* is writable; as asyncio.loop.add_writer.
 
         Raise the same errors as add_reader().
         """
-        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLOUT)
+        self.add_interest(fd, self.users_fd(fd), callback, args, EPOLLOUT, None)
 
     def remove_reader(self, fd):
         """Stop watching *fd* for reading. Return whether it was watched."""

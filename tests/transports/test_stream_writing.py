@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import sys
 
 import pytest
 import support
@@ -50,6 +51,11 @@ async def test_write_takes_bytes_like_objects(loop, data, protocol):
         assert await read_all(loop, peer) == bytes(data)
 
 
+def skip_where_writelines_keeps_a_part(loop_kind):
+    if sys.version_info >= (3, 15):
+        skip_on_asyncio(loop_kind, "writelines() buffers the pieces before a wrong one for ever")
+
+
 WRONG_DATA = ["text", None, 5, [b"list"], array.array("B", b"array"), object()]
 WRONG_LINES = [[b"good", "bad"], [b"good", 3], 7]
 
@@ -58,7 +64,9 @@ WRONG_LINES = [[b"good", "bad"], [b"good", 3], 7]
     ("method", "data"),
     [*(("write", data) for data in WRONG_DATA), *(("writelines", data) for data in WRONG_LINES)],
 )
-async def test_wrong_types_are_refused_as_a_whole(loop, method, data, protocol):
+async def test_wrong_types_are_refused_as_a_whole(loop, loop_kind, method, data, protocol):
+    if method == "writelines":
+        skip_where_writelines_keeps_a_part(loop_kind)
     async with raw_connection(loop, protocol) as (transport, peer):
         with pytest.raises(TypeError, match="data" if method == "write" else None):
             getattr(transport, method)(data)
@@ -67,7 +75,8 @@ async def test_wrong_types_are_refused_as_a_whole(loop, method, data, protocol):
         assert await read_all(loop, peer) == b"unharmed"
 
 
-async def test_write_refuses_a_released_memoryview(loop, protocol):
+async def test_write_refuses_a_released_memoryview(loop, loop_kind, protocol):
+    skip_where_writelines_keeps_a_part(loop_kind)
     async with raw_connection(loop, protocol) as (transport, peer):
         view = memoryview(b"gone")
         view.release()

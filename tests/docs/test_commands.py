@@ -29,7 +29,8 @@ VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 #: Other projects' programs that pages name; their arguments are not checked.
 OTHERS = {
     "apt", "apt-get", "cd", "cp", "curl", "export", "git", "gunicorn", "openssl", "pip",
-    "podman", "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn", "wrk",
+    "podman", "py-spy", "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn",
+    "wrk",
 }  # fmt: skip
 
 

@@ -349,14 +349,25 @@ def test_what_the_application_does_to_the_access_log_counts(folder, source, form
     assert ("GET /health" in command.output) == (source is REFORMED)
 
 
-def test_a_quote_in_a_query_ends_nothing_in_the_log(folder):
+@pytest.mark.parametrize(
+    ("head", "logged"),
+    [
+        (b'GET /?a" HTTP/1.0\r\n\r\n', r' - "GET /\?a%22 HTTP/1\.0" 200 OK$'),
+        (
+            b'GET / HTTP/1.0\r\nX-Forwarded-For: a"b\t\x9b31m\r\n\r\n',
+            r'^INFO:     a%22b%09%C2%9B31m:0 - "GET / HTTP/1\.0" 200 OK$',
+        ),
+    ],
+    ids=["a query", "a proxy"],
+)
+def test_a_quote_ends_nothing_in_the_log(folder, head, logged):
     with serve(folder) as command:
         host, port = command.url().removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as sock:
-            sock.sendall(b'GET /?a" HTTP/1.0\r\n\r\n')
+            sock.sendall(head)
             while sock.recv(65536):
                 pass
-        command.wait_for(r' - "GET /\?a%22 HTTP/1\.0" 200 OK$')
+        command.wait_for(logged)
         assert command.stop() == 0
 
 
@@ -367,40 +378,27 @@ def test_a_time_in_the_log_is_not_rounded_up(monkeypatch):
     assert line["time"] == "1970-01-01T00:00:59.999Z"
 
 
-def test_what_a_proxy_says_breaks_no_line_of_the_log(folder):
-    with serve(folder) as command:
-        host = command.url().removeprefix("http://").rstrip("/").split(":")
-        with socket.create_connection((host[0], int(host[1]))) as sock:
-            head = b'GET / HTTP/1.0\r\nX-Forwarded-For: a"b\t\x9b31m\r\n\r\n'
-            sock.sendall(head)
-            while sock.recv(65536):
-                pass
-        command.wait_for("HTTP/1.0")
-        assert command.lines[-1] == 'INFO:     a%22b%09%C2%9B31m:0 - "GET / HTTP/1.0" 200 OK'
-        assert command.stop() == 0
+def serve_one_request(folder, *options, **settings):
+    """Serve on an inherited socket, whose address is not read from the log; return the command."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
+        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()], **settings) as command:
+            host, port = sock.getsockname()
+            get(f"http://{host}:{port}")
+            assert command.stop() == 0
+    return command
 
 
 @pytest.mark.parametrize("option", ["--no-access-log", "--log-level=warning"])
 def test_no_access_log(folder, option):
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        arguments = ["serve", "main:app", "--fd", sock.fileno(), option]
-        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
-            host, port = sock.getsockname()
-            get(f"http://{host}:{port}")
-            assert command.stop() == 0
-    assert "HTTP/1.1" not in command.output
+    assert "HTTP/1.1" not in serve_one_request(folder, option).output
 
 
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_closed_standard_stream_is_gone_without(folder, closed):
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        arguments = ["serve", "main:app", "--fd", sock.fileno(), "--workers", 2]
-        closing = {"pass_fds": [sock.fileno()], "preexec_fn": lambda: os.close(closed)}
-        with Command(*arguments, cwd=folder, **closing) as command:
-            host, port = sock.getsockname()
-            get(f"http://{host}:{port}")
-            assert command.stop() == 0
-    assert ("200 OK" in command.output, "Stopped" in command.output) == (closed != 1, closed != 2)
+    closing = {"preexec_fn": lambda: os.close(closed)}
+    output = serve_one_request(folder, "--workers", 2, **closing).output
+    assert ("200 OK" in output, "Stopped" in output) == (closed != 1, closed != 2)
 
 
 def test_colours_are_for_terminals_or_those_who_ask(folder):
@@ -554,12 +552,7 @@ def test_the_least_that_is_logged_counts_more_than_the_configuration(folder, our
     configuration = {**LOGGING, "loggers": access} if ours else UVICORNS
     (folder / "log.json").write_text(json.dumps(configuration))
     options = ["--log-config", "log.json", "--log-level", "warning"]
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        arguments = ["serve", "main:app", "--fd", sock.fileno(), *options]
-        with Command(*arguments, cwd=folder, pass_fds=[sock.fileno()]) as command:
-            host, port = sock.getsockname()
-            get(f"http://{host}:{port}")
-            assert command.stop() == 0
+    command = serve_one_request(folder, *options)
     assert command.lines == ["the application has shut down"]
 
 

@@ -10,6 +10,13 @@ from sites import Recording, Serving, WsgiRecording, answer, connected, get
 
 HEAD = "Host: a\r\n"
 
+
+def post(*headers, body=""):
+    return "\r\n".join(["POST / HTTP/1.1", "Host: a", *headers, "", body]).encode()
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+
 VALID = {
     "plain": (get("/x?y=1"), "GET", "/x", b"y=1", b""),
     "an empty line before": (b"\r\n" + get("/"), "GET", "/", b"", b""),
@@ -24,49 +31,31 @@ VALID = {
     "invalid utf-8": (get("/%ff"), "GET", "/\ufffd", b"", b""),
     "many slashes": (get("//a//b"), "GET", "//a//b", b"", b""),
     "a method that nobody knows": (
-        f"BREW-IT /pot HTTP/1.1\r\n{HEAD}\r\n".encode(),
-        "BREW-IT",
-        "/pot",
-        b"",
-        b"",
+        get("/pot").replace(b"GET", b"BREW-IT"),
+        *("BREW-IT", "/pot", b"", b""),
     ),
-    "a body": (
-        f"POST / HTTP/1.1\r\n{HEAD}Content-Length: 5\r\n\r\nhello".encode(),
-        "POST",
-        "/",
-        b"",
-        b"hello",
-    ),
+    "a body": (post("Content-Length: 5", body="hello"), "POST", "/", b"", b"hello"),
     "chunks": (
-        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: Chunked\r\n\r\n"
-        "5;x=y\r\nhello\r\n000010\r\n world and more.\r\n0\r\nX-Trailer: 1\r\n\r\n".encode(),
-        "POST",
-        "/",
-        b"",
-        b"hello world and more.",
+        post(
+            "Transfer-Encoding: Chunked",
+            body="5;x=y\r\nhello\r\n000010\r\n world and more.\r\n0\r\nX-Trailer: 1\r\n\r\n",
+        ),
+        *("POST", "/", b"", b"hello world and more."),
     ),
     "blanks that mean nothing": (
-        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n"
-        '5 ; some = "a ; b" ;\tmore\r\nhello\r\n6\r\n world\r\n0 ;x\r\n\r\n'.encode(),
-        "POST",
-        "/",
-        b"",
-        b"hello world",
+        post(
+            CHUNKED,
+            body='5 ; some = "a ; b" ;\tmore\r\nhello\r\n6\r\n world\r\n0 ;x\r\n\r\n',
+        ),
+        *("POST", "/", b"", b"hello world"),
     ),
     "a coding of the application's": (
-        f"POST / HTTP/1.1\r\n{HEAD}Transfer-Encoding: gzip, chunked\r\n\r\n"
-        "1\r\nz\r\n0\r\n\r\n".encode(),
-        "POST",
-        "/",
-        b"",
-        b"z",
+        post("Transfer-Encoding: gzip, chunked", body="1\r\nz\r\n0\r\n\r\n"),
+        *("POST", "/", b"", b"z"),
     ),
     "an upgrade that is not spoken": (
         get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAA"),
-        "GET",
-        "/",
-        b"",
-        b"",
+        *("GET", "/", b"", b""),
     ),
 }
 
@@ -126,11 +115,6 @@ async def test_what_is_not_whole_is_waited_for(loop):
             assert (await client.request(head[n:]))[0] == 200
 
 
-def post(*headers, body=""):
-    return "\r\n".join(["POST / HTTP/1.1", "Host: a", *headers, "", body]).encode()
-
-
-CHUNKED = "Transfer-Encoding: chunked"
 HANDSHAKE = (
     *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",

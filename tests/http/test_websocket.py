@@ -42,10 +42,14 @@ def nothing_else_is_logged(caplog):
     assert not records, [record.getMessage() for record in records]
 
 
-async def echo(scope, receive, send):
-    """Accept, and echo every message until the client disconnects."""
+async def accept(receive, send):
     assert await receive() == {"type": "websocket.connect"}
     await send({"type": "websocket.accept"})
+
+
+async def echo(scope, receive, send):
+    """Accept, and echo every message until the client disconnects."""
+    await accept(receive, send)
     while (message := await receive())["type"] == "websocket.receive":
         await send({**message, "type": "websocket.send"})
 
@@ -64,8 +68,7 @@ class Recording:
         self.then = then
 
     async def __call__(self, scope, receive, send):
-        assert await receive() == {"type": "websocket.connect"}
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         while not self.messages or self.messages[-1]["type"] == "websocket.receive":
             self.messages.append(await receive())
         # The same message is returned forever.
@@ -104,6 +107,18 @@ def disconnect(code, reason=""):
 
 def text(value):
     return {"type": "websocket.receive", "text": value}
+
+
+def denial(*headers, status=403):
+    return {"type": "websocket.http.response.start", "status": status, "headers": headers}
+
+
+def part(data, more=True):
+    return {"type": "websocket.http.response.body", "body": data, "more_body": more}
+
+
+async def wait(receive, send):
+    return await receive()
 
 
 # ------------------------------------------------------------------------- handshake ----
@@ -184,7 +199,7 @@ def raises_at_once(scope, receive, send):
 
 
 async def starts_and_returns(scope, receive, send):
-    await send({"type": "websocket.http.response.start", "status": 401})
+    await send(denial(status=401))
 
 
 @pytest.mark.parametrize("app", [raises, returns, raises_at_once, starts_and_returns])
@@ -213,14 +228,13 @@ async def test_an_application_may_be_any_awaitable(loop):
 async def test_a_denial_in_one_piece(loop):
     async def app(scope, receive, send):
         assert scope["extensions"] == {"websocket.http.response": {}}
-        headers = [(b"x-why", b"because"), (b"Connection", b"keep-alive")]
-        start = {"type": "websocket.http.response.start", "status": 401, "headers": headers}
+        start = denial((b"x-why", b"because"), (b"Connection", b"keep-alive"), status=401)
         await send(start)
         with pytest.raises(RuntimeError, match="Expected ASGI message 'websocket"):
             await send(start)
         await send({"type": "websocket.http.response.body", "body": b"no"})
         with pytest.raises(RuntimeError, match=r"after sending 'websocket\.close'"):
-            await send({"type": "websocket.http.response.body", "body": b"no"})
+            await send(part(b"no", False))
         assert await receive() == {"type": "websocket.connect"}
         assert await receive() == disconnect(1006)
 
@@ -247,7 +261,7 @@ async def test_headers_of_the_application_take_the_place_of_the_servers_own(loop
         if accepts:
             await send({"type": "websocket.accept", "headers": headers})
         else:
-            await send({"type": "websocket.http.response.start", "status": 403, "headers": headers})
+            await send(denial(*headers))
             await send({"type": "websocket.http.response.body"})
 
     async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
@@ -259,7 +273,7 @@ async def test_headers_of_the_application_take_the_place_of_the_servers_own(loop
 async def test_a_denial_without_a_body(loop, status):
     async def app(scope, receive, send):
         await send({"type": "websocket.http.response.start", "status": status})
-        await send({"type": "websocket.http.response.body", "body": b"nobody sees this"})
+        await send(part(b"nobody sees this", False))
 
     async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
         _, headers = await peer.read_head()
@@ -268,25 +282,28 @@ async def test_a_denial_without_a_body(loop, status):
 
 
 async def test_a_denial_is_as_long_as_it_says(loop):
+    def start(*lengths):
+        return denial(*[(b"content-length", length) for length in lengths])
+
     async def app(scope, receive, send):
-        def start(*lengths):
-            headers = [(b"content-length", length) for length in lengths]
-            return {"type": "websocket.http.response.start", "status": 403, "headers": headers}
-
-        def body(data, more):
-            return {"type": "websocket.http.response.body", "body": data, "more_body": more}
-
-        with pytest.raises(RuntimeError, match="is not a number of bytes"):
-            await send(start(b"-5"))
-        with pytest.raises(RuntimeError, match="Too many Content-Length"):
-            await send(start(b"5", b"5"))
+        for wrong, exception, message in (
+            (start(b"-5"), RuntimeError, "is not a number of bytes"),
+            (start(b"5", b"5"), RuntimeError, "Too many Content-Length"),
+            (denial((b"transfer-encoding", b"gzip")), RuntimeError, "Unsupported Transfer-Enc"),
+            (denial(("x", "str")), TypeError, None),
+        ):
+            with pytest.raises(exception, match=message):
+                await send(wrong)
         await send(start(b"5"))
-        await send(body(b"123", True))
-        with pytest.raises(RuntimeError, match="longer than Content-Length"):
-            await send(body(b"456", True))
-        with pytest.raises(RuntimeError, match="shorter than Content-Length"):
-            await send(body(b"4", False))
-        await send(body(b"45", False))
+        await send(part(b"123"))
+        for wrong, exception, message in (
+            (part(b"456"), RuntimeError, "longer than Content-Length"),
+            (part(b"4", False), RuntimeError, "shorter than Content-Length"),
+            (part("45", False), TypeError, None),
+        ):
+            with pytest.raises(exception, match=message):
+                await send(wrong)
+        await send(part(bytearray(b"45"), False))
 
     async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
         _, headers = await peer.read_head()
@@ -297,9 +314,8 @@ async def test_a_denial_is_as_long_as_it_says(loop):
 async def test_a_denial_in_pieces_ends_with_the_connection(loop):
     async def app(scope, receive, send):
         await send({"type": "websocket.http.response.start", "status": 503})
-        for part in (b"a" * 200_000, b"b" * 200_000):
-            body = {"type": "websocket.http.response.body", "body": part, "more_body": True}
-            await send(body)
+        await send(part(b"a" * 200_000))
+        await send(part(b"b" * 200_000))
         await send({"type": "websocket.http.response.body"})
 
     async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
@@ -310,10 +326,8 @@ async def test_a_denial_in_pieces_ends_with_the_connection(loop):
 
 async def test_a_denial_that_breaks_off_is_cut(loop, caplog):
     async def app(scope, receive, send):
-        headers = [(b"content-length", b"100")]
-        start = {"type": "websocket.http.response.start", "status": 403, "headers": headers}
-        await send(start)
-        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        await send(denial((b"content-length", b"100")))
+        await send(part(b"a"))
         raise ZeroDivisionError
 
     async with upgrading.serving(loop, app) as site:
@@ -329,8 +343,8 @@ async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
     received = asyncio.Event()
 
     async def app(scope, receive, send):
-        await send({"type": "websocket.http.response.start", "status": 403})
-        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        await send(denial())
+        await send(part(b"a"))
         await received.wait()
         raise ZeroDivisionError
 
@@ -345,30 +359,12 @@ async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
         assert site.answers == [403]
 
 
-async def test_a_denial_raises_what_the_response_to_a_request_raises(loop):
-    async def app(scope, receive, send):
-        start = {"type": "websocket.http.response.start", "status": 403}
-        with pytest.raises(RuntimeError, match="Unsupported Transfer-Encoding"):
-            await send({**start, "headers": [(b"transfer-encoding", b"gzip")]})
-        with pytest.raises(TypeError):
-            await send({**start, "headers": [("x", "str")]})
-        await send(start)
-        with pytest.raises(TypeError):
-            await send({"type": "websocket.http.response.body", "body": "str"})
-        await send({"type": "websocket.http.response.body", "body": bytearray(b"no")})
-
-    async with upgrading.serving(loop, app) as site, bare(site, shake=False) as peer:
-        _, headers = await peer.read_head()
-        assert dict(headers)[b"content-length"] == b"2"
-        assert await peer.reader.read() == b"no"
-
-
 async def test_a_client_that_leaves_during_a_denial_is_logged(loop):
     lost = asyncio.Event()
 
     async def app(scope, receive, send):
-        await send({"type": "websocket.http.response.start", "status": 403})
-        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        await send(denial())
+        await send(part(b"a"))
         await receive()
         assert await receive() == disconnect(1006)
         lost.set()
@@ -452,8 +448,7 @@ async def test_a_ping_is_answered_between_fragments(loop):
 
 async def test_a_message_without_a_payload_sends_nothing_and_a_wrong_one_raises(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         await send({"type": "websocket.send"})
         await send({"type": "websocket.send", "text": None, "bytes": None})
         with pytest.raises(TypeError):
@@ -522,8 +517,7 @@ async def test_the_application_closes(loop, message, code, reason):
 
 async def test_what_cannot_be_said_at_closing_raises(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         for code in (0, 999, 1006, 1015, 5000, 1 << 40, "1000"):
             with pytest.raises(RuntimeError, match="Invalid WebSocket close code"):
                 await send({"type": "websocket.close", "code": code})
@@ -556,8 +550,7 @@ async def test_what_comes_after_the_application_has_closed_is_dropped(loop):
 
 async def test_a_peer_that_does_not_answer_the_close_is_cut_off(loop, monkeypatch):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         await send({"type": "websocket.close"})
 
     real = loop.call_later
@@ -614,8 +607,7 @@ async def test_the_client_goes_before_it_is_accepted(loop):
 
 async def test_an_application_need_not_catch_what_send_raises_after_the_end(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         await receive()
         await send({"type": "websocket.send", "text": "late"})
 
@@ -623,37 +615,24 @@ async def test_an_application_need_not_catch_what_send_raises_after_the_end(loop
         pass
 
 
-async def test_an_application_that_exits_ends_no_server(loop, caplog):
+@pytest.mark.parametrize("leaves", [None, "SystemExit: 3", "ZeroDivisionError"])
+async def test_an_application_that_leaves_without_closing(loop, caplog, leaves):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
-        sys.exit(3)
-
-    async with upgrading.serving(loop, app) as site:
-        with logged(caplog):
-            async with connect(site.url) as client:
-                with pytest.raises(ConnectionClosed):
-                    await client.recv()
-            assert client.close_code == 1011
-            assert "SystemExit: 3" in caplog.text
-
-
-@pytest.mark.parametrize(("fails", "code"), [(False, 1000), (True, 1011)])
-async def test_an_application_that_leaves_without_closing(loop, caplog, fails, code):
-    async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         await send({"type": "websocket.send", "text": "a"})
-        if fails:
+        if leaves == "SystemExit: 3":
+            sys.exit(3)
+        elif leaves:
             raise ZeroDivisionError
 
     async with upgrading.serving(loop, app) as site:
-        with logged(caplog) if fails else contextlib.nullcontext():
+        with logged(caplog) if leaves else contextlib.nullcontext():
             async with connect(site.url) as client:
                 assert await client.recv() == "a"
                 with pytest.raises(ConnectionClosed):
                     await client.recv()
-                assert client.close_code == code
+                assert client.close_code == (1011 if leaves else 1000)
+            assert (leaves or "") in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -807,8 +786,7 @@ async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
 
 async def test_the_application_has_to_wait_for_a_slow_peer(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         for _ in range(200):
             sent.append(0)
             await send({"type": "websocket.send", "bytes": bytes(100_000)})
@@ -834,8 +812,7 @@ async def test_the_application_has_to_wait_for_a_slow_peer(loop):
 
 async def test_a_peer_that_takes_nothing_is_cut_off(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         with pytest.raises(ClientDisconnected):
             await send_for_ever(send)
         assert await receive() == disconnect(1006)
@@ -855,8 +832,7 @@ async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, 
             calls.append(send(message))
             return calls[-1]
 
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         with pytest.raises(ClientDisconnected):
             await send_for_ever(noted)
         ended.set()
@@ -882,8 +858,8 @@ async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, 
         if accepts:
             await send({"type": "websocket.accept"})
         else:
-            await send({"type": "websocket.http.response.start", "status": 403})
-            await send({"type": kind, "body": b"a", "more_body": True})
+            await send(denial())
+            await send(part(b"a"))
         await connected.wait()
         support.reset(sock)
         message = {"type": kind, "text": "a", "body": b"a", "more_body": True}
@@ -936,8 +912,7 @@ async def test_what_receive_and_send_return_are_coroutines(loop):
 
 async def test_a_receive_that_is_cancelled_loses_nothing(loop):
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(receive(), 0.01)
         one = asyncio.create_task(receive())
@@ -980,8 +955,7 @@ async def test_a_session_is_one_task_with_a_context_of_its_own(loop):
         assert variable.get() == "server"
         variable.set("session")
         task = asyncio.current_task()
-        await receive()
-        await send({"type": "websocket.accept"})
+        await accept(receive, send)
         while (await receive())["type"] == "websocket.receive":
             assert asyncio.current_task() is task
             assert variable.get() == "session"
@@ -1038,10 +1012,7 @@ async def test_shutting_down_is_1012(loop):
 
 
 async def test_shutting_down_refuses_who_is_not_accepted_yet(loop):
-    async def step(receive, send):
-        return await receive()
-
-    app = Held(step, accept=False)
+    app = Held(wait, accept=False)
     async with upgrading.serving(loop, app) as site:
         connecting = asyncio.ensure_future(connect(site.url, additional_headers={}).__aenter__())
         await support.wait_until(lambda: site.members)
@@ -1057,17 +1028,14 @@ async def test_shutting_down_refuses_who_is_not_accepted_yet(loop):
         assert site.answers[0] == 503
 
 
-@pytest.mark.parametrize("accept", [False, True])
-async def test_cancelling_ends_the_task_and_the_connection(loop, accept):
-    async def step(receive, send):
-        await asyncio.Event().wait()
-
-    app = Held(step, accept=accept)
-    async with upgrading.serving(loop, app) as site, bare(site, shake=accept) as peer:
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_cancelling_ends_the_task_and_the_connection(loop, accepts):
+    app = Held(lambda receive, send: asyncio.Event().wait(), accept=accepts)
+    async with upgrading.serving(loop, app) as site, bare(site, shake=accepts) as peer:
         await support.wait_until(lambda: site.members)
         await support.turns(5)
         site.members[0].cancel()
-        if accept:
+        if accepts:
             assert await peer.read_close() == (1012, "")
         else:
             assert b" 503 " in (await peer.read_head())[0]
@@ -1077,10 +1045,7 @@ async def test_cancelling_ends_the_task_and_the_connection(loop, accept):
 
 
 async def test_cancelling_waits_for_no_peer_that_does_not_read(loop):
-    async def step(receive, send):
-        await send_for_ever(send)
-
-    app = Held(step)
+    app = Held(lambda receive, send: send_for_ever(send))
     async with upgrading.serving(loop, app) as site, bare(site, small=True):
         await support.wait_until(lambda: site.members)
         site.members[0].cancel()

@@ -43,34 +43,25 @@ def everything(loop):
 """
 
 
-class TestUnclosed:
-    @pytest.mark.parametrize(
-        "make",
-        [
-            "loop = new_loop()",
-            "loop = new_loop(); loop.itself = loop",
-            "loop = sys.kept = new_loop()",
-        ],
-        ids=["in the main module", "in a cycle", "in a module that goes late"],
-    )
-    def test_everything_open(self, in_child, make):
-        in_child(f"{EVERYTHING}\n{make}\neverything(loop)")
+#: Programs that exit with everything open, and their exit status.
+EXITS = {
+    "in the main module": ("loop = new_loop(); everything(loop)", 0),
+    "in a cycle": ("loop = new_loop(); loop.itself = loop; everything(loop)", 0),
+    "in a module that goes late": ("loop = sys.kept = new_loop(); everything(loop)", 0),
+    "in debug mode": ("loop = new_loop(); loop.set_debug(True); everything(loop)", 0),
+    "with an exit status": ("loop = new_loop(); everything(loop); sys.exit(42)", 42),
+    "with a closed loop": ("loop = new_loop(); everything(loop); loop.close()", 0),
+    "with a loop that is closed by an exit handler": (
+        "import atexit; loop = new_loop(); atexit.register(loop.close); everything(loop)",
+        0,
+    ),
+}
 
-    def test_everything_open_in_debug_mode(self, in_child):
-        code = "loop = new_loop()\nloop.set_debug(True)\neverything(loop)\nprint('end')"
-        in_child(EVERYTHING + code)
 
-    def test_the_exit_status_is_kept(self, in_child):
-        code = "loop = new_loop()\neverything(loop)\nsys.exit(42)"
-        in_child(EVERYTHING + code, returncode=42)
-
-    def test_closed_with_everything_open(self, in_child):
-        code = "loop = new_loop()\neverything(loop)\nloop.close()"
-        in_child(EVERYTHING + code)
-
-    def test_closed_by_an_exit_handler(self, in_child):
-        code = "import atexit\nloop = new_loop()\natexit.register(loop.close)\neverything(loop)"
-        in_child(EVERYTHING + code)
+@pytest.mark.parametrize("program", EXITS)
+def test_exit_with_everything_open(in_child, program):
+    code, status = EXITS[program]
+    in_child(f"{EVERYTHING}\n{code}", returncode=status)
 
 
 class TestThreads:

@@ -19,6 +19,9 @@ mgloop.streams has asyncio's streams with the code that runs per packet compiled
 mgloop.install(streams=True), and MGLOOP_STREAMS=1 in the environment when mgloop is imported, let
 asyncio's names refer to them.
 
+mgloop.Protocol and mgloop.Transport are for programs in Cython, which `cimport mgloop`: protocols
+whose methods are C functions. mgloop.get_include() returns the folder for Cython's option -I.
+
 mgloop.serve(app) serves an ASGI application, as the command `mgloop serve pkg.mod:app` does;
 mgloop.http has the server for use inside a program.
 
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
     from typing import Any as _Any
 
     from . import streams
+    from ._compiled import Protocol_1 as Protocol
+    from ._compiled import Transport_1 as Transport
     from .http import serve
     from .observe.monitor import Monitor as monitor  # noqa: N813
     from .observe.watchdog import Watchdog as watchdog  # noqa: N813
@@ -71,6 +76,9 @@ __all__ = [
     "MONGOOSE_VERSION",
     "Loop",
     "LoopStats",
+    "Protocol",
+    "Transport",
+    "get_include",
     "install",
     "monitor",
     "new_event_loop",
@@ -96,12 +104,24 @@ if _os.environ.get("MGLOOP_STREAMS", "") not in ("", "0"):
     streams.use()
 
 
+def get_include() -> str:
+    """Return the folder for the option -I of Cython, in which `cimport mgloop` finds mgloop.
+
+    A build needs it if mgloop is not below a folder of sys.path, such as site-packages.
+    """
+    return _os.path.dirname(_os.path.dirname(__file__))
+
+
 def __getattr__(name: str) -> _Any:
     # Imported on first use, so that a program that only needs a loop does not load these modules.
     if name == "LoopStats":
         from .stats import LoopStats
 
         return LoopStats
+    if name in ("Protocol", "Transport"):
+        from . import _compiled
+
+        return _compiled.Protocol_1 if name == "Protocol" else _compiled.Transport_1
     if name == "serve":
         from .http import serve
 

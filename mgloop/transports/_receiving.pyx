@@ -23,16 +23,20 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t
+from libc.string cimport memset
 
-from mgloop._loop cimport EPOLLIN, EPOLLPRI, SCRATCH, mgl_count_read, os_error
+from mgloop._loop cimport EPOLLIN, EPOLLPRI, LoopCore, SCRATCH, mgl_count_read, os_error
 from mgloop.tls._protocol cimport SSLProtocol
 from mgloop.transports._base cimport SECOND_READ, SocketTransport
 
 from asyncio.log import logger
 
+from .. import _stdlib
+
 
 cdef extern from *:
     """
+    #include <stdint.h>
     #include <stdlib.h>
     #include <sys/socket.h>
     #include <sys/uio.h>
@@ -41,6 +45,30 @@ cdef extern from *:
         /* Without `volatile` the compiler would remove both calls. */
         void *volatile block = malloc(4 * 1024 * 1024);
         free(block);
+    }
+
+    /* A loop in another thread may read the pointer while mgloop._compiled is imported. */
+    #define mgl_load_pointer(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
+    #define mgl_store_pointer(p, value) __atomic_store_n(&(p), value, __ATOMIC_RELEASE)
+
+    /* The receive buffers of compiled protocols that are not in use. A read takes one and puts it
+     * back, so no two reads can have the same one, whatever runs between them. Loops in other
+     * threads use other slots in most cases. The memory is used again by later loops. */
+    enum { MGL_SPARES = 16 };
+    static struct { _Alignas(64) char *buffer; } mgl_spares[MGL_SPARES];
+
+    static char **mgl_slot(void *loop) {
+        return &mgl_spares[(uintptr_t) loop / 256 % MGL_SPARES].buffer;
+    }
+
+    /* Return NULL if no memory is left. */
+    static char *mgl_take_buffer(void *loop, size_t size) {
+        char *buffer = __atomic_exchange_n(mgl_slot(loop), NULL, __ATOMIC_ACQUIRE);
+        return buffer != NULL ? buffer : malloc(size);
+    }
+
+    static void mgl_give_back(void *loop, char *buffer) {
+        free(__atomic_exchange_n(mgl_slot(loop), buffer, __ATOMIC_RELEASE));
     }
 
     /* Receive up to `size` bytes. If the result is less than *requested, the socket is empty or has
@@ -60,12 +88,20 @@ cdef extern from *:
     }
     """
     void mgl_prime_malloc()
+    CompiledCalls *mgl_load_pointer(CompiledCalls *p) noexcept
+    void mgl_store_pointer(CompiledCalls *p, CompiledCalls *value) noexcept
+    char *mgl_take_buffer(void *loop, size_t size) noexcept
+    void mgl_give_back(void *loop, char *buffer) noexcept
     ssize_t mgl_receive(int fd, void *buf, size_t size, bint is_unix, Py_ssize_t *requested)
 
 
 cdef extern from "Python.h":
     int PyContext_Enter(PyObject *context) except -1
     int PyContext_Exit(PyObject *context) except -1
+    int try_enter "PyContext_Enter"(PyObject *context)
+    int try_exit "PyContext_Exit"(PyObject *context)
+    PyObject *PyErr_Occurred()
+    void PyErr_SetString(object type, const char *message)
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
@@ -78,8 +114,11 @@ cdef enum:
     MIDDLE_READ = 32 * 1024
     LARGE_READ = 256 * 1024
     MAX_READS = 4               # reads per time slice
+    # In debug mode, the buffer of a compiled protocol is filled with this byte after the call.
+    INVALID = 0xDD
 
 cdef object MINUS_ONE = -1
+cdef CompiledCalls *compiled = NULL
 
 # glibc's malloc() maps blocks of 128 KiB and more with mmap(), and unmaps them when they are shrunk
 # or freed. A read of 100 KiB then takes 78 us instead of 16 us. Freeing one mapped block raises the
@@ -87,11 +126,22 @@ cdef object MINUS_ONE = -1
 mgl_prime_malloc()
 
 
+cdef void set_compiled(CompiledCalls *calls) noexcept:
+    mgl_store_pointer(compiled, calls)
+
+
+cdef int delivery_to(object protocol) except -1:
+    cdef CompiledCalls *calls = mgl_load_pointer(compiled)
+    if calls is not NULL and calls.accepts(protocol):
+        return COMPILED
+    return BUFFERED if _stdlib.is_buffered(protocol) else BYTES
+
+
 cdef class ReceivingStream(SocketTransport):
     """The part of a stream transport that receives and calls the protocol with the data."""
 
     cdef int read(self, uint32_t events) except -1:
-        cdef object data, count
+        cdef object data
         cdef Py_ssize_t requested = 0, got
         cdef int _i
         for _i in range(MAX_READS):
@@ -101,16 +151,15 @@ cdef class ReceivingStream(SocketTransport):
                     return 0
                 if got == 0:
                     return self.on_eof()
-            elif self.buffered:
-                got = self.receive_into(events, &requested)
+            elif self.delivery != BYTES:
+                if self.delivery == COMPILED:
+                    got = receive_compiled(self, events, &requested)
+                else:
+                    got = self.receive_into(events, &requested)
                 if got < 0:
                     return 0
                 if got == 0:
                     return self.on_eof()
-                count = got
-                if not self.notify("buffer_updated", <PyObject *>count,
-                                   "Fatal error: protocol.buffer_updated() call failed."):
-                    return 0
             else:
                 data = self.receive(events, &requested)
                 if data is None:
@@ -180,15 +229,15 @@ cdef class ReceivingStream(SocketTransport):
         return result
 
     cdef Py_ssize_t receive_into(self, uint32_t events, Py_ssize_t *requested) except -2:
-        """Receive into the protocol's own buffer and return the number of bytes.
+        """Receive into the protocol's own buffer, notify it, and return the number of bytes.
 
-        Return 0 at the end of the stream, and -1 if no data is available now or the read has
-        failed.
+        Return 0 at the end of the stream, and -1 if no data is available now or the read or the
+        protocol has failed.
         """
         cdef Py_buffer view
         cdef Py_ssize_t n
         cdef int error
-        cdef object buf
+        cdef object buf, count
         cdef bint failed = False
         try:
             buf = self.call("get_buffer", <PyObject *>MINUS_ONE)
@@ -221,6 +270,11 @@ cdef class ReceivingStream(SocketTransport):
         if n < 0:
             self.on_read_error(error, events)
             return -1
+        if n > 0:
+            count = n
+            if not self.notify("buffer_updated", <PyObject *>count,
+                               "Fatal error: protocol.buffer_updated() call failed."):
+                return -1
         return n
 
     cdef Py_ssize_t receive_tls(self, uint32_t events, Py_ssize_t *requested) except -2:
@@ -285,3 +339,38 @@ cdef class ReceivingStream(SocketTransport):
         # This does nothing after a fatal error.
         self.close()
         return 0
+
+
+cdef Py_ssize_t receive_compiled(ReceivingStream self, uint32_t events,
+                                 Py_ssize_t *requested) except -2:
+    """Receive and call the C function of a compiled protocol; return as receive_into() does."""
+    cdef LoopCore loop = self.loop
+    cdef object protocol = self.protocol
+    cdef object context = self.context
+    cdef char *buffer = mgl_take_buffer(<void *>loop, LARGE_READ)
+    cdef Py_ssize_t n
+    cdef int error
+    cdef bint failed = False
+    if buffer is NULL:
+        raise MemoryError
+    n = mgl_receive(self.fd, buffer, LARGE_READ, self.epollout_on_demand, requested)
+    error = errno
+    mgl_count_read(&loop.count, n)
+    if n > 0:
+        failed = try_enter(<PyObject *>context) != 0
+        if not failed:
+            failed = compiled.deliver(<PyObject *>protocol, buffer, n) == -1
+            if try_exit(<PyObject *>context) != 0 or PyErr_Occurred() is not NULL:
+                failed = True
+        if loop._debug:
+            memset(buffer, INVALID, n)
+    mgl_give_back(<void *>loop, buffer)
+    if n < 0:
+        self.on_read_error(error, events)
+        return -1
+    if failed:
+        if PyErr_Occurred() is NULL:
+            PyErr_SetString(SystemError, "data_received() returned -1 without an exception")
+        self.notify_failed("Fatal error: protocol.data_received() call failed.")
+        return -1
+    return n

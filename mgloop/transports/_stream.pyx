@@ -41,7 +41,7 @@ from mgloop._loop cimport (
 from mgloop.tls._protocol cimport SSLProtocol
 from mgloop.transports._base cimport SocketTransport
 from mgloop.transports._common cimport chunks_of
-from mgloop.transports._receiving cimport GONE, ReceivingStream
+from mgloop.transports._receiving cimport GONE, ReceivingStream, delivery_to
 from mgloop.transports._socket cimport SocketWatcher
 from mgloop.transports._writequeue cimport (
     iovec, mgl_queue_clear, mgl_queue_consume, mgl_queue_iov, mgl_queue_push,
@@ -121,7 +121,7 @@ cdef class Stream(ReceivingStream):
         mgl_queue_clear(&self.queue)
 
     cdef int use_protocol(self, object protocol) except -1:
-        self.buffered = _stdlib.is_buffered(protocol)
+        self.delivery = delivery_to(protocol)
         self.disconnect_tls()
         if type(protocol) is SSLProtocol:
             self.tls = <SSLProtocol>protocol

@@ -415,7 +415,7 @@ def test_every_file_of_the_package_is_in_meson_build():
     package = ROOT / "mgloop"
     native = {path.relative_to(package).with_suffix("") for path in package.rglob("*.pyx")}
     assert lists["native"] == sorted(map(str, native))
-    globs = ("*.py", "*.pyi", "py.typed")
+    globs = ("*.py", "*.pyi", "py.typed", "__init__.pxd", "_compiled.pxd")
     pure = {path.relative_to(package) for glob in globs for path in package.rglob(glob)}
     assert lists["pure"] == sorted(map(str, pure))
 
@@ -647,7 +647,8 @@ def test_source_distribution_builds_without_a_network(repository, tmp_path):
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
     suffixes = {"".join(Path(name).suffixes) for name in names if name.startswith("mgloop/")}
-    assert suffixes <= {".py", ".pyi", ".typed", "", *{s for s in suffixes if s.endswith(".so")}}
+    suffixes = {suffix for suffix in suffixes if not suffix.endswith(".so")}
+    assert suffixes == {".pxd", ".py", ".pyi", ".typed", ""}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "mgloop/licenses/llhttp/LICENSE-MIT" in names
     (listed,) = (tmp_path / "installed").glob("mgloop-*.dist-info/sboms/mgloop.cdx.json")

@@ -59,7 +59,7 @@ def _statements(path):
 
 def imports(name, paths, known):
     """Return the modules of `known` that the module `name` imports."""
-    package = name if paths[0].name == "__init__.py" else name.rpartition(".")[0]
+    package = name if paths[0].stem == "__init__" else name.rpartition(".")[0]
     found = set()
     for path in paths:
         for level, module, names in _statements(path):

@@ -426,6 +426,22 @@ def test_a_module_that_serves_itself_is_told_how(tmp_path):
 TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 
 
+def over_tls(folder, authority):
+    certificates.write(folder, authority)
+    return {"ssl_certfile": folder / "cert.pem", "ssl_keyfile": folder / "key.pem"}
+
+
+@pytest.fixture
+def secure_server(tmp_path, authority):
+    """Return ``secure_server(app=hello, **options)``, which makes a Server with TLS."""
+
+    def make(app=hello, **options):
+        options = {"lifespan": "off", **over_tls(tmp_path, authority), **options}
+        return Server(Config(app=app, port=0, **options))
+
+    return make
+
+
 def serial(url, context):
     """Return the serial number of the server's certificate, as seen by a new connection."""
     connection = connect(url, context)
@@ -486,7 +502,7 @@ async def get_from(reader, writer):
 
 
 async def test_a_certificate_that_changes_while_it_is_loaded(
-    loop, tmp_path, authority, caplog, monkeypatch
+    loop, tmp_path, authority, secure_server, caplog, monkeypatch
 ):
     """The server uses the old or the new certificate, and never one with the wrong key."""
 
@@ -496,8 +512,7 @@ async def test_a_certificate_that_changes_while_it_is_loaded(
 
     original = ssl.SSLContext.load_cert_chain
     caplog.set_level(logging.INFO)
-    options = over_tls(tmp_path, authority)
-    async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+    async with secure_server() as server:
         async with connected(server, authority) as before:
             first = serial_of(before[1])
             over_tls(tmp_path, authority)
@@ -545,7 +560,7 @@ async def test_a_certificate_with_another_type_of_key(loop, tmp_path, caplog):
 
 
 async def test_no_connection_is_lost_while_certificates_are_loaded(
-    loop, tmp_path, authority, caplog
+    loop, authority, secure_server, caplog
 ):
     """This includes a connection that was accepted in the same iteration of the loop."""
 
@@ -555,9 +570,8 @@ async def test_no_connection_is_lost_while_certificates_are_loaded(
                 assert await get_from(*connection) == b"hello"
 
     caplog.set_level(logging.INFO, logger="mgloop.http")
-    options = over_tls(tmp_path, authority)
     done = asyncio.Event()
-    async with Server(Config(app=hello, port=0, lifespan="off", **options)) as server:
+    async with secure_server() as server:
         clients = [asyncio.ensure_future(connect_until(done, server)) for _ in range(8)]
         for i in range(1, 16):
             server.reload_certificates()
@@ -566,9 +580,8 @@ async def test_no_connection_is_lost_while_certificates_are_loaded(
         await asyncio.gather(*clients)
 
 
-async def test_certificates_are_loaded_while_the_server_ends(loop, tmp_path, authority):
-    options = over_tls(tmp_path, authority)
-    server = Server(Config(app=hello, port=0, lifespan="off", **options))
+async def test_certificates_are_loaded_while_the_server_ends(loop, secure_server):
+    server = secure_server()
     await server.start()
     server.reload_certificates()
     server.reload_certificates()
@@ -580,17 +593,9 @@ async def test_certificates_are_loaded_while_the_server_ends(loop, tmp_path, aut
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
-async def test_handshakes_count_as_connections(loop, tmp_path, authority):
+async def test_handshakes_count_as_connections(loop, authority, secure_server):
     """The server accepts as many silent clients as over TCP, and one more, which can get a 503."""
-    config = Config(
-        app=hello,
-        port=0,
-        lifespan="off",
-        limit_connections=2,
-        timeout_head=20,
-        **over_tls(tmp_path, authority),
-    )
-    async with Server(config) as server:
+    async with secure_server(limit_connections=2, timeout_head=20) as server:
         address = server.sockets[0].getsockname()[:2]
         clients = [await asyncio.open_connection(*address) for _ in range(10)]
         reading = [asyncio.ensure_future(reader.read()) for reader, _ in clients]
@@ -609,15 +614,11 @@ async def test_handshakes_count_as_connections(loop, tmp_path, authority):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio's, for refused sockets
-def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, authority):
+def test_handshakes_that_time_out_do_not_count_as_connections(run, authority, secure_server):
     """This includes handshakes that only the garbage collector would release."""
 
     async def main():
-        options = over_tls(tmp_path, authority)
-        config = Config(
-            app=hello, port=0, lifespan="off", limit_connections=1, timeout_head=0.3, **options
-        )
-        async with Server(config) as server:
+        async with secure_server(limit_connections=1, timeout_head=0.3) as server:
             address = server.sockets[0].getsockname()[:2]
             clients = [await asyncio.open_connection(*address) for _ in range(2)]
             for reader, writer in clients:
@@ -635,7 +636,7 @@ def test_handshakes_that_time_out_do_not_count_as_connections(run, tmp_path, aut
         gc.enable()
 
 
-async def test_no_scope_shares_the_tls_extension(loop, tmp_path, authority):
+async def test_no_scope_shares_the_tls_extension(loop, authority, secure_server):
     async def app(scope, receive, send):
         extension = scope["extensions"]["tls"]
         seen.append(repr(extension))
@@ -644,11 +645,7 @@ async def test_no_scope_shares_the_tls_extension(loop, tmp_path, authority):
         await hello(scope, receive, send)
 
     seen = []
-    options = over_tls(tmp_path, authority)
-    async with (
-        Server(Config(app=app, port=0, lifespan="off", **options)) as server,
-        connected(server, authority) as connection,
-    ):
+    async with secure_server(app) as server, connected(server, authority) as connection:
         for _ in range(2):
             assert await get_from(*connection) == b"hello"
 
@@ -682,11 +679,6 @@ def test_the_name_of_a_client_certificate():
     assert distinguished_name(subject) == (
         r"emailAddress=a@b,CN=\#1 \<\"a\+b\;c\\\>+UID=\ x\ ,O=A\, CN=root,C=DE"
     )
-
-
-def over_tls(folder, authority):
-    certificates.write(folder, authority)
-    return {"ssl_certfile": folder / "cert.pem", "ssl_keyfile": folder / "key.pem"}
 
 
 class ByHand:
@@ -727,10 +719,9 @@ class ByHand:
                 await self.receive()
 
 
-async def test_a_handshake_that_has_begun_is_served_before_the_end(loop, tmp_path, authority):
+async def test_a_handshake_that_has_begun_is_served_before_the_end(loop, authority, secure_server):
     """A client may have been accepted just before a worker is replaced."""
-    options = over_tls(tmp_path, authority)
-    server = Server(Config(app=hello, port=0, **options))
+    server = secure_server(lifespan="auto")
     await server.start()
     async with ByHand(server, authority) as client:
         closing = asyncio.create_task(server.close())
@@ -745,7 +736,9 @@ async def test_a_handshake_that_has_begun_is_served_before_the_end(loop, tmp_pat
     await closing
 
 
-def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, authority, caplog):
+def test_the_closing_alert_comes_with_the_request_for_a_file(
+    run, tmp_path, authority, secure_server, caplog
+):
     """The client has closed before the file is begun, or while it is sent."""
     (tmp_path / "file").write_bytes(bytes(5_000_000))
 
@@ -757,8 +750,7 @@ def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, auth
     async def main():
         nonlocal ended
         ended = asyncio.get_running_loop().create_future()
-        config = Config(app=app, port=0, lifespan="off", **over_tls(tmp_path, authority))
-        async with Server(config) as server, ByHand(server, authority) as client:
+        async with secure_server(app) as server, ByHand(server, authority) as client:
             await client.through(client.tls.do_handshake)
             client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             with pytest.raises(ssl.SSLWantReadError):
@@ -771,7 +763,7 @@ def test_the_closing_alert_comes_with_the_request_for_a_file(run, tmp_path, auth
     assert [record.getMessage() for record in caplog.records if record.levelno > 20] == []
 
 
-def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authority):
+def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authority, secure_server):
     """asyncio's protocol, which temporarily replaces the connection, must not receive the body."""
     (tmp_path / "file").write_bytes(bytes(5_000_000))
     bodies = []
@@ -793,29 +785,23 @@ def test_a_body_is_received_while_a_file_is_sent_over_tls(run, tmp_path, authori
     async def main():
         nonlocal begun, server
         begun = asyncio.Event()
-        options = over_tls(tmp_path, authority)
-        config = Config(app=app, port=0, lifespan="off", body_buffer=1, **options)
-        async with Server(config) as server:
-            reader, writer = await asyncio.open_connection(
-                *server.sockets[0].getsockname()[:2],
-                ssl=certificates.trusting(authority),
-                server_hostname="localhost",
-            )
+        async with (
+            secure_server(app, body_buffer=1) as server,
+            connected(server, authority) as (reader, writer),
+        ):
             head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
             writer.write(head + b"a")
             await begun.wait()
             writer.write(b"b")
             assert (await reader.read()).endswith(bytes(5) + b"\r\n3\r\nend\r\n0\r\n\r\n")
-            writer.close()
 
     begun = server = None
     run(main())
     assert bodies == [b"a", b"b"]
 
 
-async def test_a_handshake_that_fails_does_not_hold_up_the_end(loop, tmp_path, authority):
-    options = over_tls(tmp_path, authority)
-    server = Server(Config(app=hello, port=0, timeout_head=0.3, **options))
+async def test_a_handshake_that_fails_does_not_hold_up_the_end(loop, secure_server):
+    server = secure_server(lifespan="auto", timeout_head=0.3)
     await server.start()
     address = server.sockets[0].getsockname()[:2]
     for data in (b"GET / HTTP/1.1\r\n\r\n", b""):

@@ -341,6 +341,12 @@ def client_ssl_context(certificate_authority):
     return context
 
 
+@pytest.fixture
+def contexts(client_ssl_context, server_ssl_context):
+    """Return keyword arguments for ``peers.connected_pair()``."""
+    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
+
+
 @pytest.fixture(autouse=True)
 def no_current_loop():
     """Remove the current event loop and policy that the test may have installed."""

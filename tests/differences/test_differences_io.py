@@ -801,12 +801,6 @@ class Client:
         return types
 
 
-@pytest.fixture
-def contexts(client_ssl_context, server_ssl_context):
-    """Return keyword arguments for connected_pair()."""
-    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
-
-
 class TestTls:
     async def test_small_writes_in_data_received_make_one_record(
         self, loop, loop_kind, server_ssl_context, client_ssl_context

@@ -40,12 +40,6 @@ either_protocol = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def contexts(client_ssl_context, server_ssl_context):
-    """Return keyword arguments for connected_pair()."""
-    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
-
-
 @contextlib.asynccontextmanager
 async def blocking_client(loop, contexts, server, *steps, **kwargs):
     """Serve `server` to a client that runs TLS in a thread over a blocking ssl.SSLSocket.

@@ -38,12 +38,6 @@ HELLO = """
 """
 
 
-@pytest.fixture
-def contexts(client_ssl_context, server_ssl_context):
-    """Return keyword arguments for connected_pair()."""
-    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
-
-
 async def engines(loop, contexts):
     """Exchange data both ways; return the engines of the client's and the server's transport."""
     client, server = Recorder(loop), Recorder(loop)

@@ -19,12 +19,6 @@ from peers import Recorder, connected_pair, open_server, port_of
 current = contextvars.ContextVar("current", default=None)
 
 
-@pytest.fixture
-def contexts(client_ssl_context, server_ssl_context):
-    """Return keyword arguments for connected_pair()."""
-    return {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
-
-
 class Knotted(Recorder):
     """A recorder in the context of its own callbacks, which never releases its transport."""
 

@@ -160,17 +160,16 @@ async def test_reading_is_paused_meanwhile_and_goes_on_afterwards(loop, file, pr
 
 
 @contextlib.asynccontextmanager
-async def over_tls(loop, client_ssl_context, server_ssl_context):
+async def over_tls(loop, contexts):
     """Yield the client's protocol and the server's transport, which supports only write()."""
     client, server = Recorder(loop), Recorder(loop)
-    contexts = {"client_ssl": client_ssl_context, "server_ssl": server_ssl_context}
     async with connected_pair(loop, client, server, **contexts) as (_, theirs):
         yield client, theirs
         assert theirs.is_closing() or theirs.get_protocol() is server
 
 
-async def test_over_tls(loop, file, client_ssl_context, server_ssl_context):
-    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, theirs):
+async def test_over_tls(loop, file, contexts):
+    async with over_tls(loop, contexts) as (client, theirs):
         before = theirs.get_protocol()
         with pytest.raises(RuntimeError, match="fallback is disabled"):
             await loop.sendfile(theirs, file, fallback=False)
@@ -223,9 +222,7 @@ class Decoded(io.FileIO):
 @pytest.mark.parametrize(
     ("offset", "count"), [(0, None), (0, 70_000), (1000, 70_000), (99_999, 10)]
 )
-async def test_over_tls_as_if_read(
-    loop, tmp_path, client_ssl_context, server_ssl_context, opened, offset, count
-):
+async def test_over_tls_as_if_read(loop, tmp_path, contexts, opened, offset, count):
     """The peer receives the data of the file's own readinto()."""
     path = tmp_path / "file"
     path.write_bytes(CONTENT[:100_000])
@@ -235,7 +232,7 @@ async def test_over_tls_as_if_read(
         wanted = bytearray(count or 200_000)
         del wanted[file.readinto(wanted) :]
     with opened(path) as file:
-        async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+        async with over_tls(loop, contexts) as (client, transport):
             sent = await loop.sendfile(transport, file, offset, count)
             assert sent == len(wanted)
             assert await client.got(sent) == wanted
@@ -244,9 +241,7 @@ async def test_over_tls_as_if_read(
 
 
 @pytest.mark.parametrize("answer", [errno.EAGAIN, errno.EOPNOTSUPP, "now and then"])
-async def test_over_tls_what_is_not_in_the_page_cache(
-    loop, file, client_ssl_context, server_ssl_context, monkeypatch, answer
-):
+async def test_over_tls_what_is_not_in_the_page_cache(loop, file, contexts, monkeypatch, answer):
     """A read would wait for the disk, or the file system does not support RWF_NOWAIT."""
     read, calls = os.preadv, itertools.count()
 
@@ -258,26 +253,22 @@ async def test_over_tls_what_is_not_in_the_page_cache(
         return read(fd, buffers, offset, flags)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+    async with over_tls(loop, contexts) as (client, transport):
         assert await loop.sendfile(transport, file, 1000) == len(CONTENT) - 1000
         assert await client.got(len(CONTENT) - 1000) == CONTENT[1000:]
         assert file.tell() == len(CONTENT)
 
 
 @pytest.mark.mgloop_only
-async def test_over_tls_what_is_there_needs_no_thread(
-    loop, file, client_ssl_context, server_ssl_context
-):
-    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+async def test_over_tls_what_is_there_needs_no_thread(loop, file, contexts):
+    async with over_tls(loop, contexts) as (client, transport):
         before = loop.stats().executor_jobs
         assert await loop.sendfile(transport, file) == len(CONTENT)
         assert loop.stats().executor_jobs == before
         assert await client.got(len(CONTENT)) == CONTENT
 
 
-async def test_over_tls_others_are_served_meanwhile(
-    loop, file, client_ssl_context, server_ssl_context
-):
+async def test_over_tls_others_are_served_meanwhile(loop, file, contexts):
     turns = 0
 
     async def others():
@@ -286,7 +277,7 @@ async def test_over_tls_others_are_served_meanwhile(
             await asyncio.sleep(0)
             turns += 1
 
-    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+    async with over_tls(loop, contexts) as (client, transport):
         counting = loop.create_task(others())
         assert await loop.sendfile(transport, file) == len(CONTENT)
         assert turns >= len(CONTENT) // 100_000
@@ -295,8 +286,8 @@ async def test_over_tls_others_are_served_meanwhile(
 
 
 @pytest.mark.parametrize("end", ["cancelled", "closed"])
-async def test_over_tls_ended_early(loop, file, client_ssl_context, server_ssl_context, end):
-    async with over_tls(loop, client_ssl_context, server_ssl_context) as (client, transport):
+async def test_over_tls_ended_early(loop, file, contexts, end):
+    async with over_tls(loop, contexts) as (client, transport):
         for side, size in (client.transport, socket.SO_RCVBUF), (transport, socket.SO_SNDBUF):
             side.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, size, 65_536)
         client.transport.pause_reading()

@@ -33,6 +33,7 @@ cdef class RequestBody(Response):
     cdef int disconnect(self) except -1
     cdef dict next_message(self)
     cdef int send_continue(self) except -1
+    cdef bint write_interim(self, bytes head) except -1
     cdef int cut_stream(self) except -1
 
     # Called after data of the body, or its end, has arrived, once for each read.

@@ -85,18 +85,25 @@ cdef class RequestBody(Response):
 
         The client's deadline for the body begins now, whether it was sent or not.
         """
-        cdef bint failed = False
         self.expects_continue = False
         if self.body_state != BODY_RECEIVING or self.state == MGL_COMPLETE:
             return 0
-        if self.state <= MGL_HELD:
-            try:
-                # Not through the buffer, because that may hold the head of the final response.
-                self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            except Exception as exc:
-                self.connection.write_failed(exc)
-                failed = True
-        return 0 if failed else self.connection.set_deadline(MGL_BODY)
+        if self.state <= MGL_HELD and not self.write_interim(b"HTTP/1.1 100 Continue\r\n\r\n"):
+            return 0
+        return self.connection.set_deadline(MGL_BODY)
+
+    cdef bint write_interim(self, bytes head) except -1:
+        """Write an interim response.  Return False if the connection could not write it.
+
+        It does not go through the buffer, because that may hold the head of the final response.
+        """
+        cdef bint failed = False
+        try:
+            self.connection.write(head)
+        except Exception as exc:
+            self.connection.write_failed(exc)
+            failed = True
+        return not failed
 
     cdef int body_arrived(self) except -1:
         """Give the application the body so far."""

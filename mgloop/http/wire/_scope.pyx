@@ -84,7 +84,7 @@ cdef class ScopeFactory(RequestFactory):
         cdef dict scope, extensions
         scope = self.template.copy()    # a third of the cost of setting each key separately
         scope[CLIENT] = self.client
-        scope[ASGI] = site.own_versions()
+        scope[ASGI] = site.versions.copy()
         if head.http_10:
             scope[HTTP_VERSION] = "1.0"
         scope[METHOD] = head.method

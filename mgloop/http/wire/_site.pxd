@@ -152,9 +152,8 @@ cdef class Site:
     # The objects below are equal in all sites, but each site has its own. Every request changes
     # their reference counts. Without the GIL, threads that share an object would move its cache
     # line between the cores at each change.
-    cdef dict versions, extensions      # "asgi" and "extensions" of a scope, for the next ones
-    cdef dict common_versions           # what `versions` contains
-    cdef tuple version_items            # the items of that dict
+    cdef dict versions                  # what "asgi" of a scope contains
+    cdef dict extensions                # "extensions" of a scope, for the next ones
     cdef tuple extension_names          # the keys of `extensions`
     cdef Awaitable ready                # returned by a send() that need not wait
     cdef dict task_options
@@ -186,7 +185,6 @@ cdef class Site:
     cdef int expire(self, mgl_deadline *entry, int kind) except -1
     cdef object start(self, object coroutine)
     cdef long count_handshakes(self) noexcept
-    cdef dict own_versions(self)
     cdef dict own_extensions(self)
     cdef int count_request(self) except -1
     cdef int left(self) except -1

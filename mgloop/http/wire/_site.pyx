@@ -32,7 +32,6 @@ cdef object Task = asyncio.Task
 
 
 cdef extern from "Python.h":
-    Py_ssize_t PyTuple_GET_SIZE(object t)
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *o)
     Py_ssize_t PyDict_GET_SIZE(PyObject *d)
@@ -179,12 +178,10 @@ cdef class Site:
         # From 2.4 on, frameworks stop watching for http.disconnect and rely on an OSError that
         # send() raises.  Then a stream that waits for its next event never ends after its client
         # has disconnected, and background tasks are skipped.  2.3 is what uvicorn announces.
-        self.version_items = (("version", "3.0"), ("spec_version", "2.3"))
+        self.versions = {"version": "3.0", "spec_version": "2.3"}
         self.extension_names = ("http.response.trailers", "http.response.early_hint")
         if config.sendfile:
             self.extension_names += ("http.response.pathsend", "http.response.zerocopysend")
-        self.common_versions = dict(self.version_items)
-        self.versions = {}
         self.extensions = {}
         self.config = config
         self.state = state
@@ -343,32 +340,11 @@ cdef class Site:
             return PyObject_Call(Task, (coroutine,), self.task_options)
         return self.loop.create_task(coroutine)
 
-    cdef dict own_versions(self):
-        """Return the value of "asgi" for a scope.  No other scope has this dict.
-
-        The dict of an earlier scope is used again if nothing refers to it any more and the
-        application has not changed it.
-        """
-        cdef Py_ssize_t position = 0, i = 0
-        cdef PyObject *key = NULL
-        cdef PyObject *value = NULL
-        if Py_REFCNT(<PyObject *>self.versions) == 1 \
-                and PyDict_GET_SIZE(<PyObject *>self.versions) == len(self.version_items):
-            while PyDict_Next(<PyObject *>self.versions, &position, &key, &value):
-                item = PyTuple_GET_ITEM(self.version_items, i)
-                if key is not PyTuple_GET_ITEM(<object>item, 0) \
-                        or value is not PyTuple_GET_ITEM(<object>item, 1):
-                    break
-                i += 1
-            else:
-                return self.versions
-        self.versions = self.common_versions.copy()
-        return self.versions
-
     cdef dict own_extensions(self):
         """Return the extensions of a scope.  No other scope has any of these dicts.
 
-        Those of an earlier scope are used again, as in own_versions().
+        Those of an earlier scope are used again if nothing refers to them any more and the
+        application has not changed them.
         """
         cdef Py_ssize_t position = 0, i = 0
         cdef PyObject *key = NULL

@@ -98,13 +98,9 @@ cdef class WsgiExtensions(WsgiResponse):
 
     cdef int deliver_hint(self, bytes data) except -1:
         """Write a 103 response, unless the head of the response has been written."""
-        if self.state > MGL_HELD or self.body_state == BODY_DISCONNECTED or self.connection.lost:
-            return 0
-        try:
-            # Not through the buffer, because that may hold the head of the final response.
-            self.connection.write(data)
-        except Exception as exc:
-            self.connection.write_failed(exc)
+        if self.state <= MGL_HELD and self.body_state != BODY_DISCONNECTED \
+                and not self.connection.lost:
+            self.write_interim(data)
         return 0
 
     cdef StreamInput start_stream(self):

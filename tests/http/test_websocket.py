@@ -359,6 +359,23 @@ async def test_a_denial_without_a_length_that_breaks_off_is_reset(loop, caplog):
         assert site.answers == [403]
 
 
+async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
+    """No coroutine is left that was never awaited: its warning would fail the test."""
+
+    def factory(loop, coro, **kwargs):
+        if getattr(coro, "__name__", "") == "run_application":
+            raise ValueError("no task")
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async with upgrading.serving(loop, echo) as site, bare(site, shake=False) as peer:
+        with logged(caplog):
+            loop.set_task_factory(factory)
+            status, _ = await peer.read_head()
+            loop.set_task_factory(None)
+        assert status.startswith(b"HTTP/1.1 500 ")
+        gc.collect()
+
+
 async def test_a_client_that_leaves_during_a_denial_is_logged(loop):
     lost = asyncio.Event()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Programs survive that they run out of memory; and the tool that shows it knows how a run ends."""
 
+import asyncio
 import re
 import signal
 import sys
@@ -53,6 +54,50 @@ except (MemoryError, ssl.SSLError):
 """
 
 
+# asyncio's tasks without an event loop of asyncio or of mgloop. The loop finds no memory for the
+# wake-up of the task, which has a file, and which is cancelled later.
+NO_MEMORY_FOR_A_WAKE_UP = """
+import asyncio, gc, os
+
+class Loop:
+    calls, short = [], False
+
+    def call_soon(self, callback, *arguments, context=None):
+        if self.short:
+            raise MemoryError
+        self.calls.append((callback, arguments))
+
+    def get_debug(self):
+        return False
+
+    def call_exception_handler(self, context):
+        pass
+
+def run_calls():
+    while loop.calls:
+        callback, arguments = loop.calls.pop(0)
+        callback(*arguments)
+
+async def wait(file):
+    with file:
+        await woken
+
+loop = Loop()
+woken = asyncio.Future(loop=loop)
+file = open(os.devnull, "rb", 0)
+task = asyncio.Task(wait(file), loop=loop)
+run_calls()
+loop.short = True
+try:
+    woken.set_result(None)
+except MemoryError:
+    loop.short = False
+task.cancel()
+run_calls()
+print(woken.done(), task.done(), file.closed)
+"""
+
+
 def run_python(*arguments):
     return support.finished([sys.executable, *arguments], cwd=ROOT, timeout=50)
 
@@ -96,6 +141,36 @@ class TestJudgement:
         done = run_python("-c", NO_MEMORY_ERRORS_LEFT)
         assert done.returncode == -signal.SIGABRT
         assert worker._judge(None, signal.SIGABRT, "", done.stderr).how == "crash of Python"
+
+    def test_a_task_that_cannot_be_woken_never_ends(self):
+        """There is no event loop in the program. The tool lets another task end the coroutine."""
+        done = run_python("-W", "ignore", "-c", NO_MEMORY_FOR_A_WAKE_UP)
+        assert done.stdout.split() == ["True", "False", "False"], done.stderr
+
+    def test_the_coroutine_of_such_a_task_ends(self):
+        loop = asyncio.new_event_loop()
+        call_soon, woken, ended = loop.call_soon, loop.create_future(), []
+
+        def fail(*_, **__):
+            raise MemoryError
+
+        async def wait():
+            try:
+                await woken
+            finally:
+                ended.append(True)
+
+        task = loop.create_task(wait())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.call_soon = fail
+        with pytest.raises(MemoryError):
+            woken.set_result(None)
+        loop.call_soon = call_soon
+        worker._end_tasks(loop)
+        loop.close()
+        assert ended
+        assert not task.done()
+        task._log_destroy_pending = False
 
     def test_a_tls_connection_without_memory(self):
         """There is no event loop in the program, and CPython 3.11 to 3.13 crash."""

@@ -273,11 +273,7 @@ def _play(spec: dict, stage: programs.Stage, witness: Witness) -> str:
             # A loop whose run has ended by an exception still has to end its tasks.
             stage.disarm()
             _end_run(loop)
-            others = asyncio.all_tasks(loop)
-            for other in others:
-                other.cancel()
-            if others:
-                loop.run_until_complete(asyncio.wait(others, timeout=PATIENCE))
+            _end_tasks(loop)
             loop.run_until_complete(asyncio.sleep(0))
     except (Exception, asyncio.CancelledError) as exc:
         traceback.print_exc()
@@ -287,6 +283,23 @@ def _play(spec: dict, stage: programs.Stage, witness: Witness) -> str:
     finally:
         loop.close()
     return "MemoryError" if witness.reports else "success"
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel all tasks, and wait for them.
+
+    A task of CPython that could not allocate its wake-up never runs again. Another task ends its
+    coroutine, so that only descriptors that nothing would ever close remain open.
+    """
+    for _ in range(2):
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, lost = loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE))
+            for task in lost:
+                loop.create_task(task.get_coro())
+                asyncio._unregister_task(task)
 
 
 def _end_run(loop: asyncio.AbstractEventLoop) -> None:

@@ -58,6 +58,7 @@ from mgloop.http.wire._wshandshake cimport WebSocketHandshake
 import contextvars
 import logging
 import sys
+from types import CoroutineType
 
 from ... import _stdlib
 from ._coroutines import run_application
@@ -117,7 +118,8 @@ cdef class WebSocket(WebSocketHandshake):
 
     def start(self, leftover=b""):
         """Start the application; `leftover` is the data that arrived after the upgrade request."""
-        cdef object context, running
+        cdef object context
+        cdef object running = None, coroutine = None
         self.began = mgl_clock_ns()
         self.site.attach(self)
         self.attached = True
@@ -127,8 +129,14 @@ cdef class WebSocket(WebSocketHandshake):
         context = contextvars.copy_context()
         try:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
-            self.task = self.loop.create_task(run_application(running), context=context)
+            coroutine = run_application(running)
+            self.task = self.loop.create_task(coroutine, context=context)
         except BaseException as exc:
+            # The destructor of a coroutine that has not started needs memory for a warning. Without
+            # memory, CPython may crash.
+            for each in (coroutine, running):
+                if isinstance(each, CoroutineType):
+                    each.close()
             self.app_ended(exc)
             if not isinstance(exc, Exception):
                 raise

@@ -38,6 +38,8 @@ cdef extern from "workqueue.h":
 
 # Log the exception that is being handled, without raising another one if memory is exhausted.
 cdef int log_exception(str message) noexcept
+# Wait before another attempt, after memory has run out.
+cdef int wait_for_memory() noexcept
 
 
 cdef class WorkPool:

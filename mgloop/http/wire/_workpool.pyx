@@ -57,13 +57,19 @@ cdef extern from "unistd.h" nogil:
 
 
 cdef enum:
-    RETRY = 10_000      # microseconds between two attempts to wake the loop without memory
+    RETRY = 10_000      # microseconds between two attempts after memory has run out
 
 cdef object log = logging.getLogger("mgloop.http")
 
 
 cdef int log_exception(str message) noexcept:
     log.exception(message)
+    return 0
+
+
+cdef int wait_for_memory() noexcept:
+    with nogil:
+        usleep(RETRY)
     return 0
 
 
@@ -268,8 +274,7 @@ cdef class WorkPool:
             except BaseException:
                 self.drop_answers()
             if pending:
-                with nogil:
-                    usleep(RETRY)
+                wait_for_memory()
         return self.core is not None
 
     cdef int schedule_answers(self) except -1:

@@ -151,8 +151,15 @@ cdef class WsgiExtensions(WsgiResponse):
             return False
         site.running.add(self)
         self.deliver(b"", True)     # the head
-        self.sender = site.context.copy().run(site.loop.create_task, files.send(
-            self, "wsgi.file_wrapper", file, offset, count, False, True))
+        sending = files.send(self, "wsgi.file_wrapper", file, offset, count, False, True)
+        try:
+            self.sender = site.context.copy().run(site.loop.create_task, sending)
+        except BaseException:
+            # The destructor of a coroutine that has not started needs memory for a warning. Without
+            # memory, CPython loses the coroutine and its file, or crashes.
+            sending.close()
+            file.close()
+            raise
         self.sender.add_done_callback(self._file_sent, context=site.context)
         return True
 

@@ -29,7 +29,7 @@ from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_UNSTARTED
 from mgloop.http.wire._site cimport (
     PyMethodDef, Site, bound_method, mgl_coarse_time, mgl_method_of,
 )
-from mgloop.http.wire._workpool cimport WorkPool, log_exception, mgl_link
+from mgloop.http.wire._workpool cimport WorkPool, log_exception, mgl_link, wait_for_memory
 from mgloop.http.wire._wsgiextensions cimport WsgiExtensions
 from mgloop.http.wire._wsgiinput cimport BodyBuffer, StreamInput
 from mgloop.http.wire._wsgiresponse cimport (
@@ -72,6 +72,24 @@ def _forked():
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+cdef int become_running(object loop) except -1:
+    """Make `loop` the running loop of the thread; None for no running loop.
+
+    CPython 3.11 needs memory for that. If memory runs out, try again until it succeeds: without the
+    running loop, every later callback of the loop would fail.
+    """
+    cdef bint pending = True
+    while pending:
+        pending = False
+        try:
+            set_running_loop(loop)
+        except MemoryError:
+            pending = True
+        if pending:
+            wait_for_memory()
+    return 0
 
 
 @cython.final
@@ -250,14 +268,14 @@ cdef class WsgiRequest(WsgiExtensions):
         cdef bint pauses = False
         cdef object context = self.context
         if self.pool is None:
-            set_running_loop(None)
+            become_running(None)
         PyContext_Enter(context)
         try:
             pauses = self.run_app()
         finally:
             PyContext_Exit(context)
             if self.pool is None:
-                set_running_loop(self.connection.site.loop)
+                become_running(self.connection.site.loop)
         return pauses
 
     cdef bint run_app(self) except -1:

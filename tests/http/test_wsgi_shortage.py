@@ -5,9 +5,12 @@ allocation of the server fail; these are the failures that it has found.
 
 import contextlib
 import http.client
+import os
 
 import pytest
 from commands import Command, connect, write_app
+
+from mgloop.http.wire import _filewrapper
 
 APPLICATION = """
 import logging, threading
@@ -129,3 +132,23 @@ def test_a_connection_ends_if_no_task_can_be_made_for_a_file(tmp_path, threads):
                 connection.getresponse().read()
         assert status_of(url, "/") == 200
     assert "never awaited" not in command.output
+
+
+def test_no_descriptor_is_lost_if_memory_runs_out_when_a_file_is_prepared(tmp_path):
+    testcapi = pytest.importorskip("_testcapi")
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(60):
+        with open(path, "rb", buffering=0) as file:
+            wrapper, found = _filewrapper.FileWrapper(file), None
+            with contextlib.suppress(MemoryError):
+                testcapi.set_nomemory(number, number + 1)
+                try:
+                    found = _filewrapper.plain_file(wrapper)
+                finally:
+                    testcapi.remove_mem_hooks()
+            if found is not None:
+                found[0].close()
+    assert found is not None
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -60,6 +60,15 @@ def plain_file(wrapper: FileWrapper) -> tuple[io.FileIO, int, int] | None:
         position, status = file.tell(), os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return None
-        return open(os.dup(file.fileno()), "rb", buffering=0), position, status.st_size
+        return _duplicate(file.fileno()), position, status.st_size
     except (AttributeError, OSError, ValueError):  # a closed file, or no more descriptors
         return None
+
+
+def _duplicate(descriptor: int) -> io.FileIO:
+    duplicate = os.dup(descriptor)
+    try:
+        return io.FileIO(duplicate)
+    except BaseException:  # no memory
+        os.close(duplicate)
+        raise

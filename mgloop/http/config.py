@@ -48,6 +48,8 @@ _FLAG: dict[str, Any] = {"read": converters.flag}
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 
 
+# The class is long because it is the table of all options: the command line, the TOML file, the
+# environment and the documentation are made from its fields.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Hold all options of a server, validated.

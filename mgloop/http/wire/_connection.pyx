@@ -71,8 +71,8 @@ cdef bint is_used_up(TimeSlice *time_slice) noexcept:
     return time_slice.requests > MAX_REQUESTS or mgl_coarse_time() != time_slice.began
 
 
-# The class is long because every method depends on the state: the state decides about reading,
-# about each deadline and about the way in which the connection ends.
+# The class, and so the file, is long because every method depends on the state: the state decides
+# about reading, about each deadline and about the way in which the connection ends.
 cdef class Connection(BaseConnection):
     """Serve one HTTP/1 connection of `site`, as an asyncio.Protocol."""
 

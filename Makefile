@@ -143,7 +143,7 @@ fresh:
 
 # The same under AddressSanitizer: MGLOOP_FUZZ_EXAMPLES=2000 make asan PYTEST_ARGS="tests/transports/test_fuzz_raising.py -o timeout=0".
 FUZZED = $(addprefix tests/,transports/test_fuzz_raising.py transports/test_stream_random.py streams/test_histories.py \
-	http/test_fuzz_parsing.py http/test_wsgi_input.py)
+	http/test_fuzz_parsing.py http/test_wsgi_input.py http/test_frames.py)
 fuzz: build $(VENV)/.group-test
 	env MGLOOP_FUZZ_EXAMPLES=$${MGLOOP_FUZZ_EXAMPLES:-2000} $(BIN)/pytest $(PARALLEL) --loops=mgloop \
 		-o timeout=0 $(FUZZED) $(PYTEST_ARGS)

@@ -2,6 +2,7 @@
 """WebSocket framing: messages split in every way, and every violation of the protocol.
 
 The results are compared with upgrading.frame(), Python's own decoder, and zlib.
+MGLOOP_FUZZ_EXAMPLES sets the number of random examples of each test.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from upgrading import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, closing, fr
 from mgloop.http.wire import deflate
 from mgloop.http.wire._frames import FrameReader, FrameWriter, close_frame, control_frame, sendable
 
+EXAMPLES = int(os.environ.get("MGLOOP_FUZZ_EXAMPLES", "100"))
 NEED_DATA, FAILED = -1, -2
 FLUSHED = b"\x00\x00\xff\xff"
 
@@ -105,7 +107,7 @@ def conversations(draw):
     return data, expected
 
 
-@settings(deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(conversations(), places, st.booleans())
 def test_messages_are_the_same_wherever_the_bytes_are_cut(conversation, where, all_cut):
     data, expected = conversation
@@ -212,7 +214,7 @@ def can_become_valid(data):
     return False
 
 
-@settings(deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(texts, st.booleans())
 def test_invalid_utf8_fails_at_the_first_byte_that_cannot_be_right(data, in_fragments):
     reader = FrameReader()
@@ -235,6 +237,7 @@ def test_invalid_utf8_fails_at_the_first_byte_that_cannot_be_right(data, in_frag
     assert read(reader, frame(CONTINUATION) if in_fragments else b"x") == expected
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.binary(max_size=30))
 def test_a_whole_text_is_what_python_decodes(data):
     try:
@@ -337,7 +340,7 @@ def plain_of(frames, decompressor):
     return data[0] & 0x0F, payload
 
 
-@settings(deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(payloads, max_size=5), st.sampled_from([0, 9, 12, 15]), st.booleans())
 def test_what_a_server_sends_is_understood(messages, bits, takeover):
     writer = FrameWriter(bits, takeover)

@@ -55,8 +55,15 @@ OPERATIONS = {}
 
 
 def operation(function):
-    OPERATIONS[function.__name__] = function
-    return function
+    """Make `function`, which may be a coroutine function, one of OPERATIONS."""
+
+    def operate(s):
+        result = function(s)
+        if asyncio.iscoroutine(result):
+            s.loop.run_until_complete(result)
+
+    OPERATIONS[function.__name__] = operate
+    return operate
 
 
 @operation
@@ -161,81 +168,63 @@ def readers_refused(s):
 
 
 @operation
-def sock_at_once(s):
-    async def main():
-        await s.loop.sock_sendall(s.left, s.buffer)
-        await s.loop.sock_recv(s.right, 10)
-        await s.loop.sock_recv_into(s.right, s.buffer)
-
-    s.loop.run_until_complete(main())
+async def sock_at_once(s):
+    await s.loop.sock_sendall(s.left, s.buffer)
+    await s.loop.sock_recv(s.right, 10)
+    await s.loop.sock_recv_into(s.right, s.buffer)
 
 
 @operation
-def sock_after_a_wait(s):
-    async def main():
-        receiving = s.loop.create_task(s.loop.sock_recv(s.left, 10))
-        await support.turns(2)
-        s.right.send(b"x")
-        await receiving
-        receiving = s.loop.create_task(s.loop.sock_recv_into(s.left, s.buffer))
-        await support.turns(2)
-        s.right.send(b"x")
-        await receiving
-
-    s.loop.run_until_complete(main())
+async def sock_after_a_wait(s):
+    receiving = s.loop.create_task(s.loop.sock_recv(s.left, 10))
+    await support.turns(2)
+    s.right.send(b"x")
+    await receiving
+    receiving = s.loop.create_task(s.loop.sock_recv_into(s.left, s.buffer))
+    await support.turns(2)
+    s.right.send(b"x")
+    await receiving
 
 
 @operation
-def sock_cancelled(s):
-    async def main():
-        receiving = s.loop.create_task(s.loop.sock_recv_into(s.left, s.buffer))
-        await support.turns(2)
-        receiving.cancel()
-        await support.turns(2)
-        s.loop.sock_recv(s.left, 10).close()
-
-    s.loop.run_until_complete(main())
+async def sock_cancelled(s):
+    receiving = s.loop.create_task(s.loop.sock_recv_into(s.left, s.buffer))
+    await support.turns(2)
+    receiving.cancel()
+    await support.turns(2)
+    s.loop.sock_recv(s.left, 10).close()
 
 
 @operation
-def sock_failing(s):
-    async def main():
-        with pytest.raises(TypeError):
-            await s.loop.sock_sendall(s.left, "text")
-        with pytest.raises(TypeError):
-            await s.loop.sock_recv_into(s.left, b"read-only")
-        with pytest.raises(ValueError):
-            await s.loop.sock_recv(s.left, -1)
-        with pytest.raises(TypeError):
-            await s.loop.sock_recv(s.left, s.argument)
-
-    s.loop.run_until_complete(main())
+async def sock_failing(s):
+    with pytest.raises(TypeError):
+        await s.loop.sock_sendall(s.left, "text")
+    with pytest.raises(TypeError):
+        await s.loop.sock_recv_into(s.left, b"read-only")
+    with pytest.raises(ValueError):
+        await s.loop.sock_recv(s.left, -1)
+    with pytest.raises(TypeError):
+        await s.loop.sock_recv(s.left, s.argument)
 
 
 @operation
-def sock_of_a_short_life(s):
-    async def main():
-        left, right = socket.socketpair()
-        left.setblocking(False)
-        receiving = s.loop.create_task(s.loop.sock_recv(left, 10))
-        await support.turns(2)
-        right.close()
-        assert await receiving == b""
-        left.close()
-
-    s.loop.run_until_complete(main())
+async def sock_of_a_short_life(s):
+    left, right = socket.socketpair()
+    left.setblocking(False)
+    receiving = s.loop.create_task(s.loop.sock_recv(left, 10))
+    await support.turns(2)
+    right.close()
+    assert await receiving == b""
+    left.close()
 
 
 @operation
-def futures_and_tasks(s):
-    async def main():
-        future = s.loop.create_future()
-        future.add_done_callback(s.callback, context=s.context)
-        future.set_result(s.argument)
-        await future
-        await s.loop.create_task(asyncio.sleep(0), name="a name", context=s.context)
-
-    s.loop.run_until_complete(main())
+async def futures_and_tasks(s):
+    future = s.loop.create_future()
+    future.add_done_callback(s.callback, context=s.context)
+    future.set_result(s.argument)
+    await future
+    await s.loop.create_task(asyncio.sleep(0), name="a name", context=s.context)
 
 
 class Writable(asyncio.Transport):
@@ -263,71 +252,60 @@ def stream_pair(s):
 
 
 @operation
-def streams_at_once(s):
-    async def main():
-        reader, protocol, writer = stream_pair(s)
-        protocol.data_received(b"one\ntw")
-        protocol.data_received(s.buffer)
-        protocol.data_received(b"o\nthree\r\nrest")
-        await reader.readline()
-        await reader.read(3)
-        await reader.readuntil(b"\n")
-        await reader.readuntil(b"\r\n")
-        await reader.readexactly(2)
-        writer.write(s.buffer)
+async def streams_at_once(s):
+    reader, protocol, writer = stream_pair(s)
+    protocol.data_received(b"one\ntw")
+    protocol.data_received(s.buffer)
+    protocol.data_received(b"o\nthree\r\nrest")
+    await reader.readline()
+    await reader.read(3)
+    await reader.readuntil(b"\n")
+    await reader.readuntil(b"\r\n")
+    await reader.readexactly(2)
+    writer.write(s.buffer)
+    await writer.drain()
+    protocol.connection_lost(None)
+    await reader.read()
+
+
+@operation
+async def streams_after_a_wait(s):
+    reader, protocol, writer = stream_pair(s)
+    for read in (reader.readline, reader.read, lambda: reader.readexactly(3)):
+        reader._buffer.clear()
+        reading = s.loop.create_task(read())
+        await support.turns(2)
+        protocol.data_received(b"ab")
+        protocol.data_received(b"c\n")
+        await support.turns(2)
+        reading.cancel()
+    protocol.pause_writing()
+    draining = s.loop.create_task(writer.drain())
+    await support.turns(2)
+    protocol.resume_writing()
+    await draining
+
+
+@operation
+async def streams_failing(s):
+    reader, protocol, writer = stream_pair(s)
+    protocol.data_received(b"0123456789" * 10)
+    for call in (reader.readline(), reader.readuntil(b""), reader.readexactly(-1)):
+        with pytest.raises(ValueError):
+            await call
+    reading = s.loop.create_task(reader.readexactly(500))
+    await support.turns(2)
+    reader.set_exception(LookupError())
+    with pytest.raises(LookupError):
+        await reading
+    reader.readline().close()
+    with pytest.raises(LookupError):
         await writer.drain()
-        protocol.connection_lost(None)
-        await reader.read()
-
-    s.loop.run_until_complete(main())
 
 
 @operation
-def streams_after_a_wait(s):
-    async def main():
-        reader, protocol, writer = stream_pair(s)
-        for read in (reader.readline, reader.read, lambda: reader.readexactly(3)):
-            reader._buffer.clear()
-            reading = s.loop.create_task(read())
-            await support.turns(2)
-            protocol.data_received(b"ab")
-            protocol.data_received(b"c\n")
-            await support.turns(2)
-            reading.cancel()
-        protocol.pause_writing()
-        draining = s.loop.create_task(writer.drain())
-        await support.turns(2)
-        protocol.resume_writing()
-        await draining
-
-    s.loop.run_until_complete(main())
-
-
-@operation
-def streams_failing(s):
-    async def main():
-        reader, protocol, writer = stream_pair(s)
-        protocol.data_received(b"0123456789" * 10)
-        for call in (reader.readline(), reader.readuntil(b""), reader.readexactly(-1)):
-            with pytest.raises(ValueError):
-                await call
-        reading = s.loop.create_task(reader.readexactly(500))
-        await support.turns(2)
-        reader.set_exception(LookupError())
-        with pytest.raises(LookupError):
-            await reading
-        reader.readline().close()
-        with pytest.raises(LookupError):
-            await writer.drain()
-
-    s.loop.run_until_complete(main())
-
-
-@operation
-def getaddrinfo(s):
-    s.loop.run_until_complete(
-        s.loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM, family=socket.AF_INET)
-    )
+async def getaddrinfo(s):
+    await s.loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM, family=socket.AF_INET)
 
 
 @operation

@@ -45,17 +45,26 @@ mgloop.run(main(lambda: print("runs", flush=True)), timing=True)
 """
 
 
+@contextlib.contextmanager
+def monitored(code, folder):
+    """Run `code` until it has written "runs"; yield (process, path of its monitor)."""
+    path = folder / "monitor"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"MGLOOP_MONITOR": str(path)}, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "runs\n"
+            yield process, path
+        finally:
+            process.kill()
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """Yield (process, path of its monitor): two loops, the first with timing."""
-    path = tmp_path_factory.mktemp("top") / "monitor"
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | {"MGLOOP_MONITOR": str(path)}, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout.readline() == "runs\n"
-        yield process, path
-        process.kill()
+    with monitored(PROGRAM, tmp_path_factory.mktemp("top")) as found:
+        yield found
 
 
 def run_top(*arguments, returncode=0):
@@ -160,16 +169,8 @@ mgloop.run(main())
 
 def test_transports_that_run_no_callback_are_calls(tmp_path):
     """A loop that only serves transports runs no handle, but serves descriptors."""
-    path = tmp_path / "monitor"
-    with subprocess.Popen(
-        [sys.executable, "-c", LOADED],
-        env=os.environ | {"MGLOOP_MONITOR": str(path)}, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout.readline() == "runs\n"
-            out, _ = run_top(path, "--json", "--count", 1, "--interval", 0.3)
-        finally:
-            process.kill()
+    with monitored(LOADED, tmp_path) as (_, path):
+        out, _ = run_top(path, "--json", "--count", 1, "--interval", 0.3)
     (loop,) = json.loads(out)["loops"]
     assert loop["events"] > 10 * max(loop["callbacks"], 1)
 
@@ -262,16 +263,10 @@ def test_nobody_reads_it(program):
 
 
 def test_the_process_ends_meanwhile(tmp_path):
-    path = tmp_path / "monitor"
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | {"MGLOOP_MONITOR": str(path)}, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout.readline() == "runs\n"
-        with watching(path) as command:
-            process.kill()
-            process.wait()
-            _, errors = command.communicate(timeout=support.PATIENCE)
+    with monitored(PROGRAM, tmp_path) as (process, path), watching(path) as command:
+        process.kill()
+        process.wait()
+        _, errors = command.communicate(timeout=support.PATIENCE)
     assert command.returncode == 1
     assert re.fullmatch(
         r"mgloop.top: .*(cannot connect to a monitor|is not an mgloop monitor).*\n", errors

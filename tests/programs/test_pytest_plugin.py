@@ -82,14 +82,11 @@ def project(pytester, monkeypatch):
     return run
 
 
-def test_ini_option_puts_tests_and_fixtures_on_mgloop(project):
-    result = project(ON_MGLOOP, ini="mgloop = true\n")
-    result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines([HEADER])
-
-
-def test_flag_does_as_the_ini_option(project):
-    result = project(ON_MGLOOP, "--mgloop")
+@pytest.mark.parametrize(
+    ("arguments", "ini"), [([], "mgloop = true\n"), (["--mgloop"], "")], ids=["ini", "flag"]
+)
+def test_tests_and_fixtures_are_put_on_mgloop(project, arguments, ini):
+    result = project(ON_MGLOOP, *arguments, ini=ini)
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([HEADER])
 
@@ -105,14 +102,13 @@ def test_auto_mode(project):
     project(module, ini="mgloop = true\nasyncio_mode = auto\n").assert_outcomes(passed=1)
 
 
-def test_off_by_default(project):
-    result = project(ON_ASYNCIO)
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line(HEADER)
-
-
-def test_the_flags_go_before_the_configuration(project):
-    result = project(ON_ASYNCIO, "--no-mgloop", ini="mgloop = true\n")
+@pytest.mark.parametrize(
+    ("arguments", "ini"),
+    [([], ""), (["--no-mgloop"], "mgloop = true\n")],
+    ids=["by default", "the flag goes before the configuration"],
+)
+def test_tests_stay_on_asyncio(project, arguments, ini):
+    result = project(ON_ASYNCIO, *arguments, ini=ini)
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line(HEADER)
 

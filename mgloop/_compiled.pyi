@@ -3,6 +3,8 @@ from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
+VERSION: str
+
 def __getattr__(name: str) -> Any: ...
 
 @disjoint_base
@@ -29,4 +31,4 @@ class Protocol_1(Methods_1):  # noqa: N801
 
 @disjoint_base
 class FunctionCall:
-    def __call__(self) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> None: ...

@@ -135,8 +135,8 @@ def teapot():
 def environ(rest):
     names = ("REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING", "SERVER_PROTOCOL")
     kept = {name: request.environ.get(name) for name in (*names, "wsgi.url_scheme")}
-    # On a UNIX socket it is empty, as with gunicorn. uvicorn runs Flask through a2wsgi, which leaves
-    # it out.
+    # On a UNIX socket it is empty, as with gunicorn. uvicorn runs Flask through a2wsgi, which omits
+    # it.
     kept["REMOTE_ADDR"] = request.environ.get("REMOTE_ADDR") or None
     return kept | {name: v for name, v in request.environ.items() if name.startswith("HTTP_X_")}
 

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build the extension module."""
+
+from Cython.Build import cythonize
+from setuptools import setup
+
+import mgloop
+
+setup(
+    packages=["compiled_echo"],
+    ext_modules=cythonize(
+        "compiled_echo/_protocol.pyx",
+        include_path=[mgloop.get_include()],
+        compiler_directives={"language_level": 3, "freethreading_compatible": True},
+    ),
+)

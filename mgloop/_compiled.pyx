@@ -257,6 +257,8 @@ cdef class FunctionCall:
     cdef object argument
 
     def __call__(self):
+        if self.function is NULL:       # made by Python code, not by new_call()
+            raise TypeError("FunctionCall is made by call_soon() and call_later()")
         self.function(self.argument)
 
     def __repr__(self):

@@ -13,7 +13,9 @@ TEMPLATE = Path(__file__).parents[2] / "examples" / "compiled"
 
 
 def run(*command, cwd, **env):
-    env = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "CFLAGS": "-O0", **env}
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    env = {**os.environ, "PATH": path, "CFLAGS": "-O0", **env}
+    env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}
     done = support.finished([sys.executable, *command], cwd=cwd, env=env, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -17,6 +17,7 @@ PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 #: Languages of fenced blocks; without one a block is neither highlighted nor checked.
 LANGUAGES = {
     "python", "sh", "text", "toml", "ini", "nginx", "caddyfile", "haproxy", "dockerfile", "json",
+    "cython",
 }  # fmt: skip
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -28,7 +29,7 @@ VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 
 #: Other projects' programs that pages name; their arguments are not checked.
 OTHERS = {
-    "apt", "apt-get", "cd", "cp", "curl", "export", "git", "gunicorn", "openssl", "pip",
+    "apt", "apt-get", "cd", "cp", "curl", "cython", "export", "git", "gunicorn", "openssl", "pip",
     "podman", "py-spy", "pytest", "sha256sum", "systemctl", "twine", "useradd", "uv", "uvicorn",
     "wrk",
 }  # fmt: skip

@@ -106,7 +106,8 @@ PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses=4 --dist=worksteal
 
 # Tests in which the memory checks would find nothing: those of the tools, those of Python code that starts other
 # processes, and those with other programs (a browser, proxies, curl), which would run under the checks as well.
-ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch observe/test_top.py) \
+ABOUT_TOOLS = $(addprefix --ignore=tests/,tools docs conformance faults nomem launch) \
+	$(addprefix --ignore=tests/,observe/test_top.py compiled/test_template.py) \
 	$(addprefix --ignore=tests/programs/test_,install.py install_too_late.py pytest_plugin.py) \
 	$(addprefix --ignore=tests/http/test_,cli.py config.py gunicorn.py reloading.py shutdown.py supervisor.py) \
 	$(addprefix --ignore=tests/http/test_,$(OTHER_PROGRAMS))

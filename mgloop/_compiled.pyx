@@ -47,6 +47,16 @@ cdef extern from *:
     bint mgl_has_fixed_methods(PyObject *o)
 
 
+cdef extern from *:
+    """
+    /* Call data_received() without Cython's handling of errors, which crashes on CPython 3.12 and
+       later if the function returns -1 and has not set an exception. */
+    #define mgl_call_data_received(p, data, size) \\
+        ((p)->__pyx_vtab->data_received(p, data, size))
+    """
+    int mgl_call_data_received(Protocol_1 p, const char *data, Py_ssize_t size) noexcept
+
+
 cdef enum:
     INTERFACE_VERSION = 1       # the number at the end of the names in _compiled.pxd
 
@@ -142,8 +152,10 @@ cdef int check_use(Transport_1 self) except -1:
     return 0
 
 
-cdef int raise_pending() except -1:
-    """Raise the exception that a C function has set although it returned success."""
+cdef int check_result(int result) except -1:
+    """Raise the exception of a C function, whose result may contradict it."""
+    if result == -1 and PyErr_Occurred() is NULL:
+        raise SystemError("data_received() returned -1 without an exception")
     return -1 if PyErr_Occurred() is not NULL else 0
 
 
@@ -171,8 +183,8 @@ cdef class Methods_1:
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            (<Protocol_1>self).data_received(<const char *>view.buf, view.len)
-            raise_pending()
+            check_result(mgl_call_data_received(
+                <Protocol_1>self, <const char *>view.buf, view.len))
         finally:
             PyBuffer_Release(&view)
 
@@ -238,13 +250,13 @@ cdef bint accepts(object protocol) except -1:
             and type(protocol).data_received is DATA_RECEIVED)
 
 
-cdef int deliver(object protocol, const char *data, Py_ssize_t size) except -1:
-    return (<Protocol_1>protocol).data_received(data, size)
+cdef int deliver(PyObject *protocol, const char *data, Py_ssize_t size) noexcept:
+    return mgl_call_data_received(<Protocol_1><object>protocol, data, size)
 
 
 cdef CompiledCalls CALLS
 CALLS.accepts = accepts
-CALLS.deliver = <int (*)(PyObject *, const char *, Py_ssize_t) noexcept>deliver
+CALLS.deliver = deliver
 set_compiled(&CALLS)
 
 

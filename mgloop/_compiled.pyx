@@ -30,10 +30,6 @@ cdef extern from "attributes.h":
     bint mgl_has_attributes(PyObject *o)
 
 
-cdef extern from "Python.h":
-    PyObject *PyErr_Occurred()
-
-
 cdef extern from *:
     """
     /* Return whether no program can replace a method of the object or of its type. */
@@ -49,12 +45,26 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Call data_received() without Cython's handling of errors, which crashes on CPython 3.12 and
-       later if the function returns -1 and has not set an exception. */
+    /* Return -1 with an exception set if data_received() has failed, and 0 otherwise.
+     *
+     * Its result may contradict the exception. Cython's handling of errors crashes on CPython 3.12
+     * and later if a function returns -1 and has not set an exception. */
     #define mgl_call_data_received(p, data, size) \\
-        ((p)->__pyx_vtab->data_received(p, data, size))
+        mgl_check_result((p)->__pyx_vtab->data_received(p, data, size))
+
+    static int mgl_check_result(int result) {
+        if (PyErr_Occurred())
+            return -1;
+        if (result != -1)
+            return 0;
+        PyErr_SetString(PyExc_SystemError, "data_received() returned -1 without an exception");
+        return -1;
+    }
     """
-    int mgl_call_data_received(Protocol_1 p, const char *data, Py_ssize_t size) noexcept
+    int mgl_call_data_received(Protocol_1 p, const char *data, Py_ssize_t size) except -1
+    # For a function that passes the exception on by its result.
+    int mgl_deliver "mgl_call_data_received"(
+        Protocol_1 p, const char *data, Py_ssize_t size) noexcept
 
 
 cdef enum:
@@ -152,13 +162,6 @@ cdef int check_use(Transport_1 self) except -1:
     return 0
 
 
-cdef int check_result(int result) except -1:
-    """Raise the exception of a C function, whose result may contradict it."""
-    if result == -1 and PyErr_Occurred() is NULL:
-        raise SystemError("data_received() returned -1 without an exception")
-    return -1 if PyErr_Occurred() is not NULL else 0
-
-
 cdef class Methods_1:
     """The Python methods of a compiled protocol, which call the C functions."""
 
@@ -183,8 +186,7 @@ cdef class Methods_1:
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            check_result(mgl_call_data_received(
-                <Protocol_1>self, <const char *>view.buf, view.len))
+            mgl_call_data_received(<Protocol_1>self, <const char *>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
 
@@ -251,7 +253,7 @@ cdef bint accepts(object protocol) except -1:
 
 
 cdef int deliver(PyObject *protocol, const char *data, Py_ssize_t size) noexcept:
-    return mgl_call_data_received(<Protocol_1><object>protocol, data, size)
+    return mgl_deliver(<Protocol_1><object>protocol, data, size)
 
 
 cdef CompiledCalls CALLS

@@ -100,8 +100,6 @@ cdef extern from "Python.h":
     int PyContext_Exit(PyObject *context) except -1
     int try_enter "PyContext_Enter"(PyObject *context)
     int try_exit "PyContext_Exit"(PyObject *context)
-    PyObject *PyErr_Occurred()
-    void PyErr_SetString(object type, const char *message)
     int _PyBytes_Resize(PyObject **data, Py_ssize_t n) except -1
     PyObject *PyBytes_New "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t n) except NULL
 
@@ -360,7 +358,7 @@ cdef Py_ssize_t receive_compiled(ReceivingStream self, uint32_t events,
         failed = try_enter(<PyObject *>context) != 0
         if not failed:
             failed = compiled.deliver(<PyObject *>protocol, buffer, n) == -1
-            if try_exit(<PyObject *>context) != 0 or PyErr_Occurred() is not NULL:
+            if try_exit(<PyObject *>context) != 0:
                 failed = True
         if loop._debug:
             memset(buffer, INVALID, n)
@@ -369,8 +367,6 @@ cdef Py_ssize_t receive_compiled(ReceivingStream self, uint32_t events,
         self.on_read_error(error, events)
         return -1
     if failed:
-        if PyErr_Occurred() is NULL:
-            PyErr_SetString(SystemError, "data_received() returned -1 without an exception")
         self.notify_failed("Fatal error: protocol.data_received() call failed.")
         return -1
     return n

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Virtual environments for the ecosystem targets, made from the pinned files in ``requirements/``.
 
-One environment for each file and interpreter version, below the runner's folder; it is made once
-and again whenever its requirements file changes. The loop under test is built from these sources
-into a wheel and installed afresh on every run, so that it is always the present one. Packages are
-fetched by pip under the names and hashes of the requirements files, from wherever pip is set up to
-look.
+There is one environment for each file and interpreter version, below the runner's folder. It is
+made again when its requirements change. Each run builds the loop under test from these sources and
+installs its wheel. pip installs the packages by the names and hashes of the requirements files,
+from the index that pip is configured for.
 """
 
 import hashlib
@@ -17,9 +16,10 @@ import sys
 import tarfile
 from pathlib import Path
 
+from . import pins
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-REQUIREMENTS = HERE / "requirements"
 
 
 class SetupError(Exception):
@@ -46,14 +46,16 @@ def _run(*command: object) -> None:
 
 
 def _pip(python: Path, *what: object) -> None:
-    """Install into the environment of *python*, by the pip that runs this: the one which came with
-    an older interpreter looks past the pins of packages that are asked for with an extra."""
+    """Install into the environment of *python*, by the pip of this interpreter.
+
+    The pip of an older interpreter ignores the pin of a package that is required with an extra.
+    """
     _run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *what)
 
 
 def _pinned(file: str, name: str) -> str | None:
-    """The line for *name* in a file of ``requirements/``."""
-    entries = (REQUIREMENTS / file).read_text().replace("\\\n", " ").splitlines()
+    """Return the line for *name* in a file of ``requirements/``, or None."""
+    entries = (pins.REQUIREMENTS / file).read_text().replace("\\\n", " ").splitlines()
     return next((line for line in entries if line.startswith(f"{name}==")), None)
 
 
@@ -68,19 +70,21 @@ class Environments:
         self._wheel = wheel
 
     def python(self, name: str) -> Path:
-        """The interpreter of the environment *name*, made from ``requirements/`` if need be."""
-        requirements = REQUIREMENTS / f"{name}.txt"
+        """Return the interpreter of the environment *name*; make the environment if necessary."""
+        requirements = pins.requirements(name)
         # A rival loop gets an environment of its own: uvicorn takes uvloop wherever it finds it.
         suffix = "" if self.loop in ("mgloop", "asyncio") else f"-{self.loop}"
         folder = self.base / f"{name}-{self.tag}{suffix}"
         python = folder / "bin" / "python"
         stamp = folder / "requirements.sha256"
-        digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+        digest = hashlib.sha256(requirements.encode()).hexdigest()
         if not stamp.exists() or stamp.read_text() != digest:
             print(f"  making {folder.name}", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             _run(sys.executable, "-m", "venv", folder)
-            _pip(python, "--require-hashes", "-r", requirements)
+            file = folder / "requirements.txt"
+            file.write_text(requirements)
+            _pip(python, "--require-hashes", "-r", file)
             stamp.write_text(digest)
         if self.loop == "mgloop":
             _pip(python, "--no-deps", "--force-reinstall", self.wheel())
@@ -89,7 +93,7 @@ class Environments:
         return python
 
     def wheel(self) -> Path:
-        """mgloop built from these sources, once a run, unless a wheel was given."""
+        """Return the given wheel, or build one from these sources, once per run."""
         if self._wheel is None:
             print("  building mgloop", flush=True)
             folder = self.base / f"wheel-{self.tag}"
@@ -102,10 +106,10 @@ class Environments:
         return self._wheel
 
     def source(self, name: str, leave_out: str | None, overlay: bool) -> Path:
-        """The unpacked sources of *name*, without the folder *leave_out*.
+        """Unpack the sources of *name*, delete the folder *leave_out*, and return their folder.
 
-        The folder to leave out is the package itself where it has compiled parts: the tests must
-        import the installed one. With *overlay*, the files in ``overlays/NAME`` are laid over it.
+        The folder to leave out is a package with compiled parts: the tests must import the
+        installed one. With *overlay*, the files of ``overlays/NAME`` are copied over the sources.
         """
         commit = _pinned("commits.txt", name)
         archive, top = self._commit_archive(name, commit) if commit else self._sdist(name)
@@ -121,7 +125,7 @@ class Environments:
 
     @property
     def _sources(self) -> Path:
-        """The folder of the archives and the unpacked sources."""
+        """Return the folder of the archives and the unpacked sources."""
         folder = self.base / "sdists"
         folder.mkdir(exist_ok=True)
         return folder

@@ -8,9 +8,24 @@ import select
 import threading
 import time
 
+import commands
 import pytest
 from test_wsgi_hostile import DEATHS
 from wsgi_servers import KINDS, THREADS, get
+
+TRACED = """
+import sys, threading
+
+def observe(frame, event, argument):
+    return None
+
+threading.settrace(observe)
+threading.setprofile(observe)
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"%d %d" % (sys.gettrace() is observe, sys.getprofile() is observe)]
+"""
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "inline"])
@@ -56,6 +71,14 @@ def readable(*clients, within):
 
 def test_the_application_has_a_thread_of_its_own(threads):
     assert re.fullmatch(r"mgloop-wsgi-\d+", threads.get("/thread").text)
+
+
+def test_a_thread_has_the_trace_functions_of_threading(tmp_path):
+    """Debuggers and coverage set them."""
+    commands.write_app(tmp_path, TRACED)
+    with commands.serve(tmp_path, "--interface", "wsgi") as command:
+        assert commands.get(command.url()) == "1 1"
+        assert command.stop() == 0
 
 
 def test_inline_is_the_thread_of_the_loop(servers):

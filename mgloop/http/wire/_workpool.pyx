@@ -5,14 +5,19 @@ workqueue.h describes both queues, and when a thread is woken or started.  WorkP
 because each request of a WSGI application passes through it: neither way needs a future, a task or
 a Python frame.  One callback of the loop processes all answers that are queued.
 
-Lifetime: the site keeps the pool alive, and so does each thread.  The threads are daemon threads,
-because nothing can end one that is blocked in the application, and the process must be able to
-exit.
+Lifetime: the site keeps the pool alive, and so does each thread.  The process does not wait for
+these threads when it exits, because nothing can end one that is blocked in the application.
+
+The threads are started by _thread.start_new_thread().  threading.Thread.start() would block the
+loop until the new thread has reported that it runs, and for ever if that thread ends before,
+because it finds no memory (CPython issue 140746).
 """
 
 cimport cython
 
+import _thread
 import logging
+import sys
 import threading
 
 from cpython.object cimport PyObject
@@ -73,13 +78,25 @@ cdef int wait_for_memory() noexcept:
     return 0
 
 
+cdef int introduce_thread(str name) except -1:
+    """Name this thread, and trace it if threading.settrace() or setprofile() wants that."""
+    cdef object trace = threading.gettrace()
+    cdef object profile = threading.getprofile()
+    threading.current_thread().name = name
+    if trace is not None:
+        sys.settrace(trace)
+    if profile is not None:
+        sys.setprofile(profile)
+    return 0
+
+
 # The garbage collector would clear `pool` before __dealloc__(), which needs it.
 @cython.no_gc
 cdef class Worker:
     """Hold the native state of one thread."""
 
     cdef mgl_worker native
-    cdef WorkPool pool      # until the thread runs _work()
+    cdef WorkPool pool      # until the thread can take jobs
 
     def __cinit__(self):
         mgl_worker_init(&self.native)
@@ -175,12 +192,10 @@ cdef class WorkPool:
     cdef int start_thread(self) except -1:
         cdef Worker worker = Worker()
         self.started += 1
-        thread = threading.Thread(
-            target=self._work, args=(worker,), name=f"mgloop-wsgi-{self.started}", daemon=True)
-        # A thread may end before it runs _work(), because threading's code needs memory first.
+        # A thread that finds no memory may end before it takes a job.
         worker.pool = self
         try:
-            thread.start()
+            _thread.start_new_thread(self._work, (worker, f"mgloop-wsgi-{self.started}"))
         except BaseException:
             worker.pool = None      # the caller notes it
             raise
@@ -209,7 +224,7 @@ cdef class WorkPool:
 
     # ----------------------------------------------------------- for the threads ----
 
-    def _work(self, Worker worker not None):
+    def _work(self, Worker worker not None, str name):
         """Run jobs until the pool is closed: the function of each thread."""
         cdef mgl_work_queue *queue = &self.queue
         cdef mgl_worker *native = &worker.native
@@ -220,6 +235,7 @@ cdef class WorkPool:
         cdef bint notify = False
         cdef bint wake
         cdef bint arrives = True
+        introduce_thread(name)
         worker.pool = None
         mgl_worker_enter(queue, native)
         while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Build the extension module."""
+"""Build the extension modules."""
 
 from Cython.Build import cythonize
 from setuptools import setup
@@ -7,9 +7,9 @@ from setuptools import setup
 import mgloop
 
 setup(
-    packages=["compiled_echo"],
+    packages=["compiled_protocols"],
     ext_modules=cythonize(
-        "compiled_echo/_protocol.pyx",
+        "compiled_protocols/*.pyx",
         include_path=[mgloop.get_include()],
         compiler_directives={"language_level": 3, "freethreading_compatible": True},
     ),

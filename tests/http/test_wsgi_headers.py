@@ -65,7 +65,7 @@ def test_headers_are_those_of_the_application(server):
 
 def test_headers_keep_their_case(server):
     with server.connect(post("/sent-headers", b'[["X-CaSe", "1"]]')) as client:
-        assert b"\r\nX-CaSe: 1\r\n" in client.until(b"\r\n\r\n")
+        assert b"\r\nX-CaSe: 1\r\n" in client.until(client.head_end)
 
 
 def test_the_server_adds_date_and_server_once(server):
@@ -100,7 +100,7 @@ def test_the_server_adds_date_and_server_once(server):
 )
 def test_headers_that_are_none(server, header):
     with server.connect(post("/any-headers", json.dumps([header]).encode())) as client:
-        head = client.until(b"\r\n\r\n")
+        head = client.until(client.head_end)
         assert head.startswith(b"HTTP/1.1 500 ")
         assert INJECTED.encode() not in head
     server.wait_for("Error|Invalid")

@@ -92,7 +92,7 @@ def test_a_stream_without_an_end_is_closed(with_options, path):
     """One whose client reads, and one whose client does not."""
     server = with_options("--timeout-graceful-shutdown", 0.5)
     with server.connect(get(path)) as client:
-        client.until(b"\r\n\r\n")
+        client.until(client.head_end)
         client.until(b"\n")
         begun = time.monotonic()
         assert server.stop() == 0, server.output

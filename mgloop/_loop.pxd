@@ -75,6 +75,9 @@ cdef class LoopCore(TimerCore):
     cdef int64_t native_thread  # gettid() of the thread that runs the loop, or 0
     # Receives the data of one system call until it is copied. Freed with the loop object.
     cdef char *scratch
+    # Receives data for a compiled protocol until its data_received() has returned. NULL before the
+    # first use and while it is in use. Freed when the loop is closed. See _receiving.
+    cdef char *compiled_buffer
     cdef Py_ssize_t sock_hint   # size of the data that recent sock_recv() calls returned; see _sock
     cdef object datagram_buffers    # buffers that all datagram transports share; see _datagram.pyx
     cdef object datagram_addresses  # cache of addresses that they share, too

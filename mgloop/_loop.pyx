@@ -237,6 +237,8 @@ cdef class LoopCore(TimerCore):
         mgl_ring_clear(&self.flushes)
         mgl_ring_clear(&self.ready)
         mgl_heap_clear(&self.timers)
+        PyMem_RawFree(self.compiled_buffer)
+        self.compiled_buffer = NULL
         poll = self.poll
         self.poll = NULL
         if poll is not NULL:

@@ -19,6 +19,7 @@ object of the expected size, which is then shrunk.
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -36,7 +37,6 @@ from .. import _stdlib
 
 cdef extern from *:
     """
-    #include <stdint.h>
     #include <stdlib.h>
     #include <sys/socket.h>
     #include <sys/uio.h>
@@ -50,26 +50,6 @@ cdef extern from *:
     /* A loop in another thread may read the pointer while mgloop._compiled is imported. */
     #define mgl_load_pointer(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
     #define mgl_store_pointer(p, value) __atomic_store_n(&(p), value, __ATOMIC_RELEASE)
-
-    /* The receive buffers of compiled protocols that are not in use. A read takes one and puts it
-     * back, so no two reads can have the same one, whatever runs between them. Loops in other
-     * threads use other slots in most cases. The memory is used again by later loops. */
-    enum { MGL_SPARES = 16 };
-    static struct { _Alignas(64) char *buffer; } mgl_spares[MGL_SPARES];
-
-    static char **mgl_slot(void *loop) {
-        return &mgl_spares[(uintptr_t) loop / 256 % MGL_SPARES].buffer;
-    }
-
-    /* Return NULL if no memory is left. */
-    static char *mgl_take_buffer(void *loop, size_t size) {
-        char *buffer = __atomic_exchange_n(mgl_slot(loop), NULL, __ATOMIC_ACQUIRE);
-        return buffer != NULL ? buffer : malloc(size);
-    }
-
-    static void mgl_give_back(void *loop, char *buffer) {
-        free(__atomic_exchange_n(mgl_slot(loop), buffer, __ATOMIC_RELEASE));
-    }
 
     /* Receive up to `size` bytes. If the result is less than *requested, the socket is empty or has
      * only urgent data left.
@@ -90,8 +70,6 @@ cdef extern from *:
     void mgl_prime_malloc()
     CompiledCalls *mgl_load_pointer(CompiledCalls *p) noexcept
     void mgl_store_pointer(CompiledCalls *p, CompiledCalls *value) noexcept
-    char *mgl_take_buffer(void *loop, size_t size) noexcept
-    void mgl_give_back(void *loop, char *buffer) noexcept
     ssize_t mgl_receive(int fd, void *buf, size_t size, bint is_unix, Py_ssize_t *requested)
 
 
@@ -339,18 +317,37 @@ cdef class ReceivingStream(SocketTransport):
         return 0
 
 
+cdef char *take_buffer(LoopCore loop) except NULL:
+    """Return a buffer of LARGE_READ bytes for a compiled protocol, the loop's if it is not in use.
+
+    data_received() may run code that reads for another protocol.
+    """
+    cdef char *buffer = loop.compiled_buffer
+    loop.compiled_buffer = NULL
+    if buffer is NULL:
+        buffer = <char *>PyMem_RawMalloc(LARGE_READ)
+    if buffer is NULL:
+        raise MemoryError
+    return buffer
+
+
+cdef void put_back(LoopCore loop, char *buffer) noexcept:
+    if loop.compiled_buffer is NULL:
+        loop.compiled_buffer = buffer
+    else:
+        PyMem_RawFree(buffer)
+
+
 cdef Py_ssize_t receive_compiled(ReceivingStream self, uint32_t events,
                                  Py_ssize_t *requested) except -2:
     """Receive and call the C function of a compiled protocol; return as receive_into() does."""
     cdef LoopCore loop = self.loop
     cdef object protocol = self.protocol
     cdef object context = self.context
-    cdef char *buffer = mgl_take_buffer(<void *>loop, LARGE_READ)
+    cdef char *buffer = take_buffer(loop)
     cdef Py_ssize_t n
     cdef int error
     cdef bint failed = False
-    if buffer is NULL:
-        raise MemoryError
     n = mgl_receive(self.fd, buffer, LARGE_READ, self.epollout_on_demand, requested)
     error = errno
     mgl_count_read(&loop.count, n)
@@ -362,7 +359,7 @@ cdef Py_ssize_t receive_compiled(ReceivingStream self, uint32_t events,
                 failed = True
         if loop._debug:
             memset(buffer, INVALID, n)
-    mgl_give_back(<void *>loop, buffer)
+    put_back(loop, buffer)
     if n < 0:
         self.on_read_error(error, events)
         return -1

@@ -2,6 +2,7 @@
 """Protocols whose methods are C functions: the interface that `cimport mgloop` declares."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
 import os
@@ -229,6 +230,46 @@ async def test_it_may_read_from_other_sockets(loop, protocols, socketpair):
         assert results == [b"other data" * 100]
         assert protocol.received() == b"data" * 100
         assert "overwritten" not in protocol.events
+
+
+@pytest.mark.mgloop_only
+async def test_it_may_run_iterations_of_the_loop(loop, protocols):
+    """A compiled protocol that receives in such an iteration must get another buffer."""
+
+    def run(self, data):
+        loop.stop()
+        sender.send(b"other data" * 100)
+        for _ in range(5):
+            loop._run_once()
+        loop._stopping = False
+        lengths.append(len(other.received()))
+
+    lengths = []
+    other, protocol = protocols.Recorder(), protocols.Recorder(data_received=run)
+    async with connection(loop, other) as (_, sender), connection(loop, protocol) as (_, peer):
+        for size in (100, 200):
+            peer.send(b"data" * size)
+            await support.wait_until(lambda: len(protocol.received()) >= 4 * size)  # noqa: B023
+            protocol.events.remove(("data_received", b"data" * size))
+        assert lengths == [1000, 2000]
+        assert other.received() == b"other data" * 200
+        assert "overwritten" not in protocol.events
+
+
+def test_loops_in_several_threads(loop_factory, protocols):
+    async def main(number):
+        loop = asyncio.get_running_loop()
+        async with connection(loop, protocols.Echo()) as (_, peer):
+            for size in range(1, 100_000, 1234):
+                data = bytes([number]) * size
+                assert await exchange(loop, peer, data) == data
+
+    def run(number):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main(number))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
 
 
 async def test_it_may_drop_the_last_references(loop, protocols):

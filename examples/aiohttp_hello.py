@@ -2,7 +2,7 @@
 """An ordinary aiohttp application, served on mgloop.
 
 The application does not depend on the event loop: only the line that starts it, at the end of
-main(), names one.  ``--loop`` selects another loop for comparison.
+main(), names one. ``--loop`` selects another loop for comparison.
 
     python examples/aiohttp_hello.py
     curl http://127.0.0.1:8080/

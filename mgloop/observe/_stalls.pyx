@@ -203,7 +203,7 @@ cdef class StallDetector:
         Return (loop, stalled, duration, delay, seen), or None after stop(). *stalled* is False if
         the stall is over. *duration* is the length of the stall so far, in seconds. *delay* is how
         long this thread then waited for the GIL, or without the GIL for the loop's thread, in
-        seconds. *seen* is the result of look() if the loop is stalled, else None.
+        seconds. *seen* is the result of inspect_stall() if the loop is stalled, else None.
         """
         cdef mgl_thread_queue *which = NULL
         cdef int64_t lasted = 0, began
@@ -219,7 +219,7 @@ cdef class StallDetector:
                 began = mgl_clock_ns()
             loop = self.loops.get(<size_t>which)
             if what == MGL_STALLED and loop is not None:
-                seen = self.look(loop)
+                seen = self.inspect_stall(loop)
                 return loop, True, lasted * 1e-9, (mgl_clock_ns() - began) * 1e-9, seen
             if what == MGL_CONTINUES and mgl_detector_take_resumed(self.detector, which, &lasted):
                 mgl_count(&loop.count.stalls, 1)
@@ -227,7 +227,7 @@ cdef class StallDetector:
             if what == MGL_STOPPED and not self.left:
                 return None
 
-    cdef object look(self, LoopCore loop):
+    cdef object inspect_stall(self, LoopCore loop):
         """Return (calls, task, handle) of a stalled loop.
 
         *calls* is the list of calls_of() for the loop's thread below run_forever(); it is empty if

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The Mongoose port: one poll object per event loop, driven by the stock mg_mgr_poll().
+ * The Mongoose port: one poll object per event loop, driven by the unmodified mg_mgr_poll().
  *
  * Mongoose reaches the kernel through epoll_wait(). poll.c redirects that one call to a hook, the way
- * Mongoose itself is ported to stacks with other socket calls. Stock Mongoose would walk all
+ * Mongoose itself is ported to stacks with other socket calls. Unmodified Mongoose would walk all
  * connections twice per poll, treat EOF as close, lose errno and spin on a paused socket. With the
  * hook it only sees the connections that are ready:
  *
  *   mgl_poll_run(deadline)
- *     mg_mgr_poll()                      stock
+ *     mg_mgr_poll()                      code of Mongoose
  *       epoll_wait -> hook               waits, detached from the interpreter, then links one
  *                                        mg_connection from a pool for each ready registration
- *       for each linked connection       stock walk
- *         MG_EV_POLL -> handler          only records (owner, events)
+ *       for each linked connection       code of Mongoose
+ *         MG_EV_POLL -> handler          code of mgloop: records (owner, events)
  *     mgr->conns = the wake-up connection    unlinks all others again, O(1)
  *
  * An idle registered descriptor has no mg_connection. The connections come from a pool, which is as

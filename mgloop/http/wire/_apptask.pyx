@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The coroutine of a request's task, which steps the application's coroutine.
 
-A request is itself the coroutine of its task.  It therefore notices each time that the application
-waits, returns or raises, without a Python frame in between and without a done callback.  The module
+A request is itself the coroutine of its task. It therefore notices each time that the application
+waits, returns or raises, without a Python frame in between and without a done callback. The module
 is native because it runs per step of an application, on the thread of the loop.
 
 AppTask is the third class of the chain that ends with Request. Request is in another module: a type

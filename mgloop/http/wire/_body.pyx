@@ -93,7 +93,7 @@ cdef class RequestBody(Response):
         return self.connection.set_deadline(MGL_BODY)
 
     cdef bint write_interim(self, bytes head) except -1:
-        """Write an interim response.  Return False if the connection could not write it.
+        """Write an interim response. Return False if the connection could not write it.
 
         It does not go through the buffer, because that may hold the head of the final response.
         """

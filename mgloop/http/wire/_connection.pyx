@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """An HTTP/1 connection: serve the requests of one stream of bytes, one at a time.
 
-The module is native because every byte of a request passes through it.  Connection is an ordinary
-asyncio.Protocol, which works over any transport of any loop.  It runs on the thread of its loop.
+The module is native because every byte of a request passes through it. Connection is an ordinary
+asyncio.Protocol, which works over any transport of any loop. It runs on the thread of its loop.
 
-The parser (_parser.pyx) turns the bytes into events.  The table in the .pxd defines the state that
-follows each of them.  The application starts after all data of one read has been parsed, so that a
-small body is already there when the application calls receive().  The next request is not parsed
-before the response to the present one is complete.  Data that arrives before then is buffered up to
+The parser (_parser.pyx) turns the bytes into events. The table in the .pxd defines the state that
+follows each of them. The application starts after all data of one read has been parsed, so that a
+small body is already there when the application calls receive(). The next request is not parsed
+before the response to the present one is complete. Data that arrives before then is buffered up to
 a limit, and reading pauses at that limit.
 
 Lifetime: the transport and the site each hold a reference until connection_lost().

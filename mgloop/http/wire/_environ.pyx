@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The WSGI environs of the requests of a connection, made from their heads and from the peer.
 
-The module is native because it runs for each request, on the thread of the loop.  A connection
-creates its EnvironFactory for its first request and keeps it alive.  The factory has a template
+The module is native because it runs for each request, on the thread of the loop. A connection
+creates its EnvironFactory for its first request and keeps it alive. The factory has a template
 with all keys, which is copied for each request.
 
 PEP 3333 requires that all strings consist of the characters of Latin-1, one for each byte of the
-request.  The headers are stored under the names of CGI (RFC 3875), while the parser reads the head:
+request. The headers are stored under the names of CGI (RFC 3875), while the parser reads the head:
 the copy of the template is made at its beginning.
 """
 
@@ -70,7 +70,7 @@ cdef tuple FORWARDING = (
 cdef str new_key(bytes name):
     """Return the key of a header, or None if the header is not passed to the application.
 
-    A name with an underscore is dropped.  Its key would be that of the name with a hyphen, which a
+    A name with an underscore is dropped. Its key would be that of the name with a hyphen, which a
     proxy in front may remove from requests and set itself.
     """
     cdef Py_ssize_t n = PyBytes_GET_SIZE(name)
@@ -139,7 +139,7 @@ cdef dict template_of(Site site, str scheme, object server, dict variables):
 cdef dict new_template(Site site, str scheme, str name, str port):
     """Return an environ with all keys.
 
-    A value that each request sets is None.  It is present because setting a key that exists is
+    A value that each request sets is None. It is present because setting a key that exists is
     faster than adding it, and does not make the dict grow.
     """
     cdef object config = site.config
@@ -257,7 +257,7 @@ cdef class EnvironFactory:
 cdef int put_body(dict environ, WsgiInput body, Py_ssize_t length) except -1:
     """Store the body in the environ.
 
-    The length of a chunked body is known after it has arrived.  RFC 3875 (4.1.2) requires it, and
+    The length of a chunked body is known after it has arrived. RFC 3875 (4.1.2) requires it, and
     Django does not read a body without it.
     """
     environ[WSGI_INPUT] = body

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """wsgi.errors: the text that a WSGI application writes for the administrator, as log records.
 
-Text is logged at the end of a line, because print() writes a line in two parts.  Threads may write
-at the same time, so each thread has an incomplete line of its own.  Writing is rare, so the module
+Text is logged at the end of a line, because print() writes a line in two parts. Threads may write
+at the same time, so each thread has an incomplete line of its own. Writing is rare, so the module
 is Python.
 """
 

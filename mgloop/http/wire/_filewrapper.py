@@ -2,9 +2,9 @@
 """wsgi.file_wrapper: a file that a WSGI application returns as its response.
 
 If the file is a regular file of the operating system, the loop sends it by sendfile() and the bytes
-do not pass through the process.  Otherwise the object is an ordinary iterable of blocks.
+do not pass through the process. Otherwise the object is an ordinary iterable of blocks.
 
-The loop gets a duplicate of the descriptor.  The application's thread can therefore close its file
+The loop gets a duplicate of the descriptor. The application's thread can therefore close its file
 at once, and does not wait for the client.
 """
 
@@ -48,7 +48,7 @@ def plain_file(wrapper: FileWrapper) -> tuple[io.FileIO, int, int] | None:
     """Return (file, position, size) of the regular file in `wrapper`, or None.
 
     The result is None if read() may return other bytes than the descriptor contains: the fileno()
-    of a GzipFile, for example, is that of the compressed file.  The caller has to close `file`,
+    of a GzipFile, for example, is that of the compressed file. The caller has to close `file`,
     which is a duplicate.
     """
     try:

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The parser of an HTTP/1 connection: find heads, bodies and the ends of messages in its bytes.
 
-The module is native because every byte of a request passes through it.  A HeadParser belongs to one
-connection, which keeps it alive, and runs on the thread of its loop.  It holds no reference to the
+The module is native because every byte of a request passes through it. A HeadParser belongs to one
+connection, which keeps it alive, and runs on the thread of its loop. It holds no reference to the
 connection: parse() returns events (_parser.pxd), and the connection acts on them.
 
-llhttp parses the messages.  All its lenient modes are off.  This module also rejects messages that
+llhttp parses the messages. All its lenient modes are off. This module also rejects messages that
 llhttp accepts although RFC 9112 forbids them: a request without exactly one Host, a version other
-than 1.0 and 1.1, a folded header line.  In six places it corrects llhttp:
+than 1.0 and 1.1, a folded header line. In six places it corrects llhttp:
 
-1. llhttp accepts only the methods of a list.  parse_method() reads the method instead, and gives
+1. llhttp accepts only the methods of a list. parse_method() reads the method instead, and gives
    POST to llhttp in place of every method.
-2. llhttp accepts several spaces after the method.  parse() rejects them.
-3. llhttp accepts several spaces before the version.  on_version() rejects them, because it knows
+2. llhttp accepts several spaces after the method. parse() rejects them.
+3. llhttp accepts several spaces before the version. on_version() rejects them, because it knows
    the distance of the version from the target.
 4. llhttp rejects blanks around ";" and "=" in the first line of a chunk, which RFC 9112 requires a
-   recipient to remove.  parse_chunk_line() removes them first.
-5. llhttp accepts every transfer coding before "chunked".  known_coding() rejects unknown ones.
-6. llhttp stops parsing after a request to upgrade to any protocol.  end_head() makes a request for
+   recipient to remove. parse_chunk_line() removes them first.
+5. llhttp accepts every transfer coding before "chunked". known_coding() rejects unknown ones.
+6. llhttp stops parsing after a request to upgrade to any protocol. end_head() makes a request for
    another protocol than WebSocket an ordinary one.
 
 If a seventh correction is needed, a strict parser of heads is simpler than llhttp with corrections.
@@ -424,7 +424,7 @@ cdef class HeadParser:
         return sink.add_header(known, name, value, n)
 
     cdef int interpret(self, const KnownHeader *known, const char *value, Py_ssize_t n) except -2:
-        """Note the meaning of a header for the head.  Return -1 after reject()."""
+        """Note the meaning of a header for the head. Return -1 after reject()."""
         if known.kind == HEADER_HOST:
             self.host_count += 1
             if not mgl_is_host(value, n):

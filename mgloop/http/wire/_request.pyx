@@ -7,7 +7,7 @@ base classes, because separate objects would cost three allocations per request.
 native because it runs per request and per message, on the thread of the loop.
 
 Lifetime: the task holds a reference until the application has returned, and the connection holds
-one until the response is complete.  A late send() finds its own, complete response and never that
+one until the response is complete. A late send() finds its own, complete response and never that
 of another request.
 """
 
@@ -171,8 +171,8 @@ cdef class Request(AppTask):
         """Discard a message after the client has disconnected; return the awaitable for send().
 
         The message is discarded without an error, as in uvicorn, so that the application can run
-        the code that follows its response.  Each send() waits for one iteration of the loop: code
-       that waits for http.disconnect runs then, and can cancel the task that sends.  After
+        the code that follows its response. Each send() waits for one iteration of the loop: code
+        that waits for http.disconnect runs then, and can cancel the task that sends. After
         MOST_DISCARDED messages send() raises ClientDisconnected, because an application that never
         stops sending would occupy the loop forever.
         """

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The headers of a request on their way from the parser to the ASGI scope or the WSGI environ.
 
-The parser passes each header to the HeaderSink of its connection as soon as it has read it.  For
-ASGI the sink is a HeaderList, which makes the list of pairs for the scope.  For WSGI it is an
+The parser passes each header to the HeaderSink of its connection as soon as it has read it. For
+ASGI the sink is a HeaderList, which makes the list of pairs for the scope. For WSGI it is an
 EnvironFactory (_environ.pyx), which stores the value in the environ.
 
 The table has the names of frequent headers, as objects for both interfaces, because making a string
-and hashing it costs more than the rest of storing a header.  The table also says which headers the
+and hashing it costs more than the rest of storing a header. The table also says which headers the
 parser has to interpret.
 
-The module is native because it runs for each header, on the thread of the loop.  The table is the
-same for all loops, and never changes.  A connection and its parser keep the HeaderSink alive.
+The module is native because it runs for each header, on the thread of the loop. The table is the
+same for all loops, and never changes. A connection and its parser keep the HeaderSink alive.
 """
 
 cimport cython

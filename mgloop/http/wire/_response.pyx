@@ -3,14 +3,14 @@
 
 The module is native because it runs per request and per message, on the thread of the loop.
 
-The parts of a response are collected in a buffer of the response (outgoing.h).  The buffer is
+The parts of a response are collected in a buffer of the response (outgoing.h). The buffer is
 written to the transport when the application waits, when the response is complete, or when it holds
-FLUSH_AT bytes.  So a head and a body that are sent one after the other leave as one segment, and so
+FLUSH_AT bytes. So a head and a body that are sent one after the other leave as one segment, and so
 do ten small chunks.
 
 Python code may run while a message is processed: the garbage collector, a finalizer, or methods of
-the application's objects.  That code may send other messages, even for the same response.  So each
-message is first read, checked and measured.  Then the state of the response is checked, and then C
+the application's objects. That code may send other messages, even for the same response. So each
+message is first read, checked and measured. Then the state of the response is checked, and then C
 functions that cannot fail copy the whole message.
 
 A Request is a Response, and is alive while its task or its connection refers to it. A WebSocket has

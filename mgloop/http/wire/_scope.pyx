@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The ASGI scopes of the requests of a connection, made from their heads and from the peer.
 
-The module is native because it runs for each request, on the thread of the loop.  A connection
-creates its ScopeFactory for its first request and keeps it alive.  The factory holds the properties
+The module is native because it runs for each request, on the thread of the loop. A connection
+creates its ScopeFactory for its first request and keeps it alive. The factory holds the properties
 of the peer, which are the same for all requests: the addresses, the TLS details and the scheme.
 """
 
@@ -54,7 +54,7 @@ cdef ScopeFactory scope_factory(
 
 
 cdef dict template_of(Site site, str scheme, object server):
-    """Return a scope with all keys.  The connections of a site share it as long as it is equal."""
+    """Return a scope with all keys. The connections of a site share it as long as it is equal."""
     cdef dict template = site.common_scope
     if template is None or template[SERVER] != server or template[SCHEME] != scheme:
         template = {
@@ -104,7 +104,7 @@ cdef class ScopeFactory(RequestFactory):
     cdef bint put_target(self, HeadParser head, dict scope) except -1:
         """Store the path and the query of the request's target, and the headers, in `scope`.
 
-        The host of a target in absolute form replaces the Host header.  Return False after
+        The host of a target in absolute form replaces the Host header. Return False after
         head.reject().
         """
         cdef Target target

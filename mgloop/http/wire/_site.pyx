@@ -2,11 +2,11 @@
 """Site: the state that all connections of one loop share while an application is served.
 
 A site owns the application, the limits (as C integers, because they are checked per request), the
-headers that all responses have, the pool of buffers for responses, and the timeouts.  It also owns
+headers that all responses have, the pool of buffers for responses, and the timeouts. It also owns
 the set of connections and requests that a shutdown has to wait for.
 
-The module is native because each request passes through it.  A site belongs to the thread of its
-loop, and each loop of a process has a site of its own.  The server and the connections keep it
+The module is native because each request passes through it. A site belongs to the thread of its
+loop, and each loop of a process has a site of its own. The server and the connections keep it
 alive.
 """
 
@@ -176,7 +176,7 @@ cdef class Site:
         self.context = contextvars.copy_context()
         self.app = app
         # From 2.4 on, frameworks stop watching for http.disconnect and rely on an OSError that
-        # send() raises.  Then a stream that waits for its next event never ends after its client
+        # send() raises. Then a stream that waits for its next event never ends after its client
         # has disconnected, and background tasks are skipped.  2.3 is what uvicorn announces.
         self.versions = {"version": "3.0", "spec_version": "2.3"}
         self.extension_names = ("http.response.trailers", "http.response.early_hint")
@@ -341,7 +341,7 @@ cdef class Site:
         return self.loop.create_task(coroutine)
 
     cdef dict own_extensions(self):
-        """Return the extensions of a scope.  No other scope has any of these dicts.
+        """Return the extensions of a scope. No other scope has any of these dicts.
 
         Those of an earlier scope are used again if nothing refers to them any more and the
         application has not changed them.

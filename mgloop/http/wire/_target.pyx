@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The target of a request: its path and its query, and the decoding of the path.
 
-The module is native because it runs for each request.  It has no state.  The ASGI scope (_scope)
+The module is native because it runs for each request. It has no state. The ASGI scope (_scope)
 and the WSGI environ (_environ) are made from the parts, each with its own types.
 """
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Threads that run jobs for one loop, and a queue of their answers to it.
 
-workqueue.h describes both queues, and when a thread is woken or started.  WorkPool is native
+workqueue.h describes both queues, and when a thread is woken or started. WorkPool is native
 because each request of a WSGI application passes through it: neither way needs a future, a task or
-a Python frame.  One callback of the loop processes all answers that are queued.
+a Python frame. One callback of the loop processes all answers that are queued.
 
-Lifetime: the site keeps the pool alive, and so does each thread.  The process does not wait for
+Lifetime: the site keeps the pool alive, and so does each thread. The process does not wait for
 these threads when it exits, because nothing can end one that is blocked in the application.
 
-The threads are started by _thread.start_new_thread().  threading.Thread.start() would block the
+The threads are started by _thread.start_new_thread(). threading.Thread.start() would block the
 loop until the new thread has reported that it runs, and for ever if that thread ends before,
 because it finds no memory (CPython issue 140746).
 """

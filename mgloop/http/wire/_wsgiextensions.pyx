@@ -2,13 +2,13 @@
 """The optional parts of WSGI: early hints, files as responses, and a body that is read as it comes.
 
 - wsgi.early_hints sends a 103 response before the response.
-- wsgi.file_wrapper: the loop sends a plain file by sendfile().  It has a descriptor of its own, so
+- wsgi.file_wrapper: the loop sends a plain file by sendfile(). It has a descriptor of its own, so
   the application's thread continues with the next request meanwhile.
 - With --wsgi-stream-input, wsgi.input is a StreamInput, which the loop fills while the application
-  reads.  Reading from the client pauses while the buffer is full.
+  reads. Reading from the client pauses while the buffer is full.
 
-The module is native because all requests pass through it, although few use it.  WsgiExtensions is
-the class between WsgiResponse and WsgiRequest.  What the application's thread asks for reaches the
+The module is native because all requests pass through it, although few use it. WsgiExtensions is
+the class between WsgiResponse and WsgiRequest. What the application's thread asks for reaches the
 loop as an answer (_wsgiresponse.pyx).
 """
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The status and the headers that a WSGI application passes to start_response(), as bytes.
 
-The module is native because it runs once per response, in the thread of the application.  It has no
-state.  An upper limit of the size is computed first.  Then each header is checked and copied.
+The module is native because it runs once per response, in the thread of the application. It has no
+state. An upper limit of the size is computed first. Then each header is checked and copied.
 
 As in gunicorn, headers of the connection (hop-by-hop headers) are dropped, because the server
-writes them.  "Connection: close" ends the connection after the response.  The Content-Length of a
+writes them. "Connection: close" ends the connection after the response. The Content-Length of a
 204 is dropped, because RFC 9110, 8.6, forbids it.
 """
 
@@ -111,7 +111,7 @@ cdef Py_ssize_t size_of(object pair) except -1:
 cdef char *put_header(char *to, object pair, int status, HeaderInfo *info) except NULL:
     """Check a header that size_of() has measured, add its meaning to `info`, and copy its line.
 
-    Return the end of the line.  A header that is not sent is not copied.
+    Return the end of the line. A header that is not sent is not copied.
     """
     cdef mgl_text name, value
     cdef int kind

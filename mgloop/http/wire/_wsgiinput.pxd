@@ -13,7 +13,7 @@ cdef class WsgiInput:
     cdef bytes data             # bytes of the body
     cdef Py_ssize_t at          # how many of them have been read
 
-    # Replace `data`, which has been read, by the next bytes of the body.  Return False at its end.
+    # Replace `data`, which has been read, by the next bytes of the body. Return False at its end.
     cdef bint fill(self) except -1
     cdef bytes take(self, Py_ssize_t n)
     cdef bytes cut(self, Py_ssize_t n)
@@ -35,8 +35,8 @@ cdef enum StreamState:
     STREAM_BROKEN               # the rest of the body will not arrive
 
 
-# A body that the application reads while it arrives.  The methods add(), end() and break_off() are
-# for the thread of the loop.  The application reads in another thread, which waits for data.
+# A body that the application reads while it arrives. The methods add(), end() and break_off() are
+# for the thread of the loop. The application reads in another thread, which waits for data.
 cdef class StreamInput(WsgiInput):
     cdef pthread_mutex_t mutex  # for the fields up to `state`
     cdef pthread_cond_t changed
@@ -47,7 +47,7 @@ cdef class StreamInput(WsgiInput):
     cdef bint asked             # wants_more() has been called since the last add()
     cdef object wants_more      # called in the application's thread, or None
 
-    # Add `n` bytes.  Return whether the buffer is full: then reading from the client should pause
+    # Add `n` bytes. Return whether the buffer is full: then reading from the client should pause
     # until wants_more() is called.
     cdef bint add(self, const char *data, Py_ssize_t n) except -1
     cdef int end(self) noexcept
@@ -64,9 +64,9 @@ cdef class BodyBuffer:
     cdef Py_ssize_t length      # bytes of body
     cdef int fd                 # of the file, or -1
 
-    # Add `n` bytes.  Raise OSError if they cannot be written to the file.
+    # Add `n` bytes. Raise OSError if they cannot be written to the file.
     cdef int add(self, const char *data, Py_ssize_t n) except -1
-    # Return the wsgi.input for the body.  The buffer is empty afterwards.
+    # Return the wsgi.input for the body. The buffer is empty afterwards.
     cdef WsgiInput as_input(self)
     cdef int write_kept(self) except -1
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """wsgi.input: the body of a request, as a binary stream that never goes past the body's end.
 
-The module is native because each request with a body passes through it.  There are three forms:
+The module is native because each request with a body passes through it. There are three forms:
 
 - WsgiInput reads from memory.
-- FileInput reads from an unnamed temporary file.  BodyBuffer chooses between these two, while the
+- FileInput reads from an unnamed temporary file. BodyBuffer chooses between these two, while the
   loop receives the body.
 - StreamInput reads while the body arrives (--wsgi-stream-input), and waits for it.
 
-The loop fills them in its thread, and the application reads in a thread of its own.  Only a
-StreamInput is used by both at the same time.  Its buffer is therefore plain memory with a mutex.
+The loop fills them in its thread, and the application reads in a thread of its own. Only a
+StreamInput is used by both at the same time. Its buffer is therefore plain memory with a mutex.
 While the mutex is held, no Python code runs and the GIL is not acquired, so neither thread can wait
 for the GIL with it.
 """

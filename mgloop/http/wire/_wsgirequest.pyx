@@ -2,14 +2,14 @@
 """One request to a WSGI application: the call of the application, and the end of it.
 
 The loop receives the whole body of a request before the application starts, so that a slow client
-does not occupy a thread.  Then the application runs in a thread of the pool (_workpool.pyx), or in
-the loop's thread with --wsgi-threads 0.  The module is native because it runs per request.
+does not occupy a thread. Then the application runs in a thread of the pool (_workpool.pyx), or in
+the loop's thread with --wsgi-threads 0. The module is native because it runs per request.
 
 WsgiRequest is the last of five classes: Response sends, RequestBody receives, WsgiResponse has what
 the application calls, WsgiExtensions has the optional parts of that, and WsgiRequest calls the
 application.
 
-Lifetime: the connection holds a reference until the response is complete.  The queue of jobs, and
+Lifetime: the connection holds a reference until the response is complete. The queue of jobs, and
 then the thread, and at last the queue of answers hold one until the application has ended.
 """
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The response of a WSGI application: start_response(), write() and the parts of the body.
 
-The application runs in a thread of the pool, or in the loop's thread (--wsgi-threads 0).  Its
-thread checks and converts everything into bytes and C values.  The loop's thread frames these bytes
-and writes them to the transport.  The module is native because it runs per request and per part.
+The application runs in a thread of the pool, or in the loop's thread (--wsgi-threads 0). Its
+thread checks and converts everything into bytes and C values. The loop's thread frames these bytes
+and writes them to the transport. The module is native because it runs per request and per part.
 
-An answer carries a part to the loop.  The application's thread waits as soon as PENDING bytes have
-not reached the transport, and while the transport has paused writing.  A client that does not read
+An answer carries a part to the loop. The application's thread waits as soon as PENDING bytes have
+not reached the transport, and while the transport has paused writing. A client that does not read
 therefore delays its own request only, until the timeout for writing disconnects it.
 
 The first fields of the class belong to the application's thread, apart from those that the pool's
-mutex protects.  Everything that the base classes declare belongs to the loop's thread.
+mutex protects. Everything that the base classes declare belongs to the loop's thread.
 """
 
 cimport cython

@@ -10,8 +10,8 @@
  * The thread that became idle last is woken first, because its stack and its caches are warm.
  *
  * At most one thread at a time is on its way to a job: it has been woken or started, and has not
- * looked for a job yet (`coming`). The thread that takes a job while others are queued calls the next
- * one. So a batch of fast requests needs one or two threads, which take jobs until none is left, and
+ * checked the queue yet (`coming`). A thread that takes a job while others are queued wakes or starts
+ * the next one. So a batch of fast requests needs one or two threads, which take jobs until none is left, and
  * not one wake-up per request. If a job blocks, the next thread continues with the queue as soon as
  * it gets the GIL. No job is forgotten: a job is queued, or a thread becomes idle, under the mutex.
  *
@@ -63,7 +63,7 @@ typedef struct {
     int64_t taken;     /* jobs that threads have taken from the queue */
     int64_t waited;    /* nanoseconds that these were in the queue */
     bool coming;
-    bool notified; /* the loop has been told about the answers that are queued */
+    bool notified; /* the loop has been notified of the answers that are queued */
     bool closed;   /* threads end when no job is left */
 } mgl_work_queue;
 

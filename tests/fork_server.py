@@ -46,7 +46,7 @@ def next_program():
         connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
 
 
-gc.freeze()  # collections of the programs need not look through the modules
+gc.freeze()  # collections of the programs need not traverse the modules
 # Tests that wait for their children must not find this process among them.
 if os.fork():
     os._exit(0)

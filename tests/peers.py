@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Both ends of a connection under test.
 
-Recorder and BufferedRecorder are protocols that record all calls of a transport, in order.  They
+Recorder and BufferedRecorder are protocols that record all calls of a transport, in order. They
 also check the order: connection_made and connection_lost must be called once, and all other calls
-must come between these two.  raw_connection() makes the other end a plain socket, so that a test
+must come between these two. raw_connection() makes the other end a plain socket, so that a test
 can act as an ill-behaved peer: reset the connection, never read, send one byte at a time.
 
 All of this runs in the loop's thread; a protocol lives as long as its test.
@@ -201,7 +201,7 @@ def reset(sock):
 async def raw_connection(loop, protocol, *, small=False):
     """Yield a transport for `protocol` and the plain socket at its other end.
 
-    `small` sets small kernel buffers on both sides.  At the end the transport is aborted and the
+    `small` sets small kernel buffers on both sides. At the end the transport is aborted and the
     socket closed, if the test has not done it.
     """
     with support.nonblocking_tcp_pair() as (ours, peer):

@@ -182,7 +182,7 @@ def test_a_loop_of_another_class_is_noticed(run):
     assert set(outcomes(results)) == {"failed"}
 
 
-def test_what_cannot_be_run_says_so(run):
+def test_an_invalid_command_line_is_reported(run):
     status, output, _ = run("no_such_loop_module:factory")
     assert status == 2
     assert "cannot load" in output

@@ -542,7 +542,7 @@ class TestBadDescriptors:
         assert remove(number) is False
         assert remove(socketpair[1]) is True
 
-    def test_what_is_watched_is_kept(self, loop, socketpair):
+    def test_a_watched_file_object_is_kept_alive(self, loop, socketpair):
         """asyncio keeps the object that it was given, not only its number."""
 
         class File:

@@ -2,7 +2,7 @@
 """A descriptor has one owner, and cannot be taken from a transport that is still working.
 
 asyncio lets programs watch the descriptor of a transport that is closing: the transport still sends
-its queued data, notifies its protocol and closes the descriptor.  asyncio also refuses a second
+its queued data, notifies its protocol and closes the descriptor. asyncio also refuses a second
 transport for a descriptor, from the moment at which the first is made.
 """
 
@@ -481,7 +481,7 @@ async def test_a_second_transport_while_the_first_is_closing(loop, loop_kind, ou
 
 
 async def test_a_pipe_transport_over_a_transports_socket(loop, reported, ours, peer):
-    """With asyncio it takes the data; mgloop refuses.  Both protocols get connection_lost()."""
+    """With asyncio it takes the data; mgloop refuses. Both protocols get connection_lost()."""
     first, second = Recorder(loop), Recorder(loop)
     transport, _ = await loop.create_connection(lambda: first, sock=ours)
     pipe = None

@@ -242,7 +242,7 @@ class TestThreadsSignalsProcesses:
 
         assert descriptors() - descriptors(enable_wakeup=False) == 2
 
-    def test_what_was_posted_runs_before_the_loop_is_closed(self, loop_factory, loop_kind):
+    def test_calls_of_other_threads_run_before_the_loop_is_closed(self, loop_factory, loop_kind):
         loop = loop_factory()
         ran = []
         loop.run_until_complete(asyncio.sleep(0))

@@ -108,7 +108,7 @@ class TestDescriptors:
 
 
 class TestSocketMethods:
-    def test_what_they_return_is_no_native_coroutine(self, loop, loop_kind, run, left, right):
+    def test_the_results_are_not_native_coroutines(self, loop, loop_kind, run, left, right):
         right.send(b"x")
         call = loop.sock_recv(left, 10)
         assert asyncio.iscoroutine(call)
@@ -300,7 +300,7 @@ class TestTransports:
             await support.wait_until(lambda: order.count("read") == 6)
         assert order.index("callback") == side(loop_kind, asyncio=1, mgloop=4)
 
-    async def test_the_end_is_told_once(self, loop_kind, loop, socketpair):
+    async def test_the_end_of_the_stream_is_reported_once(self, loop_kind, loop, socketpair):
         told = []
 
         class Open(Events):
@@ -430,7 +430,7 @@ class TestTransports:
         """)
         assert out == side(loop_kind, asyncio="last words\n", mgloop="\n")
 
-    async def test_what_has_to_wait_is_a_snapshot(self, loop, loop_kind, left, right):
+    async def test_buffered_data_is_a_copy(self, loop, loop_kind, left, right):
         if loop_kind == "asyncio" and not hasattr(
             asyncio.selector_events._SelectorSocketTransport, "_write_sendmsg"
         ):
@@ -919,7 +919,7 @@ class TestTls:
         assert engine is None if loop_kind == "asyncio" else engine in ("openssl", "ssl")
 
     @pytest.mark.parametrize("within_tls", [False, True])
-    def test_what_is_resumed_runs_in_the_transports_context(
+    def test_delivery_after_resume_runs_in_the_transports_context(
         self, loop, loop_kind, run, contexts, within_tls
     ):
         class Seeing(Recorder):

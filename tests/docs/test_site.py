@@ -37,12 +37,12 @@ def external(monkeypatch):
         ("a.svg", '<svg><image xlink:href="https://elsewhere.test/a.png"/></svg>'),
     ],
 )
-def test_what_would_be_fetched_is_found(external, tmp_path, name, text):
+def test_resources_of_other_hosts_are_found(external, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     assert len(external(tmp_path)) == 1
 
 
-def test_what_is_followed_or_here_is_not(external, tmp_path):
+def test_links_and_local_files_are_not_found(external, tmp_path):
     (tmp_path / "a.html").write_text(
         '<a href="https://elsewhere.test/">there</a> <img alt="" src="b.png">'
         '<link rel="canonical" href="https://elsewhere.test/"> <script src="a.js"></script>'

@@ -25,7 +25,7 @@ class ServerError(Exception):
 
 
 def _account() -> dict:
-    """Popen's arguments to run as another user than root; empty if this process is not root."""
+    """Return Popen's arguments to run as another user than root; {} if this process is not root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -132,7 +132,7 @@ def postgres_binaries() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def postgres_as_psycopg_expects() -> Iterator[dict[str, str]]:
-    """A PostgreSQL whose address is in the variable that psycopg's suite reads.
+    """Start a PostgreSQL whose address is in the variable that psycopg's suite reads.
 
     The variables of libpq are not set, because the suite asserts that they are ignored.
     """
@@ -143,7 +143,7 @@ def postgres_as_psycopg_expects() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def postgres() -> Iterator[dict[str, str]]:
-    """A fresh PostgreSQL cluster; yields the environment variables that libpq and asyncpg read."""
+    """Start a new PostgreSQL cluster; yield the environment variables of libpq and asyncpg."""
     initdb, server = _postgres_binary("initdb"), _postgres_binary("postgres")
     account = _account()
     with _folder(account) as folder:
@@ -191,7 +191,7 @@ def postgres() -> Iterator[dict[str, str]]:
 
 
 def _wait_ready(variables: dict[str, str]) -> None:
-    """A port that is open may still answer that the database is starting up."""
+    """Wait until the database accepts queries, which may be later than it accepts connections."""
     isready = _postgres_binary("pg_isready")
     for _ in range(200):
         if subprocess.run([isready, "-q"], env=os.environ | variables, check=False).returncode == 0:

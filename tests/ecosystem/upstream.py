@@ -257,7 +257,7 @@ PLUGIN_OPTIONS = (
 
 
 class SuiteError(Exception):
-    """The suite could not be run, or not over the loop it was meant for."""
+    """The suite did not run, or ran on another loop."""
 
 
 def _command(

@@ -46,7 +46,7 @@ def ask(
 
 
 class Campaign:
-    """All the runs: those without faults first, then cell by cell."""
+    """Make all runs: first those without faults, then those of each cell."""
 
     def __init__(self, jobs: int, verbose: bool, deadline: float) -> None:
         self.verbose = verbose
@@ -125,7 +125,7 @@ class Campaign:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    """The options, with their defaults."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description="Programs whose system calls fail, over asyncio's loop and over mgloop.",
@@ -155,7 +155,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def chosen(arguments: argparse.Namespace) -> list[matrix.Cell]:
-    """The cells that the command line asks for."""
+    """Return the cells that the options select."""
     cells = list(matrix.cells(list(programs.PROGRAMS)))
     if arguments.quick:
         cells = [cell for cell in cells if matrix.is_quick(cell)]
@@ -170,7 +170,7 @@ def chosen(arguments: argparse.Namespace) -> list[matrix.Cell]:
 
 
 def require_strace() -> None:
-    """Complain unless there is an strace that can inject faults."""
+    """Raise an error if there is no strace that can inject faults."""
     if shutil.which("strace") is None:
         raise RefusedError("No faults without strace: install the package of that name.")
     done = subprocess.run(["strace", "--help"], capture_output=True, text=True, check=False)

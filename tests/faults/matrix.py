@@ -65,14 +65,14 @@ class Cell:
 
     @property
     def injection(self) -> str:
-        """strace's argument."""
+        """Return the argument of strace that injects the fault."""
         # With ?, a call that this machine does not have is passed over.
         names = ",".join("?" + name for name in CALLS[self.call].names)
         return f"inject={names}:error={self.error}:when={self.when}"
 
 
 def cells(programs: list[str]) -> Iterator[Cell]:
-    """Every cell of the programs named."""
+    """Return all cells of these programs."""
     for program in programs:
         for name, call in CALLS.items():
             if name in ("read", "write") and program not in PIPE_PROGRAMS:

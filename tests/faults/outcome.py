@@ -35,7 +35,7 @@ SPIN_FACTOR = 4
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One run, judged: *end* is how the program fared, *spun* and *crashed* how the process did."""
+    """The outcome of a run: *end* is that of the program, *spun* and *crashed* of the process."""
 
     end: str
     spun: bool
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """The worst of it."""
+        """Return the worst of the three as a word."""
         return "crashed" if self.crashed else "spun" if self.spun else self.end
 
     def is_worse_than(self, other: "Outcome") -> bool:

@@ -38,12 +38,12 @@ LATE = 0.75
 
 
 def payload(seed: int, size: int = SIZE) -> bytes:
-    """Bytes in which a lost, repeated or swapped block shows."""
+    """Return bytes in which a lost, repeated or swapped block is detectable."""
     return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
 class Stage:
-    """What a program and its peer are given; how it went is read from here afterwards."""
+    """The input of a program and its peer, and the results of the run."""
 
     def __init__(self, address: Callable[[], object], publish: Callable[[object], None]) -> None:
         self.address = address
@@ -53,15 +53,15 @@ class Stage:
         self.reached = 0
 
     def report(self, error: object) -> None:
-        """An error that the loop has reported."""
+        """Record an error that the loop has reported."""
         self.errors.append(f"{type(error).__name__}: {error}"[:200])
 
     def missing(self, what: str) -> None:
-        """Something did not arrive in time, and nothing was reported."""
+        """Record that data did not arrive in time without a report."""
         self.lost.append(what)
 
     def compare(self, name: str, got: bytes, wanted: bytes) -> None:
-        """A goal is reached if *got* is *wanted*."""
+        """Count a goal as reached if *got* equals *wanted*."""
         if got == wanted:
             self.reached += 1
         else:
@@ -70,7 +70,7 @@ class Stage:
 
     @contextlib.contextmanager
     def reporting(self):
-        """Errors within the block are reports, and end it."""
+        """Record an error of the block as a report; the error ends the block."""
         try:
             yield
         except Exception as exc:
@@ -123,12 +123,12 @@ def _threads(target: Callable, stage: Stage, address: object) -> None:
 
 
 def tcp_server_peer(stage: Stage) -> None:
-    """Some clients at a time, each of which wants its bytes back."""
+    """Run several clients at a time, each of which expects its bytes back."""
     _threads(_echo_client, stage, stage.address())
 
 
 async def tcp_server(stage: Stage) -> None:
-    """An echo server over streams."""
+    """Run an echo server over streams."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with stage.reporting():
@@ -164,7 +164,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def tcp_client_peer(stage: Stage) -> None:
-    """A plain echo server."""
+    """Run an echo server without a loop."""
     with _Server(("127.0.0.1", 0), _Echo) as server:
         stage.publish(server.server_address)
         server.serve_forever()
@@ -217,7 +217,7 @@ class Sender(asyncio.Protocol):
 
 
 async def tcp_client(stage: Stage) -> None:
-    """Connections that send and receive at the same time."""
+    """Make connections that send and receive at the same time."""
     loop = asyncio.get_running_loop()
     address = stage.address()
     senders = []
@@ -235,7 +235,7 @@ async def tcp_client(stage: Stage) -> None:
 
 
 async def unix(stage: Stage) -> None:
-    """A server and its clients in one loop."""
+    """Run a server and its clients in one loop."""
     loop = asyncio.get_running_loop()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -264,7 +264,7 @@ async def unix(stage: Stage) -> None:
 
 
 async def sock(stage: Stage) -> None:
-    """Both ends by the loop's socket calls."""
+    """Use both ends of connections by the loop's socket calls."""
     loop = asyncio.get_running_loop()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -298,7 +298,7 @@ async def sock(stage: Stage) -> None:
 
 
 async def readers(stage: Stage) -> None:
-    """add_reader() and add_writer() on sockets of the program's own."""
+    """Use add_reader() and add_writer() on sockets of the program."""
     loop = asyncio.get_running_loop()
     left, right = socket.socketpair()
     with left, right:
@@ -398,7 +398,7 @@ async def udp(stage: Stage) -> None:
         for data in expected:
             here.sendto(data)
         while expected:
-            # Datagrams may be lost: the one time-out among the programs that is part of the game.
+            # Datagrams may be lost: this program is the only one that needs a timeout.
             try:
                 expected.discard(await asyncio.wait_for(asker.answers.get(), 0.2))
             except TimeoutError:
@@ -443,7 +443,7 @@ async def subprocess(stage: Stage) -> None:
 
 
 async def pipes(stage: Stage) -> None:
-    """The two ends of a pipe as transports."""
+    """Use the two ends of a pipe as transports."""
     loop = asyncio.get_running_loop()
     read_fd, write_fd = os.pipe()
     reader = asyncio.StreamReader()
@@ -469,7 +469,7 @@ async def pipes(stage: Stage) -> None:
 
 
 async def threads(stage: Stage) -> None:
-    """Nothing but other threads ends the loop's wait: each of their calls has to, and soon."""
+    """Call the loop from other threads. Only these calls end its wait, and each must do so soon."""
     loop = asyncio.get_running_loop()
     for number in range(15):
         began = time.monotonic()
@@ -502,7 +502,7 @@ async def threads(stage: Stage) -> None:
 
 
 async def signals(stage: Stage) -> None:
-    """A signal handler of the loop's runs when nothing else happens."""
+    """Send signals, for which the loop has a handler, while nothing else happens."""
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR2, arrived.set)
@@ -522,7 +522,7 @@ async def signals(stage: Stage) -> None:
 
 
 async def timers(stage: Stage) -> None:
-    """Timers are on time, those that were cancelled do not run, and waiting costs nothing."""
+    """Check that timers are on time, that cancelled ones do not run, and that waiting is free."""
     loop = asyncio.get_running_loop()
     ran: dict[int, float] = {}
     start = loop.time()
@@ -542,7 +542,7 @@ async def timers(stage: Stage) -> None:
 
 
 async def http_server(stage: Stage) -> None:
-    """An aiohttp server: short answers, long answers and uploads."""
+    """Run an aiohttp server with short responses, long ones and uploads."""
 
     async def hello(request: "web.Request") -> "web.Response":
         return web.Response(text="hello")
@@ -583,7 +583,7 @@ def _http_session(stage: Stage, address: tuple, number: int) -> None:
 
 
 def http_server_peer(stage: Stage) -> None:
-    """Some clients, each with a connection that it keeps."""
+    """Run several clients, each with a connection that it keeps."""
     _threads(_http_session, stage, stage.address())
 
 
@@ -603,18 +603,18 @@ class _Pages(BaseHTTPRequestHandler):
         self._answer(self.rfile.read(int(self.headers["Content-Length"])))
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Do not log."""
 
 
 def http_client_peer(stage: Stage) -> None:
-    """A plain HTTP server."""
+    """Run an HTTP server without a loop."""
     with _Server(("127.0.0.1", 0), _Pages) as server:
         stage.publish(server.server_address)
         server.serve_forever()
 
 
 async def http_client(stage: Stage) -> None:
-    """An aiohttp client with several requests at a time."""
+    """Run an aiohttp client with several requests at a time."""
     host, port = stage.address()
     base = f"http://{host}:{port}/"
 
@@ -659,7 +659,7 @@ PROGRAMS = {
 
 
 def missing_packages(name: str) -> str:
-    """A sentence if the program cannot run here, else nothing."""
+    """Return the reason why the program cannot run here, or an empty string."""
     if name.startswith("http") and aiohttp is None:
         return f"{name} is left out: aiohttp is not installed for {sys.executable}"
     return ""

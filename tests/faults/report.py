@@ -19,7 +19,7 @@ so nothing failed."""
 
 
 def worse(results: Results) -> list[Cell]:
-    """The cells that are worse over mgloop."""
+    """Return the cells that are worse over mgloop."""
     return [cell for cell, pair in results.items() if pair[1].is_worse_than(pair[0])]
 
 
@@ -32,7 +32,7 @@ def _pair(pair: tuple[Outcome, Outcome] | None, loud: bool = False) -> str:
 
 
 def _rows(results: Results) -> Iterable[tuple[str, list[str], list[tuple[str, str, dict]]]]:
-    """For each call: its columns, and its rows of program, error and pairs by column."""
+    """Return for each call its columns, and its rows of program, error and pairs by column."""
     for call in CALLS:
         columns = list(dict.fromkeys(cell.often for cell in results if cell.call == call))
         rows: dict[tuple[str, str], dict] = {}
@@ -44,7 +44,7 @@ def _rows(results: Results) -> Iterable[tuple[str, list[str], list[tuple[str, st
 
 
 def text(results: Results) -> str:
-    """The table for a terminal: asyncio / mgloop."""
+    """Return the table for a terminal: asyncio / mgloop."""
     lines = []
     for call, columns, rows in _rows(results):
         lines.append(f"\n{call:12} {'':11}" + "".join(f"{often:20}" for often in columns).rstrip())
@@ -78,7 +78,7 @@ def markdown(results: Results) -> str:
 
 
 def counts(results: Results) -> tuple[Counter, Counter]:
-    """How often each word fell, by loop, where a fault was injected at all."""
+    """Return how many runs with an injected fault ended in each word, by loop."""
     return (
         Counter(pair[0].word for pair in results.values()),
         Counter(pair[1].word for pair in results.values()),
@@ -86,7 +86,7 @@ def counts(results: Results) -> tuple[Counter, Counter]:
 
 
 def counts_markdown(results: Results) -> str:
-    """A row by loop."""
+    """Return the counts as Markdown, with a row per loop."""
     lines = ["| loop | " + " | ".join(WORDS) + " |", "|---" * (1 + len(WORDS)) + "|"]
     for name, count in zip(("asyncio", "mgloop"), counts(results), strict=True):
         lines.append(f"| {name} | " + " | ".join(str(count[word]) for word in WORDS) + " |")

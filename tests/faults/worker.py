@@ -65,7 +65,7 @@ class Slot:
         self._map = mmap.mmap(-1, _ROOM)
 
     def write(self, value: object) -> None:
-        """Publish *value*; the length comes last, and with it the value exists."""
+        """Publish *value*. The length is written last, and makes the value readable."""
         data = json.dumps(value).encode()[: _ROOM - 8]
         self._map[8 : 8 + len(data)] = data
         self._map[:8] = len(data).to_bytes(8, "little")
@@ -76,7 +76,7 @@ class Slot:
         return json.loads(self._map[8 : 8 + length]) if length else None
 
     def wait(self, seconds: float = 3600) -> object:
-        """The value, as soon as it is there."""
+        """Wait for the value and return it."""
         until = time.monotonic() + seconds
         while (value := self.read()) is None:
             if time.monotonic() > until:
@@ -234,7 +234,7 @@ class _Strace:
             said += line
 
     def counts(self) -> tuple[Counter, int]:
-        """Calls by purpose, and how many were made to fail."""
+        """Return the calls by purpose, and how many of them failed by injection."""
         purposes = {
             name.encode(): purpose for purpose, call in matrix.CALLS.items() for name in call.names
         }
@@ -249,7 +249,7 @@ class _Strace:
         return counts, injected
 
     def end(self) -> None:
-        """It ends with the process that it traces."""
+        """Wait until strace has ended, which it does with the process that it traces."""
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:

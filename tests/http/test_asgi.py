@@ -414,7 +414,7 @@ def is_cancelled():
 
 
 @pytest.mark.parametrize("act", [exits, is_cancelled])
-async def test_what_ends_no_server(loop, caplog, act):
+async def test_an_exit_or_a_cancellation_does_not_end_the_server(loop, caplog, act):
     """The exception does not end the server, and is logged; as with uvicorn."""
 
     async def app(scope, receive, send):
@@ -471,7 +471,7 @@ async def test_a_head_that_is_refused_leaves_nothing(loop):
             assert await client.request(get()) == (200, {"content-length": "1"}, b"x")
 
 
-async def test_what_makes_the_headers_may_send_something_itself(loop):
+async def test_an_iterator_of_headers_may_send_messages(loop):
     """The iterator sends another response, or the response that the headers belong to."""
     begun = asyncio.Event()
     sends = []
@@ -753,7 +753,7 @@ async def test_continue_goes_before_a_response_that_has_begun_in_vain(loop):
             assert "connection" not in headers
 
 
-async def test_who_waits_for_continue_is_not_timed(loop):
+async def test_the_body_timeout_starts_after_100_continue(loop):
     async def app(scope, receive, send):
         await asyncio.sleep(0.5)
         await answer(send, await read_body(receive))
@@ -763,7 +763,7 @@ async def test_who_waits_for_continue_is_not_timed(loop):
         assert (await client.response())[0] == 408
 
 
-async def test_who_gets_no_continue_is_timed_when_the_application_receives(loop):
+async def test_without_100_continue_the_body_timeout_starts_at_receive(loop):
     """The start of the response lets the client decide whether to send the body."""
     ended = loop.create_future()
 
@@ -834,7 +834,7 @@ async def test_a_large_body_that_the_application_leaves(loop):
             await send_on()
 
 
-async def test_who_sends_a_large_body_before_it_reads_gets_the_response(loop):
+async def test_a_client_that_sends_a_large_body_first_gets_the_response(loop):
     async with Serving(loop, app_of(START, body(b"ok"))) as serving:
         with socket.socket() as sock:
             sock.setblocking(False)
@@ -1009,7 +1009,7 @@ async def test_a_middleware_that_discards_pathsend_is_named_in_the_log(loop, cap
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
-async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, size):
+async def test_sends_without_a_pause_fail_after_the_client_has_disconnected(loop, size):
     """The reset arrives while the application does not yield to the loop."""
 
     async def app(scope, receive, send):
@@ -1118,7 +1118,7 @@ async def in_a_ring():
 
 
 @pytest.mark.parametrize("react", [in_other_words, in_a_group, unhashably, wrongly, in_a_ring])
-async def test_what_an_application_makes_of_a_client_that_has_gone(loop, caplog, react):
+async def test_reactions_to_a_disconnected_client(loop, caplog, react):
     """The exception is logged if it is more than the disconnection."""
     ended = asyncio.Event()
 
@@ -1227,7 +1227,7 @@ async def test_early_hints(loop):
         assert (await client.serving.one(get(version="1.0")))[0] == 200
 
 
-async def test_what_makes_the_links_may_send_something_itself(loop):
+async def test_an_iterator_of_links_may_send_messages(loop):
     async def app(scope, receive, send):
         def links():
             send(START)
@@ -1299,7 +1299,7 @@ async def test_zerocopysend_of_a_pipe_is_a_500(loop, way, caplog):
 
 
 @pytest.mark.parametrize("goes", [True, False], ids=["goes", "stays but reads nothing"])
-async def test_nobody_takes_the_file(loop, tmp_path, caplog, goes):
+async def test_a_client_that_does_not_receive_the_file(loop, tmp_path, caplog, goes):
     path = tmp_path / "file"
     path.write_bytes(bytes(20_000_000))
     ended = loop.create_future()
@@ -1409,7 +1409,7 @@ async def test_a_piece_of_a_file_is_not_negative(loop, tmp_path, wrong, caplog):
         assert await serving.one(get()) == (200, {"content-length": "1"}, b"x")
 
 
-# --- limits and time-outs ------------------------------------------------------------------------
+# --- limits and timeouts -------------------------------------------------------------------------
 
 
 async def test_a_body_that_is_too_large(loop, caplog):
@@ -1465,7 +1465,7 @@ async def test_too_many_connections(loop):
     ],
     ids=["nothing", "half a head", "half a method", "idle", "half of the second", "half a body"],
 )
-async def test_who_takes_too_long(loop, sent, config, expected):
+async def test_request_timeouts(loop, sent, config, expected):
     async def app(scope, receive, send):
         message = await receive()
         while message.get("more_body"):
@@ -1487,7 +1487,7 @@ async def test_who_takes_too_long(loop, sent, config, expected):
     "dripped", [b"5;" + b"x" * 4000, b"0\r\n" + b"x: y\r\n" * 4000], ids=["extension", "trailers"]
 )
 @pytest.mark.parametrize("answered", [False, True], ids=["", "answered"])
-async def test_what_frames_a_body_has_the_time_of_a_head(loop, dripped, answered):
+async def test_chunk_lines_and_trailers_have_the_timeout_of_a_head(loop, dripped, answered):
     """Sent byte by byte, it would hold the connection for hours."""
 
     async def app(scope, receive, send):
@@ -1569,7 +1569,7 @@ async def test_a_head_that_begins_where_another_ends_is_timed(loop, ends):
             assert (await asyncio.wait_for(client.response(), 5))[0] == 408
 
 
-async def test_who_does_not_read(loop):
+async def test_a_client_that_does_not_read_is_disconnected(loop):
     ended = loop.create_future()
 
     async def app(scope, receive, send):
@@ -1599,7 +1599,7 @@ async def test_who_does_not_read(loop):
     ],
     ids=["kept", "the last"],
 )
-async def test_who_reads_slowly_gets_all(loop, request_):
+async def test_a_slow_client_gets_the_whole_response(loop, request_):
     """It takes longer than the timeout, and than the server's wait after the last response."""
     missing = 8 << 20
     app = sized(bytes(missing))
@@ -1614,7 +1614,7 @@ async def test_who_reads_slowly_gets_all(loop, request_):
 
 @pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("case", ["idle", "the last", "cut short", "shutdown"])
-async def test_who_reads_nothing_of_a_little(
+async def test_a_client_that_does_not_read_a_small_response(
     loop, case, over_tls, server_ssl_context, client_ssl_context
 ):
     """The response is too small to suspend the application, and the kernel does not accept it."""
@@ -1647,7 +1647,7 @@ async def test_who_reads_nothing_of_a_little(
         client.abort()
 
 
-async def test_who_reads_the_last_response_may_send_something(loop):
+async def test_a_client_that_sends_during_the_last_response_gets_all_of_it(loop):
     """The server must not answer with a reset, which would overtake the rest of the response."""
     missing = 4 << 20
     app = sized(bytes(missing))
@@ -1660,7 +1660,7 @@ async def test_who_reads_the_last_response_may_send_something(loop):
         assert missing < 0  # by the head
 
 
-async def test_who_has_sent_something_behind_the_last_request_gets_the_response(loop):
+async def test_data_after_the_last_request_does_not_reset_the_response(loop):
     """The server closes with unread data, while the response is still in the kernel."""
     payload = bytes(60_000)
 
@@ -1675,19 +1675,19 @@ async def test_who_has_sent_something_behind_the_last_request_gets_the_response(
     assert got.endswith(payload)
 
 
-async def test_who_has_just_taken_a_response_is_not_idle(loop):
+async def test_a_client_that_has_just_read_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = sized(payload)
     async with connected(
         loop, app, get(), limit=65536, timeout_keep_alive=1, timeout_write=5
     ) as client:
-        await asyncio.sleep(1.7)  # the server checks after one second, and after two
+        await asyncio.sleep(1.7)  # longer than the keep-alive timeout
         assert (await client.response())[2] == payload
         await asyncio.sleep(0.6)
         assert (await client.request(get()))[2] == payload
 
 
-async def test_who_still_takes_a_response_is_not_idle(loop):
+async def test_a_client_that_is_reading_a_response_is_not_idle(loop):
     payload = bytes(4 << 20)
     app = sized(payload)
     async with connected(

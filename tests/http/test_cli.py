@@ -338,7 +338,7 @@ log.handlers[0].setFormatter(logging.Formatter("own|%(name)s|%(message)s"))
         (REFORMED, "own|mgloop.http.access|{}"),
     ],
 )
-def test_what_the_application_does_to_the_access_log_counts(folder, source, form):
+def test_the_application_can_configure_the_access_log(folder, source, form):
     write_app(folder, source)
     with serve(folder) as command:
         url = command.url()
@@ -707,7 +707,7 @@ def test_the_interface_is_recognised(app, interface):
     assert importing.interface_of(app) == interface
 
 
-def test_what_takes_other_arguments_is_refused():
+def test_a_callable_with_other_parameters_is_refused():
     with pytest.raises(mgloop.http.StartError, match="neither an ASGI nor a WSGI"):
         importing.interface_of(lambda a, b, c, d: None)
 

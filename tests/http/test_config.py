@@ -135,7 +135,7 @@ def test_values_are_read(name, value, expected):
         ({"app": print, "reload": True}, "as an import string such as 'pkg.mod:app'"),
     ],
 )
-def test_what_cannot_be_is_one_line(options, says):
+def test_an_invalid_option_is_reported_in_one_line(options, says):
     with pytest.raises(ConfigError) as caught:
         Config(**{"app": "main:app", **options})
     assert says in str(caught.value)

@@ -153,7 +153,7 @@ INVALID = {
 
 @pytest.mark.parametrize("pieces", [lambda data: [data], bytewise], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("what", INVALID)
-def test_what_breaks_the_rules_fails_with_its_code(what, pieces):
+def test_a_violation_fails_with_its_close_code(what, pieces):
     data, code = INVALID[what]
     reader = FrameReader(1000)
     assert code_of(reader, frame(PING), *pieces(data)) == code
@@ -284,12 +284,12 @@ def test_streams_that_end_again_and_again_are_refused():
     assert code_of(FrameReader(0, 15), data) == 1007
 
 
-def test_what_is_not_compressed_data_is_refused():
+def test_invalid_compressed_data_is_refused():
     assert code_of(FrameReader(0, 15), frame(BINARY, b"\xff" * 20, rsv=4)) == 1007
 
 
 @pytest.mark.parametrize("fragments", [1, 7])
-def test_what_is_decompressed_is_bounded(fragments):
+def test_the_decompressed_size_is_limited(fragments):
     size = 64 * 1024 * 1024
     bomb = compress(bytes(size))
     pieces = cut(bomb, [len(bomb) * i // fragments for i in range(fragments)])
@@ -342,7 +342,7 @@ def plain_of(frames, decompressor):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(payloads, max_size=5), st.sampled_from([0, 9, 12, 15]), st.booleans())
-def test_what_a_server_sends_is_understood(messages, bits, takeover):
+def test_zlib_decompresses_the_messages_of_a_server(messages, bits, takeover):
     writer = FrameWriter(bits, takeover)
     decompressor = zlib.decompressobj(wbits=-(bits or 15))
     for message in messages:
@@ -354,7 +354,7 @@ def test_what_a_server_sends_is_understood(messages, bits, takeover):
 
 @pytest.mark.parametrize("takeover", [True, False])
 @pytest.mark.parametrize("bits", [9, 12])
-def test_what_does_not_shrink_is_sent_as_it_is(bits, takeover):
+def test_incompressible_messages_are_sent_uncompressed(bits, takeover):
     """A message must not grow, because its receiver may limit sizes; later ones stay readable."""
     writer = FrameWriter(bits, takeover)
     decompressor = zlib.decompressobj(wbits=-bits)
@@ -427,7 +427,7 @@ def test_control_frames():
         ([], None),
     ],
 )
-def test_what_is_agreed_upon(offers, answer):
+def test_negotiation(offers, answer):
     agreement = deflate.negotiate(offers)
     assert (agreement and agreement.answer) == answer
 

@@ -2,7 +2,7 @@
 """Streams of valid and invalid requests, split anywhere: the result is the same and h11 agrees.
 
 A server that parses a stream differently from the proxy in front of it may take one request for
-two.  So h11, an independent implementation of the RFC, must read the same requests that the server
+two. So h11, an independent implementation of the RFC, must read the same requests that the server
 accepts. The server must refuse whatever h11 refuses, except for the differences listed below.
 
 MGLOOP_FUZZ_EXAMPLES sets the number of streams (a million is a long run).

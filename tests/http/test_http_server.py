@@ -202,7 +202,7 @@ async def test_a_request_that_outlasts_the_deadline_is_cancelled(loop, caplog):
 
 
 @pytest.mark.parametrize("how", ["serve", "close"])
-async def test_who_cancels_it_leaves_nothing_behind(loop, how):
+async def test_cancelling_it_releases_everything(loop, how):
     gate = Gate()
     server = Server(Config(app=gate, port=0))
     if how == "serve":
@@ -452,7 +452,7 @@ def serial(url, context):
         connection.close()
 
 
-def test_tls_with_certificates_anew_at_sighup(folder, authority):
+def test_tls_certificates_are_reloaded_at_sighup(folder, authority):
     certificates.write(folder, authority)
     context = certificates.trusting(authority)
     with serve(folder, *TLS) as command:

@@ -206,7 +206,7 @@ class Idle(asyncio.Transport):
 @pytest.mark.mgloop_only
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_site_and_its_connections_that_become_garbage_together(count, loop_kind):
-    """With time-outs set, on a loop that is garbage, too.
+    """With timeouts set, on a loop that is garbage, too.
 
     The collector may free the site before a connection, which then wrote into the site's memory.
     AddressSanitizer sees it, and so does valgrind, for one connection that is older than its

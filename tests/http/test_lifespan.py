@@ -37,7 +37,7 @@ STOPPED = {"type": "lifespan.shutdown.complete"}
 
 
 @pytest.mark.parametrize("mode", ["auto", "on"])
-async def test_the_application_is_told_of_start_and_end(loop, mode, caplog):
+async def test_the_application_receives_startup_and_shutdown(loop, mode, caplog):
     log = []
     lifespan = Lifespan(answering(STARTED, STOPPED, log=log), mode)
     await lifespan.startup()
@@ -175,7 +175,7 @@ async def test_a_message_out_of_order_raises_in_the_application(loop, kind, capl
     assert caplog.messages[-1] == "Application shutdown complete."
 
 
-async def test_what_follows_the_last_message_is_not_cut_short(loop):
+async def test_the_application_may_continue_after_its_last_message(loop):
     done = []
 
     async def app(scope, receive, send):

@@ -101,7 +101,7 @@ async def test_valid(loop, app, case, bytewise):
     assert app.bodies == [body]
 
 
-async def test_what_is_not_whole_is_waited_for(loop):
+async def test_an_incomplete_request_is_waited_for(loop):
     head = get("/hello", host="localhost")
     async with Serving(loop, Recording()) as serving:
         clients = []
@@ -423,7 +423,7 @@ async def test_pipelined(loop, cut):
     assert bodies == [b"" if i % 3 else f"{i:03}".encode() for i in range(20)]
 
 
-async def test_who_pipelines_and_does_not_read(loop):
+async def test_a_client_that_pipelines_and_does_not_read(loop):
     """The server makes as many responses as fit the buffers; the others when the client reads."""
     began = 0
 
@@ -439,7 +439,7 @@ async def test_who_pipelines_and_does_not_read(loop):
         assert began == 400
 
 
-async def test_what_is_pipelined_is_bounded(loop):
+async def test_the_buffer_for_pipelined_data_is_limited(loop):
     """A client that keeps sending during a response fills the kernel's buffers, not ours."""
     go_on = asyncio.Event()
 

@@ -102,7 +102,7 @@ UNCHANGED = (("127.0.0.1", 1234), "http")
         ("127.0.0.1", [(FORWARDED, "for=6.6.6.6"), (FOR, "1.1.1.1")], (("1.1.1.1", 0), "http")),
     ],
 )
-def test_what_is_believed(trusted, headers, expected):
+def test_trusted_headers(trusted, headers, expected):
     assert seen(trusted, headers) == expected
 
 

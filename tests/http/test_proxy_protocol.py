@@ -138,7 +138,7 @@ async def exchange(server, data, *, tls=None, bytewise=False):
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
 @pytest.mark.parametrize("case", ["TCP4", "binary", "binary UNIX"])
-async def test_the_application_is_told(loop, case, bytewise):
+async def test_the_application_sees_the_client(loop, case, bytewise):
     header, (client, at) = UNDERSTOOD[case]
     async with serving() as server:
         answer = await exchange(server, header + REQUEST, bytewise=bytewise)

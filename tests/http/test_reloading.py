@@ -41,7 +41,7 @@ TESTS = {"tests/test_a.py", "tests/deep/b.py"}
         ([""], ["", "."], DEFAULT),
     ],
 )
-def test_what_is_given_is_added_to_what_is_known(
+def test_given_patterns_are_added_to_the_defaults(
     tmp_path, monkeypatch, includes, excludes, watched
 ):
     monkeypatch.chdir(tmp_path)

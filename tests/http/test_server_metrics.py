@@ -52,7 +52,7 @@ def addresses(command, workers=1):
     return metrics, url
 
 
-def test_what_was_answered_is_counted(folder):
+def test_responses_are_counted(folder):
     with serve(folder, *METRICS) as command:
         metrics, url = addresses(command)
         with pytest.raises(AssertionError, match="404"):
@@ -77,7 +77,7 @@ def test_what_was_answered_is_counted(folder):
     assert command.output.count("Shutting down") == 1
 
 
-def test_workers_are_told_apart_and_outlived(folder):
+def test_workers_are_distinguished_and_outlived(folder):
     """Ended workers remain in the totals, however they ended; each is identified by its slot."""
     with serve(folder, *METRICS, "--workers", 2) as command:
         metrics, url = addresses(command, workers=2)
@@ -99,7 +99,7 @@ def test_workers_are_told_apart_and_outlived(folder):
         assert command.stop() == 0
 
 
-def test_a_worker_that_is_stuck_keeps_nobody(folder):
+def test_a_worker_that_is_stuck_does_not_delay_the_metrics(folder):
     with serve(folder, *METRICS, "--workers", 2) as command:
         metrics, url = addresses(command, workers=2)
         get(url)

@@ -339,7 +339,7 @@ def test_a_second_sigint_cancels_requests(folder, options):
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stream_without_an_end_is_told(folder, path, says, workers):
+def test_an_endless_stream_is_notified(folder, path, says, workers):
     options = ["--timeout-stream-shutdown", 0.5, "--workers", workers]
     with serve(folder, *options) as command, tcp(command.url(), request(path)) as sock:
         assert b"begun" in read_until(sock, b"begun")

@@ -135,7 +135,7 @@ def test_a_port_of_several_workers_cannot_be_bound_unnoticed(opened, workers):
         opened(workers=workers, port=port)
 
 
-def test_what_waits_outlives_the_worker_it_was_meant_for(opened):
+def test_waiting_connections_outlive_their_worker(opened):
     listeners = opened(workers=2)
     for sock in listeners.addresses[0].sockets:
         sock.listen()
@@ -179,7 +179,7 @@ def test_what_waits_outlives_the_worker_it_was_meant_for(opened):
         ({"bind": ["127.0.0.1:0", "192.0.2.1:0"]}, "cannot assign requested address"),
     ],
 )
-def test_what_cannot_be_bound_is_one_line(opened, options, says, tmp_path):
+def test_a_failed_bind_is_reported_in_one_line(opened, options, says, tmp_path):
     with pytest.raises(StartError) as caught:
         opened(**options)
     assert says in str(caught.value)

@@ -113,7 +113,7 @@ def test_a_signal_to_all_lets_requests_finish(folder, number):
     assert "the gate was cancelled" in command.output  # the line may be mixed with another worker's
 
 
-def test_a_worker_told_twice_to_end_still_finishes_its_request(folder):
+def test_a_worker_signalled_twice_still_finishes_its_request(folder):
     write_app(
         folder,
         APPLICATION.replace(
@@ -190,7 +190,7 @@ def test_a_worker_at_its_memory_limit_is_replaced(folder):
         get(command.address)
 
 
-def test_what_a_worker_has_forked_does_not_hold_up_the_end(folder):
+def test_a_process_that_a_worker_has_forked_does_not_delay_the_shutdown(folder):
     """The forked process inherits the worker's socket to the supervisor, and lives on."""
     forking = """await receive()
         if os.fork() == 0:
@@ -404,7 +404,7 @@ def test_a_change_ends_a_start_up_that_stands_still(folder, reload_options):
         assert command.stop() == 0
 
 
-def test_limits_replace_nobody_while_files_are_watched(folder, reload_options):
+def test_limits_replace_no_worker_while_files_are_watched(folder, reload_options):
     limits = ("--limit-max-requests", 1, "--limit-max-memory", "1M")
     with serve(folder, *reload_options, *limits) as command:
         url = command.url()

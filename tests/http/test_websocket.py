@@ -161,7 +161,7 @@ async def test_the_answer_to_the_handshake(loop):
     assert KEY == b"dGhlIHNhbXBsZSBub25jZQ=="  # the example of the RFC
 
 
-async def test_what_comes_right_behind_the_request_is_received(loop):
+async def test_data_immediately_after_the_handshake_is_received(loop):
     app = Recording()
     async with upgrading.serving(loop, app) as site:
         behind = frame(TEXT, b"early") + closing(1000, b"bye")
@@ -532,7 +532,7 @@ async def test_the_application_closes(loop, message, code, reason):
         app.leave.set()
 
 
-async def test_what_cannot_be_said_at_closing_raises(loop):
+async def test_an_invalid_close_code_or_reason_raises(loop):
     async def app(scope, receive, send):
         await accept(receive, send)
         for code in (0, 999, 1006, 1015, 5000, 1 << 40, "1000"):
@@ -550,7 +550,7 @@ async def test_what_cannot_be_said_at_closing_raises(loop):
         assert client.close_reason == "€" * 41
 
 
-async def test_what_comes_after_the_application_has_closed_is_dropped(loop):
+async def test_data_after_the_application_has_closed_is_dropped(loop):
     async def step(receive, send):
         await send({"type": "websocket.close"})
         return await receive()
@@ -724,7 +724,7 @@ async def test_without_a_timeout_pings_are_sent_all_the_same(loop):
             assert (await peer.read_frame())[0] == 0x80 | PING
 
 
-async def test_who_does_not_answer_a_ping_is_closed(loop):
+async def test_a_client_that_does_not_answer_a_ping_is_disconnected(loop):
     app = Recording()
     async with upgrading.serving(loop, app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as site:
         async with bare(site) as peer:
@@ -779,7 +779,7 @@ async def test_a_peer_has_to_wait_for_the_application(loop, size):
         app.leave.set()
 
 
-async def test_what_was_received_before_the_connection_broke_is_delivered(loop):
+async def test_messages_from_before_a_lost_connection_are_delivered(loop):
     async def step(receive, send):
         await broken.wait()
         with pytest.raises(ClientDisconnected):
@@ -841,7 +841,7 @@ async def test_a_peer_that_takes_nothing_is_cut_off(loop):
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, who):
+async def test_a_waiting_send_fails_immediately_when_the_session_ends(loop, who):
     """The call ends immediately, and not only when a client that reads nothing has been cut off."""
 
     async def app(scope, receive, send):
@@ -867,7 +867,7 @@ async def test_who_waits_to_send_is_told_at_once_that_the_session_is_over(loop, 
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, accepts):
+async def test_sends_without_a_pause_fail_after_the_client_has_disconnected(loop, accepts):
     """The reset arrives while the application does not yield to the loop."""
     kind = "websocket.send" if accepts else "websocket.http.response.body"
 
@@ -898,7 +898,7 @@ async def test_who_sends_without_a_pause_is_told_that_the_client_has_gone(loop, 
 # ------------------------------------------------------------- tasks and awaitables ----
 
 
-async def test_what_receive_and_send_return_are_coroutines(loop):
+async def test_the_awaitables_of_receive_and_send_are_coroutines(loop):
     async def app(scope, receive, send):
         call = receive()
         assert asyncio.iscoroutine(call)

@@ -293,7 +293,7 @@ def test_less_than_was_announced_ends_the_connection(ours, pieces):
     "wrong",
     ["str", "bare-str", "bare-bytes", "none", "int", "list-of-none", "list-of-int", "nested"],
 )
-def test_what_is_no_body_is_a_500(server, wrong):
+def test_an_invalid_body_is_a_500(server, wrong):
     fails_before_the_body(server, f"/wrong?{wrong}")
 
 
@@ -309,7 +309,7 @@ def fails_before_the_body(server, path):
 
 
 @pytest.mark.parametrize("wrong", ["late-str", "late-int"])
-def test_what_is_no_body_after_the_first_piece_cuts_the_response(server, wrong):
+def test_an_invalid_part_after_the_first_one_cuts_the_response(server, wrong):
     found = server.get(f"/wrong?{wrong}")
     assert (found.status, found.text, found.complete) == (200, "begun", False)
     server.wait_for("TypeError")

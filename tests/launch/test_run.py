@@ -255,7 +255,7 @@ def test_another_sitecustomize_is_heeded(tmp_path):
     assert errors == ""
 
 
-def test_a_sitecustomize_that_fails_is_told_as_ever(tmp_path):
+def test_a_sitecustomize_that_fails_is_reported_as_usual(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import nothing_of_that_name")
     _, errors = run("-c", "", env={"PYTHONPATH": str(tmp_path)})
     assert "nothing_of_that_name" in errors
@@ -295,7 +295,7 @@ def test_where_python_does_not_look_at_the_environment(flag):
     assert len(errors.splitlines()) == 1
 
 
-def test_what_is_not_there():
+def test_a_program_that_does_not_exist():
     _, errors = run("no-such-program", returncode=127)
     assert errors == "mgloop run: no such script or program: 'no-such-program'\n"
     _, errors = run("no_such.py", returncode=127)

@@ -78,7 +78,7 @@ class TestFork:
 class TestSignalsOfTheChild:
     """The child of a running loop has the handlers and wake-up descriptor set before the run."""
 
-    def test_what_was_there_before(self, in_child):
+    def test_signal_handlers_from_before_the_loop(self, in_child):
         in_child("""
             from forking import in_child
             def before(number, frame):

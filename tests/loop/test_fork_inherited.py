@@ -180,7 +180,7 @@ class TestOneAfterTheOther:
 """)
 
     @each_before
-    def test_what_was_scheduled_before(self, run_program, before):
+    def test_callbacks_that_were_scheduled_before_the_fork(self, run_program, before):
         """Callbacks, timers and tasks exist in the child, and still in the parent."""
         run_program("""
     calls = []
@@ -481,7 +481,7 @@ class TestAtTheSameTime:
 """)
 
     @each_before
-    def test_nobody_is_woken_for_the_other(self, run_program, before):
+    def test_a_wake_up_does_not_reach_the_other_process(self, run_program, before):
         """The child's wake-ups, signals and timers do not end the parent's wait, and no event is
         lost: each process gets its own."""
         run_program("""

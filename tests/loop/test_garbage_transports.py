@@ -2,9 +2,9 @@
 """Closed connections and forgotten loops do not leak.
 
 Every callback that a transport runs in a context keeps that context, and programs set variables in
-it to objects that refer to the transport: the current request, the connection itself.  asyncio's
+it to objects that refer to the transport: the current request, the connection itself. asyncio's
 handles expose their contexts to the garbage collector, and a transport drops its reference to the
-protocol when it ends.  A descriptor is closed even if the warning about it is turned into an error.
+protocol when it ends. A descriptor is closed even if the warning about it is turned into an error.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ FORGOTTEN = {
         for _ in range(3):
             loop.create_task(sleep())
         """,
-    "a task with a time-out": """
+    "a task with a timeout": """
         async def wait():
             await asyncio.wait_for(loop.create_future(), 1000)
         loop.create_task(wait())

@@ -2,9 +2,9 @@
 """Objects that outlive their loop can still be called: transports, servers, handles, socket calls.
 
 A program closes its loop while transports are open, in all their states, and calls one method of
-each.  asyncio's outcome, mostly RuntimeError "Event loop is closed", is the specification: the same
-program is run over both loops, and the outcomes are compared.  The methods are listed by dir(), so
-that all are covered.  And no callable may crash, not even on objects that were never initialised.
+each. asyncio's outcome, mostly RuntimeError "Event loop is closed", is the specification: the same
+program is run over both loops, and the outcomes are compared. The methods are listed by dir(), so
+that all are covered. And no callable may crash, not even on objects that were never initialised.
 
 All programs run in fresh interpreters; their last line of output shows the call that crashed.
 """
@@ -694,7 +694,7 @@ def test_blank_objects(in_child):
             "tls._protocol.SSLProtocol",
         } - {name.removeprefix("mgloop.") for name in types}
         assert not missing, missing
-        gc.freeze()  # the modules, which each collection would look through
+        gc.freeze()  # the modules, which each collection would traverse
         for name, kind in sorted(types.items()):
             waits = WAITING if hasattr(kind, "_run_once") else WAITING_STREAM.get(kind.__name__, ())
             for make in lambda: kind.__new__(kind), kind:

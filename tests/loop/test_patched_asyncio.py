@@ -475,7 +475,7 @@ class TestHandleRun:
         support.turn(loop)
         assert len(calls) == 1
 
-    def test_what_the_patch_itself_raises_leaves_the_loop(self, loop, monkeypatch):
+    def test_an_exception_of_the_patch_leaves_the_loop(self, loop, monkeypatch):
         calls = support.Calls()
 
         def _run(self):

@@ -252,7 +252,7 @@ class TestClose:
         assert not loop.is_closed()
 
     @pytest.mark.without_debug
-    def test_what_a_closed_loop_still_answers(self, loop_factory):
+    def test_methods_that_work_on_a_closed_loop(self, loop_factory):
         loop = loop_factory()
         before = loop.time()
         loop.close()

@@ -168,7 +168,7 @@ class TestCallSoon:
         gc.collect()
         assert alive() is None
 
-    def test_what_is_left_when_the_loop_closes_is_released(self, loop_factory, left):
+    def test_close_releases_pending_callbacks(self, loop_factory, left):
         loop = loop_factory()
         token = Token()
         alive = weakref.ref(token)
@@ -424,7 +424,7 @@ class TestContext:
         support.turn(loop)
         assert seen == ["outer", "set from outside", "outer"]
 
-    def test_what_a_failed_callback_has_set_is_seen_by_nobody_else(self, loop, reported):
+    def test_the_context_of_a_failed_callback_is_left(self, loop, reported):
         seen = []
 
         def fail():

@@ -572,7 +572,7 @@ def test_how_late_the_others_of_a_batch_are(timed):
     assert timed.stats().lag.seconds >= 0.3
 
 
-def test_what_is_scheduled_by_a_slow_callback_is_not_late_for_it(timed):
+def test_a_callback_scheduled_by_a_slow_one_has_no_lag(timed):
     def slow():
         time.sleep(1)
         timed.call_soon(int)
@@ -601,7 +601,7 @@ def test_a_wait_that_goes_on_is_counted(timed):
     thread.join()
 
 
-def test_a_slow_callback_is_told_without_debug_mode(timed, caplog):
+def test_a_slow_callback_is_logged_without_debug_mode(timed, caplog):
     timed.slow_callback_duration = 0.05
 
     def slow_one():
@@ -658,7 +658,7 @@ class Proxy:
         raise LookupError("class")
 
 
-def test_whose_time_it_was(timed):
+def test_the_time_is_attributed_to_its_owner(timed):
     async def work():
         time.sleep(0.1)
         await asyncio.sleep(0)
@@ -673,19 +673,19 @@ def test_whose_time_it_was(timed):
     handle = timed.call_soon(lambda: handle.cancel())
     timed.run_until_complete(work())
     times = timed.callback_times()
-    assert times["test_whose_time_it_was.<locals>.work"].times == 4
-    assert times["test_whose_time_it_was.<locals>.work"].seconds >= 0.1
+    assert times["test_the_time_is_attributed_to_its_owner.<locals>.work"].times == 4
+    assert times["test_the_time_is_attributed_to_its_owner.<locals>.work"].seconds >= 0.1
     assert times["sleep"].times == 1
     assert times["sleep"].seconds >= 0.01
     assert times["Proxy"].times == 1
-    assert times["test_whose_time_it_was.<locals>.<lambda>"].times == 1
+    assert times["test_the_time_is_attributed_to_its_owner.<locals>.<lambda>"].times == 1
     assert times["turns of Protocol"].times == 1
     durations = timed.stats().durations
     assert sum(spent.times for spent in times.values()) == durations.count
     assert sum(spent.seconds for spent in times.values()) == pytest.approx(durations.seconds)
 
 
-def test_a_thousand_names_are_told_apart(timed):
+def test_a_thousand_names_are_distinguished(timed):
     for number in range(1500):
         timed.call_soon(type(f"Name{number}", (), {"__call__": int})())
     run_for(timed, 0.01)
@@ -729,7 +729,7 @@ def test_a_task_that_was_done_at_once(timed):
     assert timed.callback_times()["Task.cancel"].times == 1
 
 
-def test_without_timing_nobody_is_named(loop):
+def test_without_timing_no_callback_is_named(loop):
     loop.call_soon(int)
     run_for(loop, 0.001)
     assert loop.callback_times() == {}

@@ -26,7 +26,7 @@ QUICK = 12
 
 
 class Run(NamedTuple):
-    """A run to make."""
+    """The description of a run."""
 
     program: str
     loop: str
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Campaign:
-    """All the runs, by a number of workers."""
+    """Make all runs with a number of workers."""
 
     def __init__(self, jobs: int, verbose: bool, deadline: float) -> None:
         self.verbose = verbose
@@ -64,7 +64,7 @@ class Campaign:
 
 
 def counted(campaign: Campaign, names: list[str], loops: list[str]) -> dict[tuple[str, str], int]:
-    """How many allocations each program makes over each loop."""
+    """Count the allocations that each program makes over each loop."""
     runs = [Run(name, loop, "count", 0) for name in names for loop in loops]
     found = {}
     for run, outcome in campaign.make(runs).items():
@@ -75,7 +75,7 @@ def counted(campaign: Campaign, names: list[str], loops: list[str]) -> dict[tupl
 
 
 def _some(values: list[int], limit: int | None) -> list[int]:
-    """At most *limit* of the values, evenly spread."""
+    """Return at most *limit* of the values, evenly spread."""
     if limit is None or len(values) <= limit:
         return values
     return [values[len(values) * number // limit] for number in range(limit)]
@@ -92,7 +92,7 @@ def planned(used: dict[tuple[str, str], int], modes: list[str], limit: int) -> I
 
 
 def summary(outcomes: dict[Run, dict]) -> list[str]:
-    """A line for each program, mode and loop."""
+    """Return a line for each program, mode and loop."""
     lines = []
     groups: dict[tuple[str, str, str], Counter] = {}
     for run, outcome in outcomes.items():
@@ -104,7 +104,7 @@ def summary(outcomes: dict[Run, dict]) -> list[str]:
 
 
 def _kind(run: Run, outcome: dict) -> tuple[str, str, str]:
-    """The key under which a bad run is compared with the control.
+    """Return the key by which a bad run is compared with the control.
 
     Python's own leaks and lost errors do not depend on the program: few runs show them.
     """
@@ -113,7 +113,7 @@ def _kind(run: Run, outcome: dict) -> tuple[str, str, str]:
 
 
 def worse(outcomes: dict[Run, dict]) -> list[Run]:
-    """The bad runs over mgloop of a kind that the control has not."""
+    """Return the bad runs over mgloop of a kind that the control does not have."""
     excused = {_kind(run, outcome) for run, outcome in outcomes.items() if run.loop == "asyncio"}
     return [
         run
@@ -123,7 +123,7 @@ def worse(outcomes: dict[Run, dict]) -> list[Run]:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.nomem", description=programs.__doc__)
     parser.add_argument("--only", nargs="+", choices=programs.PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))

@@ -73,7 +73,7 @@ class DeadlinePassed(SystemExit):
 
 
 class Shortage:
-    """The time in which allocations fail. It ends by itself after SHORTAGE seconds."""
+    """Make allocations fail. This ends by itself after SHORTAGE seconds."""
 
     def __init__(self) -> None:
         self._over = threading.Lock()
@@ -106,7 +106,7 @@ class Shortage:
 
 
 class OneAllocation(Shortage):
-    """The allocation with number *at* fails, and no other."""
+    """Make the allocation with number *at* fail, and no other."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -122,9 +122,9 @@ class OneAllocation(Shortage):
 
 
 class Burst(OneAllocation):
-    """BURST allocations fail, from number *at* on.
+    """Make BURST allocations fail, from number *at* on.
 
-    They cannot fail without end: where no integer can be made, CPython 3.11 unwinds a frame for
+    The burst has an end, because without memory for an integer CPython 3.11 unwinds a frame for
     ever (`PUSH_EXC_INFO` of a handler that keeps the last instruction).
     """
 
@@ -133,7 +133,7 @@ class Burst(OneAllocation):
 
 
 class Count(OneAllocation):
-    """None fails, but how many there are is counted: `used`."""
+    """Let all allocations succeed, and count them in `used`."""
 
     used = 0
     _usual = 0
@@ -157,7 +157,7 @@ class Count(OneAllocation):
 
     @staticmethod
     def _count() -> int:
-        """How many objects can be made before an allocation fails."""
+        """Count the objects that can be made before an allocation fails."""
         made = 0
         with contextlib.suppress(MemoryError):
             for _ in itertools.repeat(None):
@@ -167,7 +167,7 @@ class Count(OneAllocation):
 
 
 class AddressSpace(Shortage):
-    """The process has used up its RLIMIT_AS but for *room* bytes."""
+    """Leave only *room* bytes of the RLIMIT_AS of the process."""
 
     SIZES = (1 << 20, 1 << 17, 1 << 14, 4096, 1024, 400, 200, 100, 40, 1)
 
@@ -233,7 +233,7 @@ class Witness(logging.Handler):
             self.note(record.exc_info[1] if record.exc_info else record.msg)
 
     def unraisable(self, unraisable) -> None:
-        """sys.unraisablehook."""
+        """Record an unraisable exception, as sys.unraisablehook."""
         sys.__unraisablehook__(unraisable)
         self.note(unraisable.exc_value if unraisable.exc_value is not None else "unraisable")
 
@@ -353,7 +353,7 @@ def _subject(spec: dict, materials: dict, say: Callable[[dict], None]) -> None:
 
 
 def _fork(spec: dict, materials: dict, output: int) -> tuple[int, int]:
-    """The process under test, and the descriptor that it writes to."""
+    """Fork the process under test; return its pid and the descriptor that it writes to."""
     source, target = os.pipe()
     pid = os.fork()
     if pid:
@@ -389,7 +389,7 @@ class Answers:
         self._rest = b""
 
     def next(self, seconds: float) -> dict | None:
-        """The next of its answers; None if it says nothing more, or nothing in time."""
+        """Return the next answer of the process; None after the last one or a timeout."""
         until = time.monotonic() + seconds
         while b"\n" not in self._rest:
             if not select.select([self._fd], [], [], max(0, until - time.monotonic()))[0]:
@@ -403,7 +403,7 @@ class Answers:
 
 
 def _serve_as_client(client: Callable[[int], None], answer: dict | None) -> str:
-    """Play the client, and return how that ended: an empty string if well."""
+    """Act as the client; return an empty string, or a description of the failure."""
     if answer is None or "port" not in answer:
         return ""
     try:

@@ -128,7 +128,7 @@ def test_other_users_are_refused_though_they_can_connect():
         assert monitor.ask(watcher.path).pid == os.getpid()
 
 
-def test_who_does_not_read_is_in_nobodys_way(path):
+def test_an_idle_client_does_not_block_others(path):
     with mgloop.monitor(path), socket.socket(socket.AF_UNIX) as idle:
         idle.connect(os.fspath(path))
         assert monitor.ask(path).pid == os.getpid()
@@ -151,7 +151,7 @@ def test_paths_where_none_can_be(path):
     assert set(threading.enumerate()) <= threads
 
 
-def test_what_is_there_already_is_left_alone(path):
+def test_an_existing_file_is_not_replaced(path):
     path.write_text("mine")
     with pytest.raises(MonitorError, match="Address already in use"):
         mgloop.monitor(path)
@@ -163,7 +163,7 @@ def test_what_is_there_already_is_left_alone(path):
         assert monitor.ask(path).pid == os.getpid()
 
 
-def test_what_a_dead_process_has_left_is_replaced(path):
+def test_the_socket_of_a_dead_process_is_replaced(path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(os.fspath(path))
     with pytest.raises(MonitorError, match="Connection refused"):

@@ -255,7 +255,7 @@ def test_it_ends_quietly_when_interrupted(program):
     assert (command.returncode, errors) == (0, "")
 
 
-def test_nobody_reads_it(program):
+def test_output_without_a_reader(program):
     with watching(program[0].pid) as command:
         command.stdout.close()
         assert command.wait(support.PATIENCE) == 0

@@ -233,7 +233,7 @@ def test_a_callback_of_the_watchdogs_that_fails(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError] * 2
 
 
-def test_what_still_stands_when_the_watchdog_goes_is_reported(stalls):
+def test_a_stall_that_outlives_the_watchdog_is_reported(stalls):
     loop = mgloop.new_event_loop()
     entered, release = threading.Event(), threading.Event()
     loop.call_soon(lambda: (entered.set(), release.wait(support.PATIENCE)))
@@ -279,7 +279,7 @@ def test_a_loop_that_is_closed_while_it_is_watched(stalls):
     assert stalls == []
 
 
-def test_what_a_loop_did_last_is_told_when_it_is_watched_no_longer(loop, stalls):
+def test_a_last_stall_is_reported_when_watching_ends(loop, stalls):
     told = threading.Event()
 
     def note(stall):

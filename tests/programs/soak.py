@@ -5,10 +5,10 @@
 
 Workers run random scenarios over TCP, UNIX sockets and TLS: echo, half-close, abort from either
 end, reset, reading paused at random, a peer that never reads, one byte at a time, cancellation in
-the middle, servers that start and stop, and a thread that calls the loop.  All received data is
-compared.  The test fails if a byte is wrong, if the loop's exception handler is called, if there
+the middle, servers that start and stop, and a thread that calls the loop. All received data is
+compared. The test fails if a byte is wrong, if the loop's exception handler is called, if there
 are more descriptors at the end than at the beginning, or if the memory in use grows after the
-warm-up.  tests/programs/test_soak.py runs it for a few seconds.
+warm-up. tests/programs/test_soak.py runs it for a few seconds.
 """
 
 import argparse

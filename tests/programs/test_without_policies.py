@@ -89,7 +89,7 @@ def test_the_policy_is_not_there_and_says_why():
     """)
 
 
-def test_what_mgloop_run_activates():
+def test_activation_by_mgloop_run():
     run("""
         import mgloop, types
         from mgloop.use import launch

@@ -67,13 +67,13 @@ async def test_one_cannot_be_awaited_twice(loop, left):
 
 
 class TestRecv:
-    def test_what_is_there(self, loop, run, left, right):
+    def test_available_data(self, loop, run, left, right):
         right.send(b"0123456789")
         assert run(loop.sock_recv(left, 4)) == b"0123"
         assert run(loop.sock_recv(left, 4)) == b"4567"
         assert run(loop.sock_recv(left, 4)) == b"89"
 
-    def test_what_comes_later(self, loop, run, left, right):
+    def test_data_that_arrives_later(self, loop, run, left, right):
         loop.call_later(0.005, right.send, b"later")
         assert run(loop.sock_recv(left, 100)) == b"later"
 
@@ -165,7 +165,7 @@ class TestRecv:
 
 
 class TestRecvInto:
-    def test_what_is_there_and_what_comes_later(self, loop, run, left, right):
+    def test_available_data_and_data_that_arrives_later(self, loop, run, left, right):
         buffer = bytearray(10)
         right.send(b"now")
         assert run(loop.sock_recv_into(left, buffer)) == 3

@@ -50,7 +50,7 @@ class TestSendfile:
         with open(tmp_path / "empty", "rb") as file:
             assert run(loop.sock_sendfile(tcp_pair[0], file)) == 0
 
-    async def test_what_has_no_descriptor_falls_back(self, loop, ours, peer, data):
+    async def test_a_file_without_a_descriptor_is_read_and_sent(self, loop, ours, peer, data):
         receiving = loop.create_task(self.receive(loop, peer))
         assert await loop.sock_sendfile(ours, io.BytesIO(data)) == len(data)
         ours.shutdown(socket.SHUT_WR)

@@ -286,7 +286,7 @@ class TestCancelling:
             assert ran == sorted(ran)
             assert all(handle.cancelled() for handle in handles)
 
-    def test_what_it_referred_to_is_let_go_of(self, loop_kind, handles_of_any_thread):
+    def test_callback_and_arguments_are_released(self, loop_kind, handles_of_any_thread):
         class Thing:
             def __call__(self, *args):
                 pass

@@ -292,7 +292,7 @@ async def test_an_upgrade_that_nobody_answers(loop, client_ssl_context, protocol
         protocol.lost.done() or protocol.lost.set_result(None)
 
 
-async def test_what_cannot_be_upgraded(loop, client_ssl_context, protocol):
+async def test_invalid_arguments(loop, client_ssl_context, protocol):
     async with raw_connection(loop, protocol) as (transport, _):
         for context in (None, True, "context"):
             with pytest.raises(TypeError, match="sslcontext is expected"):

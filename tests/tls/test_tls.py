@@ -2,7 +2,7 @@
 """TLS over the loop's transports, client and server.
 
 The handshake and its failures, data and flow control, the four ways a TLS connection ends, and the
-transport's information about its encryption.  Upgrading a plain connection is in
+transport's information about its encryption. Upgrading a plain connection is in
 test_start_tls.py.
 """
 

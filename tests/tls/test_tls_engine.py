@@ -210,7 +210,7 @@ IMPOSTORS = {
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 @pytest.mark.parametrize("name", IMPOSTORS)
-def test_whoever_is_before_the_library_is_not_passed_by(name, tmp_path):
+def test_an_interposed_function_is_not_bypassed(name, tmp_path):
     source, library = tmp_path / "impostor.c", tmp_path / "impostor.so"
     source.write_text(textwrap.dedent(IMPOSTORS[name]))
     subprocess.run(

@@ -155,7 +155,7 @@ class TestResultsFile:
             ('{"format": "mgloop-bench", "version": 1, "colour": 1}', "damaged"),
         ],
     )
-    def test_what_is_no_results_file_is_said_in_one_sentence(self, tmp_path, content, sentence):
+    def test_an_invalid_results_file_is_reported_in_one_line(self, tmp_path, content, sentence):
         path = tmp_path / "r.json"
         path.write_text(content)
         with pytest.raises(BenchError, match=sentence) as caught:
@@ -261,7 +261,7 @@ class TestCompare:
             ("fast", {"samples": []}, "no workload in common"),
         ],
     )
-    def test_what_cannot_be_compared(self, loop, change, sentence):
+    def test_results_that_cannot_be_compared(self, loop, change, sentence):
         after = ten_percent()
         for name, value in change.items():
             setattr(after, name, value)
@@ -332,7 +332,7 @@ class TestRunner:
         order, _ = self.run(monkeypatch, self.ok, names=("echo/a", "echo/b"))
         assert order == ["aA", "aB", "aC", "bA", "bB", "bC", "aC", "aB", "aA", "bC", "bB", "bA"]
 
-    def test_what_was_started_stays_for_the_windows_of_a_round(self, monkeypatch):
+    def test_a_server_runs_for_all_windows_of_a_round(self, monkeypatch):
         events = []
 
         def run(subject):
@@ -472,7 +472,7 @@ class TestNeighbours:
         assert neighbours.busy_seconds([0], self.STAT) == 1.54
         assert neighbours.busy_seconds([0, 1], self.STAT) == 1.58
 
-    def test_what_belongs_to_the_measurement_is_not_others(self, monkeypatch):
+    def test_the_measurement_does_not_count_as_a_neighbour(self, monkeypatch):
         clock = iter([10.0, 12.0])
         monkeypatch.setattr(neighbours.time, "monotonic", lambda: next(clock))
         cores = iter([5.0, 8.0])

@@ -54,7 +54,7 @@ class TestColours:
             assert colours.distance(found[one], found[other]) > 5, (one, other)
         assert all(colours.distance(colour, "#ffffff") > 15 for colour in found.values())
 
-    def test_what_is_compared_by_default_is_in_the_table(self):
+    def test_the_default_systems_have_colours(self):
         wanted = {*loops.DEFAULT_LOOPS, *(name for name in loops.KNOWN if "/" in name), "floor"}
         assert wanted <= colours.KNOWN.keys()
         assert {s.name for s in (*servers.KNOWN, *wsgi_servers.KNOWN)} <= colours.KNOWN.keys()
@@ -170,7 +170,7 @@ class TestBars:
         (axes,) = picture.figure.axes
         return picture, axes
 
-    def test_what_is_cut_off_is_marked_and_its_figure_is_there(self):
+    def test_a_bar_that_is_cut_off_is_marked_and_labelled(self):
         found = results(LOOPS, ECHO[:8], lambda name, row: 1.2)
         (sample,) = [
             s for s in found.samples

@@ -205,7 +205,7 @@ def test_fetches_once_and_verifies_ever_after(library, copy, genuine, tmp_path):
 
 
 @each_library
-def test_what_steers_the_pip_that_builds_does_not_mislead_ours(library, copy, genuine, tmp_path):
+def test_the_environment_of_the_building_pip_is_ignored(library, copy, genuine, tmp_path):
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("no-such-package<2\n")
     make_distribution(library, tmp_path / "index", genuine_files(library, genuine), pinned_in=copy)
@@ -241,9 +241,7 @@ def test_two_builds_at_once_both_get_it(library, copy, genuine, tmp_path):
     assert sorted(path.name for path in copy.iterdir()) == ["fetched", "requirements.txt"]
 
 
-def test_what_another_build_has_only_begun_to_put_there_is_not_taken(
-    library, copy, genuine, tmp_path
-):
+def test_incomplete_files_of_another_build_are_not_used(library, copy, genuine, tmp_path):
     fetched = copy / "fetched"
     fetched.mkdir()
     shutil.copy(genuine / library.names[0], fetched)
@@ -297,7 +295,7 @@ def test_index_without_the_requirement_is_explained(library, copy):
     assert f"No matching distribution found for {requirement}" in text
 
 
-def test_interpreter_without_pip_is_told_to_get_it(copy, tmp_path):
+def test_an_interpreter_without_pip_gets_instructions(copy, tmp_path):
     created = run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare")
     assert created.returncode == 0, created.stderr
     assert "needs pip" in paragraph(fetch(copy, python=tmp_path / "bare" / "bin" / "python"))

@@ -58,7 +58,7 @@ def test_a_tree_is_of_the_release_and_processor_that_are_asked_for(trywheel, mon
     assert trywheel.make_tree(None, "aarch64")[0] == "bookworm"
 
 
-def test_what_is_no_wheel(trywheel, tmp_path):
+def test_other_files_are_refused(trywheel, tmp_path):
     assert trywheel.processor(Path(WHEEL.format("aarch64"))) == "aarch64"
     with pytest.raises(SystemExit, match="is not a wheel for x86_64 or aarch64"):
         trywheel.processor(Path("mgloop-0.1.0.tar.gz"))
@@ -80,7 +80,7 @@ def test_the_working_tree_comes_without_mgloop(trywheel, tmp_path):
     assert not (folder / "mgloop").exists()
 
 
-def test_what_the_tests_need_is_read_as_pip_reads_it(trywheel, monkeypatch):
+def test_test_requirements_are_those_of_pip(trywheel, monkeypatch):
     monkeypatch.chdir(ROOT)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     needed = trywheel.test_requirements()

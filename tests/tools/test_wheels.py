@@ -63,7 +63,7 @@ def test_the_platforms():
         ("manylinux_2_17_x86_64", {"libssl.so.3": None}, False),
     ],
 )
-def test_what_a_wheel_may_need(monkeypatch, needed, libraries, fits):
+def test_libraries_that_a_wheel_may_need(monkeypatch, needed, libraries, fits):
     told = json.dumps({"overall_tag": needed, "external_libs": libraries})
     monkeypatch.setattr(wheels, "run", lambda *command: told)
     wheel, platform = Path("a.whl"), wheels.PLATFORMS[0]
@@ -102,7 +102,7 @@ def test_a_command_that_fails_says_what_it_said(capfd):
     assert "ended with 3" in str(caught.value)
 
 
-def test_what_a_command_answers_is_without_its_warnings():
+def test_the_output_of_a_command_excludes_its_warnings():
     """auditwheel answers in JSON, and also prints warnings."""
     program = "import sys; print('WARNING', file=sys.stderr); print('{}')"
     assert wheels.run(sys.executable, "-c", program) == "{}\n"

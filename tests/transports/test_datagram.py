@@ -274,7 +274,7 @@ async def test_ping_pong(loop):
 # --- errors --------------------------------------------------------------------------------------
 
 
-async def test_a_refused_datagram_is_told_and_is_not_the_end(loop):
+async def test_a_refused_datagram_is_reported_and_is_not_the_end(loop):
     """Linux reports to a connected UDP socket, at its next call, that the peer's port is closed."""
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
         sock.bind(LOCAL)
@@ -372,7 +372,7 @@ async def test_pause_and_resume_writing(loop):
     assert protocol.events == ["made", "pause", "resume", "lost"]
 
 
-async def test_what_is_queued_is_a_copy(loop):
+async def test_queued_data_is_a_copy(loop):
     async with full_unix_pair(loop, Datagrams(loop)) as (transport, peer):
         buffer = bytearray(1000)
 
@@ -406,7 +406,7 @@ async def test_close_sends_what_is_queued_and_abort_drops_it(loop, method):
             assert len(support.drain(peer)) < len(everything)
 
 
-async def test_close_is_told_later_and_once(loop):
+async def test_connection_lost_is_called_later_and_once(loop):
     async with (
         Endpoint(loop, local_addr=LOCAL) as (server, _),
         Endpoint(loop, remote_addr=address_of(server)) as (transport, protocol),
@@ -640,7 +640,7 @@ async def test_context(loop):
         ({"local_addr": "x" * 200, "family": socket.AF_UNIX}, OSError, "path too long"),
     ],
 )
-async def test_what_makes_no_endpoint(loop, kwargs, exception, message):
+async def test_arguments_that_make_no_endpoint(loop, kwargs, exception, message):
     before = support.open_fds()
     with pytest.raises(exception, match=message):
         await loop.create_datagram_endpoint(asyncio.DatagramProtocol, **kwargs)

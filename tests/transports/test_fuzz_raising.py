@@ -2,10 +2,10 @@
 """A callback that raises any exception ends at most its own connection, and never the loop.
 
 Hypothesis generates a history: which call of which callback acts on its transport, and which
-exception it raises.  KeyboardInterrupt and SystemExit leave run_forever(), which is then called
-again.  The history also determines the activity of the connections.  In every case the loop
-continues: callbacks run, and the same server serves the next connection.  Every connection whose
-connection_made() was called gets connection_lost() once, and no call before or after these.  No
+exception it raises. KeyboardInterrupt and SystemExit leave run_forever(), which is then called
+again. The history also determines the activity of the connections. In every case the loop
+continues: callbacks run, and the same server serves the next connection. Every connection whose
+connection_made() was called gets connection_lost() once, and no call before or after these. No
 descriptor leaks, the loop can be closed, and nothing takes long.
 
 `make fuzz` uses more examples than `make test`.

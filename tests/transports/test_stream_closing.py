@@ -2,7 +2,7 @@
 """The ways a stream transport ends: end of stream in both directions, close, abort, errors.
 
 connection_lost is called once, later, and with the right exception; data written before a close
-arrives; exceptions that the protocol's own methods raise are reported.  Reading is in
+arrives; exceptions that the protocol's own methods raise are reported. Reading is in
 test_stream_transport.py, writing in test_stream_writing.py.
 """
 
@@ -130,7 +130,7 @@ async def test_both_ends_half_close(loop):
 
 
 @either_protocol
-async def test_close_is_told_later_and_once(loop, protocol):
+async def test_connection_lost_is_called_later_and_once(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.close()
         transport.close()
@@ -267,7 +267,7 @@ async def test_a_closed_transport_has_released_its_descriptor(loop, ours, peer, 
 
 
 @either_protocol
-async def test_a_reset_is_told_as_such(loop, protocol):
+async def test_a_reset_is_reported_as_such(loop, protocol):
     async with raw_connection(loop, protocol) as (_, peer):
         reset(peer)
         exc = await protocol.lost
@@ -287,7 +287,7 @@ async def test_bytes_before_a_reset_are_delivered(loop, protocol):
 
 
 @either_protocol
-async def test_a_reset_while_paused_is_told_after_resuming(loop, protocol):
+async def test_a_reset_while_paused_is_reported_after_resuming(loop, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         transport.pause_reading()
         reset(peer)

@@ -2,8 +2,8 @@
 """A stream transport under random orders from both ends.
 
 Hypothesis generates a history: the actions of the transport's owner, of the peer, and of the
-protocol inside its callbacks.  In every case the bytes that arrive are a prefix of the bytes that
-were sent, and all of them unless the connection was broken.  The callbacks keep their order (the
+protocol inside its callbacks. In every case the bytes that arrive are a prefix of the bytes that
+were sent, and all of them unless the connection was broken. The callbacks keep their order (the
 recorders check that), connection_lost is called once, and the exception handler is never called.
 """
 

@@ -2,7 +2,7 @@
 """The reading half of a stream transport.
 
 The calls of a protocol's methods, their order and their number: both kinds of protocol, a protocol
-replaced in mid-stream, reading paused at every critical moment.  Writing is in
+replaced in mid-stream, reading paused at every critical moment. Writing is in
 test_stream_writing.py, the end in test_stream_closing.py, volume in test_stream_load.py.
 """
 
@@ -194,7 +194,7 @@ async def test_a_context_variable_set_in_a_callback_does_not_leak_into_the_calle
 
 @either_protocol
 @pytest.mark.parametrize("inline", [0, 1], ids=["aside", "inline"])
-async def test_what_follows_urgent_data_is_not_left_behind(loop, inline, protocol):
+async def test_data_after_urgent_data_is_received(loop, inline, protocol):
     async with raw_connection(loop, protocol) as (transport, peer):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, inline)
@@ -221,7 +221,7 @@ async def test_an_urgent_byte_is_left_to_who_asks_for_it(loop, protocol):
 
 
 @either_protocol
-async def test_what_follows_descriptors_is_not_left_behind(loop, left, right, protocol):
+async def test_data_after_descriptors_is_received(loop, left, right, protocol):
     transport, _ = await loop.create_unix_connection(lambda: protocol, sock=left)
     socket.send_fds(right, [b"with one"], [right.fileno()])
     socket.send_fds(right, [b"another"], [right.fileno()])

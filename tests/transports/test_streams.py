@@ -272,7 +272,7 @@ async def test_a_handler_that_fails_is_reported_and_the_server_goes_on(loop, rep
     await support.close(server)
 
 
-async def test_whom_the_data_has_woken_runs_before_the_end(loop, left, right):
+async def test_callbacks_of_the_data_run_before_the_end(loop, left, right):
     """This holds even if data and end arrive together; aiohttp's WebSocket client relies on it."""
     order = []
 

@@ -2,7 +2,7 @@
 """Making TCP connections: create_connection, create_server, connect_accepted_socket.
 
 Valid and invalid combinations of arguments and their exceptions; addresses, families and socket
-options; happy eyeballs; get_extra_info().  All addresses belong to the loopback interface.
+options; happy eyeballs; get_extra_info(). All addresses belong to the loopback interface.
 """
 
 import asyncio

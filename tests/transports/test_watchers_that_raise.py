@@ -2,9 +2,9 @@
 """The loop survives every failure in a transport, a listener or a waiting call that it calls.
 
 With asyncio all of these run in handles, whose exceptions are reported to the exception handler and
-do not end the loop.  A loop that calls its transports directly must be as robust: against a peer
+do not end the loop. A loop that calls its transports directly must be as robust: against a peer
 that resets the connection at the wrong moment, a factory that makes no protocol, a reader that
-closes its socket.  Each test provokes one failure and then lets the loop serve another client.
+closes its socket. Each test provokes one failure and then lets the loop serve another client.
 """
 
 import asyncio
@@ -525,7 +525,7 @@ def close_in(loop, sock, side, how):
 async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
     loop, reported, side, how, first
 ):
-    """With asyncio the second of the two replaces the first.  The call returns, or fails because
+    """With asyncio the second of the two replaces the first. The call returns, or fails because
     its socket is closed, or waits forever; the loop continues."""
     left, right = socket.socketpair()
     left.setblocking(False)
@@ -578,7 +578,7 @@ async def test_a_socket_that_its_reader_or_writer_closes_while_a_call_waits(
 @pytest.mark.without_debug
 async def test_descriptors_reused_thousands_of_times_beside_calls_that_wait(loop, reported):
     """Each reader closes its socket while a call waits for it, and the number is reused before the
-    call notices.  No event of the old socket may reach a new one."""
+    call notices. No event of the old socket may reach a new one."""
     calls, strays, numbers = [], [], set()
     lives = 3000
     pair = None

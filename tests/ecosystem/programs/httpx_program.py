@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""httpx against a small asyncio server: keep-alive, TLS, streaming, time-outs."""
+"""httpx against a small asyncio server: keep-alive, TLS, streaming, timeouts."""
 
 import asyncio
 import ssl
@@ -45,7 +45,7 @@ async def serve(
 
 
 async def use(client: httpx.AsyncClient, base: str) -> None:
-    """500 requests over the pool, an upload, a stream, a time-out and a cancelled request."""
+    """500 requests over the pool, an upload, a stream, a timeout and a cancelled request."""
     answers = await asyncio.gather(*(client.get(f"{base}/{number}") for number in range(500)))
     expect(all(answer.text == "GET" for answer in answers), "500 requests were answered")
     upload = b"u" * (4 << 20)
@@ -92,7 +92,7 @@ async def main() -> None:
         handlers = asyncio.all_tasks() - {asyncio.current_task()}
         if handlers:
             await asyncio.wait(handlers)
-        say(f"{scheme}: 500 requests, 4 MiB up, 4 MiB streamed, a time-out, a cancelled request")
+        say(f"{scheme}: 500 requests, 4 MiB up, 4 MiB streamed, a timeout, a cancelled request")
 
 
 run(main())

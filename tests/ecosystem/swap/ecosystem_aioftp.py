@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""pytest plugin: extends the time-out of aioftp's fixtures from one second to 30.
+"""pytest plugin: extends the timeout of aioftp's fixtures from one second to 30.
 
 Its conftest imports ``async_timeout.timeout`` and gives each test one second, which is too short
 for some tests on a loaded machine.

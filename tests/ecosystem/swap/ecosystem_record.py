@@ -28,13 +28,13 @@ def pytest_runtest_logreport(report) -> None:
 
 
 def pytest_runtest_logfinish(nodeid) -> None:
-    """The test is done with."""
+    """Write the outcome of the test."""
     if nodeid in _outcomes:
         _write(nodeid, _outcomes[nodeid])
 
 
 def pytest_collectreport(report) -> None:
-    """A file that cannot be collected is a failure of its own."""
+    """Record a file that cannot be collected as a failure."""
     if report.failed and not os.environ.get("PYTEST_XDIST_WORKER"):
         _write(
             f"collect {report.nodeid}",
@@ -43,7 +43,7 @@ def pytest_collectreport(report) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """Keep the tests that were asked for."""
+    """Keep the requested tests."""
     if only := os.environ.get("ECOSYSTEM_ONLY"):
         with open(only) as file:
             wanted = set(json.load(file))

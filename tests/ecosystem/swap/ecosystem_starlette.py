@@ -38,7 +38,7 @@ _transports = []
 
 
 class _Certificate:
-    """Of localhost, for one client's servers."""
+    """A certificate for localhost, for the servers of one client."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="eco-")
@@ -55,7 +55,7 @@ class _Certificate:
 
 
 class _Watched:
-    """The application, and what becomes of its calls."""
+    """The application, and the outcomes of its calls."""
 
     def __init__(self, app):
         self.app = app
@@ -93,7 +93,7 @@ class _Watched:
 
 
 class _Served:
-    """The application on a server of its own in a thread."""
+    """Serve the application by a server of its own in a thread."""
 
     def __init__(self, app, lifespan, root_path, certificate):
         self.app = app
@@ -162,7 +162,7 @@ class _Served:
 
 
 class _Session(WebSocketTestSession):
-    """TestClient's session with a real WebSocket under it."""
+    """TestClient's session over a real WebSocket."""
 
     def __init__(self, transport, request):
         self._transport = transport
@@ -243,7 +243,7 @@ class _Session(WebSocketTestSession):
 
 
 class _Body(httpx2.SyncByteStream):
-    """The body of a response; at its end the application's exception, if it is wanted."""
+    """The body of a response. Its end raises the application's exception, if that is requested."""
 
     def __init__(self, transport, stream):
         self._transport = transport
@@ -286,7 +286,7 @@ class _Transport(httpx2.BaseTransport):
         return self.start(scheme, False).port
 
     def raw_path(self, url):
-        """As a proxy sends it that serves the application below root_path."""
+        """Return the path as a proxy sends it that serves the application below root_path."""
         raw = url.raw_path
         root = self._root_path.rstrip("/").encode()
         return (raw.removeprefix(root) or b"/") if root and raw.startswith(root) else raw
@@ -350,7 +350,7 @@ class _Transport(httpx2.BaseTransport):
 
 
 class SocketClient(TestClient):
-    """TestClient, but over a socket."""
+    """A TestClient that uses a socket."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)

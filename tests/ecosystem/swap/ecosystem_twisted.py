@@ -3,7 +3,7 @@
 
 It must be installed before any module imports ``twisted.internet.reactor``. The package is the one
 of the sources, in whose folder pytest starts: the ids of tests outside that folder name no file.
-The suite's time-outs are extended: some give five seconds to an interpreter that starts, which also
+The suite's timeouts are extended: some give five seconds to an interpreter that starts, which also
 imports the loop here.
 """
 

@@ -434,7 +434,7 @@ def replace_django():
 
 
 def replace_django_client():
-    """The client wants the response object of Django, which no socket carries.
+    """Make the client return Django's response object, which cannot be sent over a socket.
 
     The test gets that object, after its parts have been compared with those of the answer.
     """

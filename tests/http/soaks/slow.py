@@ -130,7 +130,7 @@ class Manner:
             grown = watched.memory - memory
             most = ONCE + self.connections * (PER_CONNECTION + attack.waiting)
             check(grown < most, "memory grew by", mib(grown))
-            check(watched.cut or not attack.cut, "the time-outs have not ended it")
+            check(watched.cut or not attack.cut, "the timeouts have not ended it")
             # Check the results of slowhttptest's own probe.
             check("Connection refused" not in said, said[-1000:])
             check(not re.search(r"available:\W+(?:\x1b\[[\d;]*m)?\s*NO", said), said[-1000:])

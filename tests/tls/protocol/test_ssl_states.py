@@ -481,7 +481,7 @@ NEEDS_NO_LOOP = {
 
 @pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
 @pytest.mark.parametrize("name", NEEDS_THE_LOOP)
-def test_what_needs_the_loop_says_that_it_is_closed(orphan, name):
+def test_methods_that_need_the_loop_raise(orphan, name):
     stage, call = NEEDS_THE_LOOP[name]
     connection = orphan(App(), stage)
     transport = connection.proto._app_transport
@@ -492,7 +492,7 @@ def test_what_needs_the_loop_says_that_it_is_closed(orphan, name):
 
 @pytest.mark.parametrize("stage", ["connected", "lost"])
 @pytest.mark.parametrize("name", NEEDS_NO_LOOP)
-def test_what_needs_no_loop_works_without(orphan, name, stage):
+def test_other_methods_work_without_the_loop(orphan, name, stage):
     connection = orphan(App(), stage)
     before = len(connection.below.writes)
     NEEDS_NO_LOOP[name](connection)

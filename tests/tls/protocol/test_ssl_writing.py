@@ -82,7 +82,7 @@ def test_a_mutable_buffer_may_be_reused_after_write(connect, app_class):
 
 
 @both_apps
-def test_what_was_written_before_an_abort_in_a_callback_is_sent(connect, app_class):
+def test_data_written_before_an_abort_in_a_callback_is_sent(connect, app_class):
     def answer(app, data):
         app.transport.write(b"bye")
         app.transport.abort()
@@ -99,7 +99,7 @@ def test_what_was_written_before_an_abort_in_a_callback_is_sent(connect, app_cla
 
 
 @both_apps
-def test_what_was_written_before_a_callback_failed_is_sent(connect, reported, app_class):
+def test_data_written_before_a_callback_failed_is_sent(connect, reported, app_class):
     def answer(app, data):
         app.transport.write(b"sorry")
         raise ZeroDivisionError

@@ -50,6 +50,16 @@ def turn(loop, times=1):
         loop.run_forever()
 
 
+def call_in_a_crowd(loop, *callbacks):
+    """Schedule callbacks among so many others that a loop defers writes in that iteration."""
+
+    def crowd():
+        for callback in (*[int] * 8, *callbacks, *[int] * 8):
+            loop.call_soon(callback)
+
+    loop.call_soon(crowd)
+
+
 def raised(exception, call, *args, **kwargs):
     """Call a function, which must raise an `exception`; return the exception."""
     try:

@@ -27,6 +27,7 @@ import time
 import warnings
 
 import pytest
+from loops import call_in_a_crowd as call_in_a_crowd
 from loops import finish as finish
 from loops import kind_of as kind_of
 from loops import new_loop as new_loop
@@ -460,7 +461,7 @@ _PREAMBLE = """\
 import asyncio, os, signal, socket, sys, threading, time, warnings
 sys.path.insert(0, {tests!r})
 import loops
-from loops import raised, turn
+from loops import call_in_a_crowd, raised, turn
 KIND = {kind!r}
 def new_loop(**kwargs):
     return loops.new_loop(KIND, **kwargs)

@@ -19,9 +19,12 @@ from support import Calls
 
 
 class TestDescriptorReuse:
-    def test_closed_behind_the_loops_back(self, loop, run):
+    @pytest.mark.parametrize("ready", [False, True])
+    def test_closed_behind_the_loops_back(self, loop, run, ready):
         """The user forgets to remove the reader: no crash, no spin, and removal returns True."""
         left, right = socket.socketpair()
+        if ready:
+            right.send(b"x")
         calls = Calls()
         loop.add_reader(left, calls)
         number = left.fileno()
@@ -30,17 +33,6 @@ class TestDescriptorReuse:
         run(asyncio.sleep(0.01))
         assert loop.remove_reader(number) is True
         assert loop.remove_reader(number) is False
-
-    def test_closed_behind_the_loops_back_while_ready(self, loop, run):
-        left, right = socket.socketpair()
-        right.send(b"x")
-        calls = Calls()
-        loop.add_reader(left, calls)
-        number = left.fileno()
-        left.close()
-        right.close()
-        run(asyncio.sleep(0.005))
-        loop.remove_reader(number)
         run(asyncio.sleep(0))
 
     def test_a_writer_added_after_the_reader_was_closed_behind_the_loops_back(self, loop):

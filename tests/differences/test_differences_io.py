@@ -418,11 +418,7 @@ class TestTransports:
                 def end():
                     transport.write(b"last words")
                     {how}
-                def crowd():
-                    for _ in range(8):
-                        loop.call_soon(int)
-                    loop.call_soon(end)
-                loop.call_soon(crowd)
+                call_in_a_crowd(loop, end)
                 loop.run_forever()
             ours.close()
             print(peer.recv(100).decode())

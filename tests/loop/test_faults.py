@@ -441,7 +441,7 @@ class TestTimers:
     @pytest.mark.parametrize(
         "arm", ["call_later(0, step)", "call_at(loop.time(), step)", "call_later(1e-6, step)"]
     )
-    def test_what_is_due_at_once_is_not_slept_for(self, run_faulty, arm):
+    def test_a_timer_that_is_due_does_not_wait_for_the_next_wake_up(self, run_faulty, arm):
         """Timers close to each other share a wake-up, except timers that are due earlier."""
         run_faulty(f"""
             loop = new_loop()
@@ -520,35 +520,21 @@ class TestTransports:
 
     @pytest.mark.parametrize("family", ["tcp", "unix"])
     @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
-    @pytest.mark.parametrize("size", [10, 500_000])
+    @pytest.mark.parametrize(
+        ("sizes", "how_often"),
+        [([250], {}), ([12_500_000], {}), ([10] * 60 + [300_000], {"times": -1, "every": 10})],
+        ids=["once", "once, a large write", "every tenth"],
+    )
     @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_once(self, run_streams, family, calls, size, error):
+    def test_call_fails(self, run_streams, family, calls, sizes, how_often, error):
         run_streams(f"""
             async def main():
                 protocol = await connect("{family}")
                 protocol.transport.write(b"first")
                 assert await protocol.received(5) == b"first"
-                wanted = bytes(range(250)) * {size // 10}
                 for call in {calls}:
-                    fail(call, errno.{error}, fd=protocol.fd)
-                protocol.transport.write(wanted)
-                assert await protocol.received(len(wanted)) == wanted
-                assert sum(map(failed, {calls})) >= 1
-                protocol.transport.write_eof()
-                assert await protocol.lost is None
-            run(main())
-        """)
-
-    @pytest.mark.parametrize("family", ["tcp", "unix"])
-    @pytest.mark.parametrize("calls", [("recv", "recvmsg"), ("send", "sendmsg")], ids="_".join)
-    @pytest.mark.parametrize("error", ["EAGAIN", "EINTR"])
-    def test_every_tenth(self, run_streams, family, calls, error):
-        run_streams(f"""
-            async def main():
-                protocol = await connect("{family}")
-                for call in {calls}:
-                    fail(call, errno.{error}, fd=protocol.fd, times=-1, every=10)
-                for size in [10] * 60 + [300_000]:
+                    fail(call, errno.{error}, fd=protocol.fd, **{how_often})
+                for size in {sizes}:
                     wanted = os.urandom(size)
                     protocol.transport.write(wanted)
                     assert await protocol.received(size) == wanted

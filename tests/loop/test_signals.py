@@ -347,32 +347,25 @@ class TestDelivery:
 
 
 class TestCtrlC:
-    def test_in_an_idle_run_forever(self, converse):
-        code = """
+    @pytest.mark.parametrize("waits", [True, False], ids=["idle", "never waits"])
+    def test_in_run_forever(self, converse, waits):
+        code = f"""
         loop = new_loop()
-        loop.call_soon(print, "ready")
-        try:
-            loop.run_forever()
-        except KeyboardInterrupt:
-            print("interrupted")
-        loop.run_until_complete(asyncio.sleep(0.001))
-        loop.close()
-        print("closed")
-        """
-        converse(code, "ready", signal.SIGINT, "interrupted", "closed")
-
-    def test_again_and_again(self, converse):
-        code = """
-        loop = new_loop()
+        def spin():
+            loop.call_soon(spin)
+        if not {waits}:
+            spin()
         for _ in range(5):
             loop.call_soon(print, "ready")
             try:
                 loop.run_forever()
             except KeyboardInterrupt:
                 print("interrupted")
+        loop.run_until_complete(asyncio.sleep(0.001))
         loop.close()
+        print("closed")
         """
-        converse(code, *["ready", signal.SIGINT, "interrupted"] * 5)
+        converse(code, *["ready", signal.SIGINT, "interrupted"] * 5, "closed")
 
     def test_inside_a_callback(self, converse):
         code = """
@@ -390,21 +383,6 @@ class TestCtrlC:
         loop.close()
         """
         converse(code, "ready", signal.SIGINT, "interrupted", "kept")
-
-    def test_in_a_loop_that_never_waits(self, converse):
-        code = """
-        loop = new_loop()
-        def spin():
-            loop.call_soon(spin)
-        spin()
-        loop.call_soon(print, "ready")
-        try:
-            loop.run_forever()
-        except KeyboardInterrupt:
-            print("interrupted")
-        loop.close()
-        """
-        converse(code, "ready", signal.SIGINT, "interrupted")
 
     def test_cancels_the_main_task_of_a_runner(self, converse):
         code = """

@@ -26,11 +26,11 @@ PATIENCE = 3.0
 
 
 class WrongDataError(Exception):
-    """Data arrived that was not sent, or other data than was sent."""
+    """Data arrived that was not sent."""
 
 
 class ToldError(Exception):
-    """A client has learnt that it gets no answer."""
+    """A client was notified that it gets no answer."""
 
 
 @dataclasses.dataclass
@@ -67,15 +67,22 @@ def without_memory(stage: Stage):
 # --- streams ----------------------------------------------------------------------------------
 
 
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@contextlib.contextmanager
+def _closing(writer: asyncio.StreamWriter):
+    """Close the writer after the block, and ignore OSError, which the client reports."""
     try:
+        yield
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with _closing(writer):
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-    except OSError:
-        pass  # The client reports it.
-    finally:
-        writer.close()
 
 
 async def _ask(connect: Callable[[], Awaitable], payload: bytes) -> None:
@@ -100,14 +107,14 @@ async def _streams(stage: Stage, server: asyncio.Server, connect: Callable) -> N
 
 
 async def tcp(stage: Stage) -> None:
-    """Streams over TCP."""
+    """Use streams over TCP."""
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
     await _streams(stage, server, lambda: asyncio.open_connection(*address))
 
 
 async def tls(stage: Stage) -> None:
-    """Streams over TLS."""
+    """Use streams over TLS."""
     theirs, ours = stage.contexts
     server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=theirs)
     address = server.sockets[0].getsockname()
@@ -119,14 +126,14 @@ async def tls(stage: Stage) -> None:
 
 
 async def unix(stage: Stage) -> None:
-    """Streams over UNIX sockets."""
+    """Use streams over UNIX sockets."""
     path = f"\0mgloop-nomem-{os.getpid()}"
     server = await asyncio.start_unix_server(_echo, path)
     await _streams(stage, server, lambda: asyncio.open_unix_connection(path))
 
 
 async def native_streams(stage: Stage) -> None:
-    """Lines over mgloop.streams, or over asyncio's streams for the control."""
+    """Send lines over mgloop.streams, or over asyncio's streams for the control."""
     from mgloop import Loop, streams
 
     module = streams if isinstance(asyncio.get_running_loop(), Loop) else asyncio
@@ -159,14 +166,10 @@ async def native_streams(stage: Stage) -> None:
 
 
 async def _echo_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
+    with _closing(writer):
         async for line in reader:
             writer.write(line)
             await writer.drain()
-    except OSError:
-        pass  # The client reports it.
-    finally:
-        writer.close()
 
 
 # --- protocols --------------------------------------------------------------------------------
@@ -248,12 +251,12 @@ async def _protocols(stage: Stage, **tls_options) -> None:
 
 
 async def tcp_protocols(stage: Stage) -> None:
-    """A buffered protocol, and one that raises, over TCP."""
+    """Use a buffered protocol, and one that raises, over TCP."""
     await _protocols(stage)
 
 
 async def tls_protocols(stage: Stage) -> None:
-    """A buffered protocol, and one that raises, over TLS."""
+    """Use a buffered protocol, and one that raises, over TLS."""
     await _protocols(stage, ssl=stage.contexts[1], server_hostname="localhost")
 
 
@@ -275,7 +278,7 @@ class _Receives(_Ended, asyncio.DatagramProtocol):
 
 
 async def udp(stage: Stage) -> None:
-    """Datagrams to an address, and over a connected socket."""
+    """Send datagrams to an address, and over a connected socket."""
     loop = asyncio.get_running_loop()
     there, _ = await loop.create_datagram_endpoint(_Reflects, local_addr=("127.0.0.1", 0))
     address = there.get_extra_info("sockname")
@@ -308,7 +311,7 @@ async def udp(stage: Stage) -> None:
 
 
 async def pipes(stage: Stage) -> None:
-    """The two ends of a pipe as transports."""
+    """Use the two ends of a pipe as transports."""
     loop = asyncio.get_running_loop()
 
     async def send(ends: tuple, payload: bytes) -> None:
@@ -341,7 +344,7 @@ async def pipes(stage: Stage) -> None:
 
 
 async def subprocess(stage: Stage) -> None:
-    """A child that gets data, and returns it."""
+    """Start a child that returns the data that it gets."""
 
     async def run() -> None:
         child = await asyncio.create_subprocess_exec(
@@ -361,7 +364,7 @@ async def subprocess(stage: Stage) -> None:
 
 
 async def timers(stage: Stage) -> None:
-    """Timers, some of them cancelled, and time-outs."""
+    """Use timers, some of them cancelled, and timeouts."""
     loop = asyncio.get_running_loop()
     ran: list[int] = []
     with without_memory(stage):
@@ -380,7 +383,7 @@ async def timers(stage: Stage) -> None:
 
 
 async def sock(stage: Stage) -> None:
-    """The loop's calls on sockets of the program's own."""
+    """Use the loop's socket calls."""
     loop = asyncio.get_running_loop()
 
     async def serve(listener: socket.socket) -> None:
@@ -460,22 +463,22 @@ def _wsgi_application(environ: dict, start_response: Callable) -> Iterable[bytes
 
 
 async def serve(stage: Stage) -> None:
-    """`mgloop serve`, which a client uses until it ends."""
+    """Run `mgloop serve` until its client ends."""
     await _serve(stage, app=_application, interface="asgi3")
 
 
 async def wsgi_inline(stage: Stage) -> None:
-    """A WSGI application in the thread of the loop."""
+    """Serve a WSGI application in the thread of the loop."""
     await _serve(stage, app=_wsgi_application, interface="wsgi", wsgi_threads=0)
 
 
 async def wsgi_threads(stage: Stage) -> None:
-    """A WSGI application in threads."""
+    """Serve a WSGI application in threads."""
     await _serve(stage, app=_wsgi_application, interface="wsgi", wsgi_threads=2)
 
 
 async def wsgi_stream(stage: Stage) -> None:
-    """A WSGI application that reads the body while it arrives."""
+    """Serve a WSGI application that reads the body while it arrives."""
     await _serve(
         stage, app=_wsgi_application, interface="wsgi", wsgi_threads=2, wsgi_stream_input=True
     )
@@ -561,7 +564,7 @@ def _read_frame(stream) -> tuple[int, bytes]:
 
 
 def websocket_client(port: int) -> None:
-    """Messages and a ping, and the handshake of the end."""
+    """Send messages and a ping, and close with the closing handshake."""
     key = base64.b64encode(bytes(16)).decode()
     with _connect(port) as connection, connection.makefile("rb") as stream:
         connection.sendall(
@@ -612,5 +615,5 @@ PROGRAMS = {
 
 
 def make_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """The contexts of the two ends of TLS, or None where no certificates can be made."""
+    """Return the TLS contexts of both ends, or None if no certificates can be made."""
     return certificates.contexts() if certificates.available else None

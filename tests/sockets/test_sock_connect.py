@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import sys
-import tempfile
 
 import pytest
 import support
@@ -17,13 +16,6 @@ try:
     import _testcapi
 except ImportError:
     _testcapi = None
-
-
-@pytest.fixture
-def short_path():
-    """Yield a path that is short enough for AF_UNIX."""
-    with tempfile.TemporaryDirectory(prefix="s") as folder:
-        yield os.path.join(folder, "socket")
 
 
 class TestConnectAndAccept:

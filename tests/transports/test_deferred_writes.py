@@ -10,6 +10,7 @@ docs/differences.md lists the exceptions, and tests/differences/ has their tests
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import socket
 import struct
@@ -34,14 +35,7 @@ def in_a_busy_iteration(loop, action):
         except Exception as exc:
             outcome.set_exception(exc)
 
-    def crowd():
-        for _ in range(8):
-            loop.call_soon(int)
-        loop.call_soon(act)
-        for _ in range(8):
-            loop.call_soon(int)
-
-    loop.call_soon(crowd)
+    support.call_in_a_crowd(loop, act)
     return loop.run_until_complete(outcome)
 
 
@@ -182,7 +176,7 @@ class TestTransportSocket:
             in_a_busy_iteration(loop, action)
             assert recv_all(peer) == b"deferred"
 
-    def test_what_the_kernel_says_is_waiting(self, loop):
+    def test_the_kernel_counts_the_data(self, loop):
         """A program asks the kernel how much data the peer has not received."""
         with connected(loop, "UNIX") as (transport, _):
             sock = transport.get_extra_info("socket")
@@ -362,14 +356,7 @@ _TOOLS = """
         return transport, peer
 
     def run_in_a_crowd(loop, act):
-        def crowd():
-            for _ in range(8):
-                loop.call_soon(int)
-            loop.call_soon(act)
-            for _ in range(8):
-                loop.call_soon(int)
-            loop.call_soon(loop.call_soon, loop.stop)
-        loop.call_soon(crowd)
+        call_in_a_crowd(loop, act, lambda: loop.call_soon(loop.stop))
         loop.run_forever()
 """
 
@@ -643,7 +630,7 @@ class TestLongWrites:
         ],
         ids=["size", "socket", "limits", "write_eof", "close", "abort"],
     )
-    def test_whoever_asks_has_them_sent(self, loop, family, ask):
+    def test_observing_them_sends_them(self, loop, family, ask):
         with connected(loop, family) as (transport, peer):
 
             async def call():
@@ -712,13 +699,8 @@ class TestLeaving:
                 raise exception
             loop.stop()
 
-        def crowd():
-            for _ in range(8):
-                loop.call_soon(int)
-            loop.call_soon(leave)
-
         with connected(loop, family) as (transport, peer):
-            loop.call_soon(crowd)
+            support.call_in_a_crowd(loop, leave)
             with pytest.raises(exception) if exception else contextlib.nullcontext():
                 loop.run_forever()
             assert support.drain(peer) == b"deferred"
@@ -743,14 +725,8 @@ class TestLeaving:
         support.fill(pairs[0][0])
         transports[0].set_write_buffer_limits(high=3, low=1)
 
-        def crowd():
-            for _ in range(8):
-                loop.call_soon(int)
-            for transport in transports:
-                loop.call_soon(transport.write, b"word")
-            loop.call_soon(loop.call_soon, loop.stop)
-
-        loop.call_soon(crowd)
+        writes = [functools.partial(transport.write, b"word") for transport in transports]
+        support.call_in_a_crowd(loop, *writes, lambda: loop.call_soon(loop.stop))
         interrupted = 0
         for _ in range(3):
             try:

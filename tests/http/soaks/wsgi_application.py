@@ -4,6 +4,7 @@
 import hashlib
 import time
 
+import application
 from application import BIG, FILE, PID, DeliberateError
 
 HEADERS = [("Content-Type", "text/plain"), ("X-Pid", PID.decode())]
@@ -66,14 +67,4 @@ def on_unknown(environ, start_response):
     return []
 
 
-PATHS = {
-    "/": on_hello,
-    "/echo": on_echo,
-    "/digest": on_digest,
-    "/big": on_big,
-    "/stream": on_stream,
-    "/file": on_file,
-    "/wait": on_wait,
-    "/raise": on_raise,
-    "/raise-late": on_raise_late,
-}
+PATHS = {path: globals()[function.__name__] for path, function in application.PATHS.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The table "Where to find it" of docs/architecture.md agrees with the sources."""
+"""docs/architecture.md agrees with the sources: its table "Where to find it", and the modules."""
 
 import re
 
@@ -23,3 +23,9 @@ def test_each_function_is_in_its_file(file, functions):
         assert re.search(definition, source, re.M), f"{file} does not define {name}()"
     for name in names & FOREIGN:
         assert f"{name}(" in source
+
+
+def test_each_module_is_on_the_page():
+    names = {path.stem for path in (ROOT / "mgloop").rglob("*") if path.suffix in (".py", ".pyx")}
+    names -= {"__init__", "sitecustomize"}
+    assert not {name for name in names if not re.search(rf"(?<![a-z]){name}\b", TEXT)}

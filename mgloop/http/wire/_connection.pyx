@@ -46,7 +46,7 @@ cdef enum:
     MOST_DISCARDED = 1 << 20    # most bytes of a body that are discarded after its response
     MAX_REQUESTS = 64           # most requests of one connection before others are served
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 cdef str HEAD = sys.intern("HEAD")
 
 
@@ -313,7 +313,7 @@ cdef class Connection(BaseConnection):
             try:
                 request.add_body(parser.body, length)
             except OSError:     # the disk with the temporary files is full
-                log.exception("Cannot store a request body.")
+                logger.exception("Cannot store a request body.")
                 parser.reject(507, "cannot store the request body")
         return parser.failure is None
 
@@ -347,7 +347,7 @@ cdef class Connection(BaseConnection):
         if site.access_log is not None:
             request.began = mgl_clock_ns()
         if 0 < site.limit_concurrency <= site.in_flight:
-            log.warning("Exceeded concurrency limit.")
+            logger.warning("Exceeded concurrency limit.")
             self.refuse(503, "too many concurrent requests")
             return 0
         site.in_flight += 1
@@ -530,7 +530,7 @@ cdef class Connection(BaseConnection):
         if self.state == MGL_DISCARDS:      # the response is complete
             return self.finish(True)
         if 400 <= status < 500:
-            log.warning("Invalid HTTP request received: %s", reason)
+            logger.warning("Invalid HTTP request received: %s", reason)
         if request is not None and request.state > MGL_HELD:
             request.disconnect()
             return self.cut_short(request)
@@ -543,7 +543,7 @@ cdef class Connection(BaseConnection):
     cdef int write_failed(self, object exc) except -1:
         # Abort first, because logging may fail, too. The client must not wait for a lost response.
         self.transport.abort()
-        log.debug("cannot write: %s", exc)
+        logger.debug("cannot write: %s", exc)
         return 0
 
     cdef int timed_out(self, int kind) except -1:

@@ -40,7 +40,7 @@ cdef extern from "Python.h":
 cdef enum:
     MOST_DISCARDED = 100
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 
 cdef str TYPE = sys.intern("type")
 cdef str STATUS = sys.intern("status")
@@ -177,7 +177,7 @@ cdef class Request(AppTask):
         stops sending would occupy the loop forever.
         """
         if self.discarded >= MOST_DISCARDED:
-            log.debug(
+            logger.debug(
                 "Application sent %d messages after the client disconnected; send() raises now.",
                 MOST_DISCARDED)
             raise ClientDisconnected("the client has disconnected")
@@ -253,14 +253,15 @@ cdef class Request(AppTask):
     cdef int app_returned(self, object value) except -1:
         try:
             if value is not None:
-                log.error("ASGI callable should return None, but returned '%s'.", value)
+                logger.error("ASGI callable should return None, but returned '%s'.", value)
                 self.abandon()
             elif self.body_state != BODY_DISCONNECTED:
                 if self.state == MGL_UNSTARTED:
-                    log.error("ASGI callable returned without starting response.%s", hint(self))
+                    logger.error("ASGI callable returned without starting response.%s", hint(self))
                     self.send_error(500, b"Internal Server Error")
                 elif self.state != MGL_COMPLETE:
-                    log.error("ASGI callable returned without completing response.%s", hint(self))
+                    logger.error(
+                        "ASGI callable returned without completing response.%s", hint(self))
                     self.abandon()
         finally:
             self.end()
@@ -278,12 +279,12 @@ cdef class Request(AppTask):
         try:
             if not own:
                 if isinstance(exc, CancelledError) and not self.cancelled:
-                    log.error("Exception in ASGI application\n", exc_info=exc)
+                    logger.error("Exception in ASGI application\n", exc_info=exc)
                 self.abandon()
             elif self.body_state == BODY_DISCONNECTED and because_client_left(exc):
                 pass
             else:
-                log.error("Exception in ASGI application\n", exc_info=exc)
+                logger.error("Exception in ASGI application\n", exc_info=exc)
                 if self.body_state == BODY_DISCONNECTED or self.state == MGL_COMPLETE:
                     pass
                 elif self.state <= MGL_HELD:

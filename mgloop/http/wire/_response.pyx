@@ -42,7 +42,7 @@ cdef enum:
     HEAD_END = 96 + MGL_DECIMAL_DIGITS
     CHUNK_ENDS = MGL_CHUNK_LINE + 7
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 
 #: For each state of a response, the message that the application may send: for error messages.
 cdef tuple EXPECTED = (
@@ -502,7 +502,7 @@ cdef class Response:
             self.connection.site.access_log(
                 self.scope, self.status, self.sent, (mgl_clock_ns() - self.began) * 1e-9)
         except Exception:
-            log.exception("Exception in the access log")
+            logger.exception("Exception in the access log")
         return 0
 
     cdef int log_incomplete(self) except -1:

@@ -27,7 +27,7 @@ from http import HTTPStatus
 from . import _coroutines
 
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 cdef object Task = asyncio.Task
 
 
@@ -319,7 +319,7 @@ cdef class Site:
         try:
             member.timed_out(kind)
         except Exception:
-            log.exception("Exception while handling a timeout; closing the connection.")
+            logger.exception("Exception while handling a timeout; closing the connection.")
             member.cancel()
         return 0
 

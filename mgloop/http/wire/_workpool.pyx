@@ -64,11 +64,11 @@ cdef extern from "unistd.h" nogil:
 cdef enum:
     RETRY = 10_000      # microseconds between two attempts after memory has run out
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 
 
 cdef int log_exception(str message) noexcept:
-    log.exception(message)
+    logger.exception(message)
     return 0
 
 

@@ -30,7 +30,7 @@ from . import _filewrapper, files
 cdef enum:
     SMALL_FILE = 64 << 10   # bytes of a file that is read instead, which is faster than a task
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 
 
 cdef class WsgiExtensions(WsgiResponse):
@@ -170,7 +170,7 @@ cdef class WsgiExtensions(WsgiResponse):
         if task.cancelled():
             outcome = WSGI_SHORT
         elif task.exception() is not None:
-            log.error("Cannot send a file\n", exc_info=task.exception())
+            logger.error("Cannot send a file\n", exc_info=task.exception())
             outcome = WSGI_SHORT
         self.file_sent(outcome)
 

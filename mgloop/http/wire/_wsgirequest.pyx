@@ -61,7 +61,7 @@ cdef extern from "Python.h":
 cdef enum:
     MOST_JOINED = 64 << 10      # bytes of a list of parts that are sent as one part
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 cdef object set_running_loop = asyncio._set_running_loop
 cdef long forks = 0     # the number of forks that this process descends from
 
@@ -328,7 +328,7 @@ cdef class WsgiRequest(WsgiExtensions):
         cdef double began = mgl_coarse_time() if self.pool is None else 0
         while True:
             if self.is_gone():
-                log.info("The client has disconnected before the end of its response.")
+                logger.info("The client has disconnected before the end of its response.")
                 return False
             # After the last byte of the Content-Length the connection resumes the next request.
             if self.pool is None:
@@ -356,7 +356,7 @@ cdef class WsgiRequest(WsgiExtensions):
         self.commit()
         if self.remaining >= 0:
             if PyBytes_GET_SIZE(data) > self.remaining:
-                log.error("Response body longer than its Content-Length; dropped the rest.")
+                logger.error("Response body longer than its Content-Length; dropped the rest.")
                 data = data[:self.remaining]
             elif PyBytes_GET_SIZE(data) < self.remaining:
                 self.produce(data)
@@ -390,7 +390,7 @@ cdef class WsgiRequest(WsgiExtensions):
         else:
             self.commit()
             if self.remaining > 0:
-                log.error(
+                logger.error(
                     "Response body %d bytes shorter than its Content-Length;"
                     " closing the connection.", self.remaining)
                 outcome = WSGI_SHORT
@@ -409,7 +409,7 @@ cdef class WsgiRequest(WsgiExtensions):
         self.ended = True
         try:
             if not (gone and because_client_left(exc)):
-                log.error("Exception in WSGI application\n", exc_info=exc)
+                logger.error("Exception in WSGI application\n", exc_info=exc)
                 self.error_text = explain(exc, self.connection.site.config.debug)
         except BaseException:
             log_exception("Cannot log an exception of the WSGI application\n")
@@ -488,7 +488,7 @@ cdef int leave_child(object exc) except -1:
     if isinstance(exc, SystemExit):
         status = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
     elif exc is not None:
-        log.error("Exception in a child process of the WSGI application\n", exc_info=exc)
+        logger.error("Exception in a child process of the WSGI application\n", exc_info=exc)
         status = 1
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

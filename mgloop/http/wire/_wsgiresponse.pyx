@@ -40,7 +40,7 @@ cdef extern from "Python.h":
 cdef enum:
     PENDING = 64 << 10      # bytes of output at which the application waits for the loop
 
-cdef object log = logging.getLogger("mgloop.http")
+cdef object logger = logging.getLogger("mgloop.http")
 
 
 cdef class WsgiResponse(RequestBody):
@@ -102,7 +102,7 @@ cdef class WsgiResponse(RequestBody):
                 n = self.remaining
                 if not self.overlong:
                     self.overlong = True
-                    log.error("Response body longer than its Content-Length; dropped the rest.")
+                    logger.error("Response body longer than its Content-Length; dropped the rest.")
                 data = data[:n]
             self.remaining -= n
         if self.ended:

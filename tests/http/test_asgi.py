@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import gc
+import inspect
 import os
 import socket
 import sys
@@ -443,6 +444,40 @@ async def test_a_task_that_never_starts_is_a_500(loop, caplog, factory_does):
         status, headers, _ = await asyncio.wait_for(serving.one(get()), 5)
         assert (status, headers["connection"]) == (500, "close")
         loop.set_task_factory(None)
+        assert serving.site.in_flight == 0
+    assert logged(caplog) == ["Exception in ASGI application\n"]
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2], ids=["nothing", "the head", "a part"])
+async def test_a_task_that_is_lost_after_its_first_step(loop, caplog, sent):
+    """The application's coroutine is closed, and its client learns that the request has failed."""
+    coroutines = []
+
+    async def run(send):
+        for message in (START, body(b"part", True))[:sent]:
+            await send(message)
+        await asyncio.sleep(10)
+
+    def app(scope, receive, send):
+        coroutines.append(run(send))
+        return coroutines[0]
+
+    def factory(loop, coro, **kwargs):
+        if type(coro).__name__ == "Request":
+            coro.send(None)
+            raise ValueError("no task")
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async with Serving(loop, app) as serving:
+        loop.set_task_factory(factory)
+        if sent == 0:
+            status, headers, _ = await asyncio.wait_for(serving.one(get()), 5)
+            assert (status, headers["connection"]) == (500, "close")
+        else:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await asyncio.wait_for(serving.one(get()), 5)
+        loop.set_task_factory(None)
+        assert inspect.getcoroutinestate(coroutines[0]) == inspect.CORO_CLOSED
         assert serving.site.in_flight == 0
     assert logged(caplog) == ["Exception in ASGI application\n"]
 

@@ -376,6 +376,17 @@ async def test_a_task_factory_that_raises_is_a_500(loop, caplog):
         gc.collect()
 
 
+async def test_a_task_factory_that_accepts_no_context(loop):
+    def factory(loop, coro):
+        return asyncio.Task(coro, loop=loop)
+
+    async with upgrading.serving(loop, echo) as site, bare(site, shake=False) as peer:
+        loop.set_task_factory(factory)
+        status, _ = await peer.read_head()
+        loop.set_task_factory(None)
+        assert status.startswith(b"HTTP/1.1 101 ")
+
+
 async def test_a_client_that_leaves_during_a_denial_is_logged(loop):
     lost = asyncio.Event()
 

@@ -205,9 +205,14 @@ cdef class Request(AppTask):
         """Start the task in which the application runs."""
         try:
             self.task = self.connection.site.start(self)
-        except Exception as exc:    # the task factory has raised
+        except BaseException as exc:    # the task factory has raised, or there is no memory
             if self.app_state != APP_CLOSED:
                 self.app_raised(exc)
+            elif isinstance(exc, Exception):
+                # The application ran until the exception closed it, or to its end.
+                logger.error("Exception in ASGI application\n", exc_info=exc)
+            else:
+                raise
         if self.app_state == APP_CLOSED:
             self.task = None
         return 0
@@ -247,8 +252,11 @@ cdef class Request(AppTask):
         return 0
 
     cdef int app_closed(self) except -1:
-        self.flush()
-        return self.end()
+        try:
+            self.abandon()
+        finally:
+            self.end()
+        return 0
 
     cdef int app_returned(self, object value) except -1:
         try:

@@ -108,6 +108,11 @@ cdef bytes without(bytes lines, bint date, bint server)
 # Return a header line, as bytes; raise RuntimeError if it is invalid.
 cdef bytes header_line(bytes name, bytes value)
 
+# Return a new task for a coroutine. If that raises, close the coroutine. `context`: the context of
+# which the task gets a copy, or None for the current one. `options`: the keywords for asyncio.Task,
+# or None to let the loop create the task.
+cdef object new_task(object loop, object coroutine, object context, dict options)
+
 
 # The base class of connections, including WebSockets. A site keeps its members alive until they
 # have ended.

@@ -89,6 +89,23 @@ cdef double LAST_WRITE = 2.0    # for a client that reads nothing of its respons
 cdef double LAST_LINGER = 1.0   # to answer close_notify, or to close
 
 
+cdef object new_task(object loop, object coroutine, object context, dict options):
+    # The destructor of a coroutine that has not started needs memory for a warning. Without memory,
+    # CPython loses the coroutine and all that it refers to, or crashes. All allocations that follow
+    # the creation of the coroutine are therefore in this block.
+    try:
+        if options is not None:
+            # Calling Task with keywords would create a dict for each call.
+            return PyObject_Call(Task, (coroutine,), options)
+        if context is not None:
+            # Not create_task(context=...), which not every task factory accepts.
+            return context.run(loop.create_task, coroutine)
+        return loop.create_task(coroutine)
+    except BaseException:
+        coroutine.close()
+        raise
+
+
 cdef class Member:
     """Hold the deadlines of a connection, and define what a site calls on its members."""
 
@@ -328,17 +345,15 @@ cdef class Site:
     cdef object start(self, object coroutine):
         """Run the coroutine in a new task and return the task.
 
-        From Python 3.12 on, the task starts immediately, unless the loop has a task factory.
+        From Python 3.12 on, the task starts immediately, unless the loop has a task factory. An
+        exception closes the coroutine.
         """
         cdef object factory
         if self.native_loop is None:
             factory = self.loop.get_task_factory()
         else:
             factory = self.native_loop._task_factory
-        if factory is None:
-            # Calling Task with keywords would create a dict for each call.
-            return PyObject_Call(Task, (coroutine,), self.task_options)
-        return self.loop.create_task(coroutine)
+        return new_task(self.loop, coroutine, None, self.task_options if factory is None else None)
 
     cdef dict own_extensions(self):
         """Return the extensions of a scope. No other scope has any of these dicts.

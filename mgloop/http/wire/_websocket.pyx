@@ -50,6 +50,7 @@ from mgloop.http.wire._frames cimport (
 from mgloop.http.wire._gather cimport gather
 from mgloop.http.wire._ready cimport must_yield
 from mgloop.http.wire._response cimport mgl_clock_ns
+from mgloop.http.wire._site cimport new_task
 from mgloop.http.wire._wsconnection cimport (
     SHUTDOWN_TIMEOUT, WS_CLOSED, WS_CLOSING, WS_CONNECTING, WS_DENYING, WS_OPEN,
 )
@@ -119,24 +120,21 @@ cdef class WebSocket(WebSocketHandshake):
     def start(self, leftover=b""):
         """Start the application; `leftover` is the data that arrived after the upgrade request."""
         cdef object context
-        cdef object running = None, coroutine = None
+        cdef object running = None
         self.began = mgl_clock_ns()
         self.site.attach(self)
         self.attached = True
         if leftover:
             self.data_received(leftover)
-        # The session has its own context. The call that creates the coroutine runs in it, too.
+        # The session has its own context. The call that creates the coroutine runs in it, and the
+        # task in a copy of it.
         context = contextvars.copy_context()
         try:
             running = context.run(self.site.app, self.scope, self.receive, self.send)
-            coroutine = run_application(running)
-            self.task = self.loop.create_task(coroutine, context=context)
+            self.task = new_task(self.loop, run_application(running), context, None)
         except BaseException as exc:
-            # The destructor of a coroutine that has not started needs memory for a warning. Without
-            # memory, CPython may crash.
-            for each in (coroutine, running):
-                if isinstance(each, CoroutineType):
-                    each.close()
+            if isinstance(running, CoroutineType):
+                running.close()     # see new_task()
             self.app_ended(exc)
             if not isinstance(exc, Exception):
                 raise

@@ -14,7 +14,7 @@ loop as an answer (_wsgiresponse.pyx).
 
 from mgloop.http.wire._body cimport BODY_DISCONNECTED
 from mgloop.http.wire._response cimport MGL_COMPLETE, MGL_HELD
-from mgloop.http.wire._site cimport Site
+from mgloop.http.wire._site cimport Site, new_task
 from mgloop.http.wire._wsgihead cimport hint_head
 from mgloop.http.wire._wsgiinput cimport StreamInput
 from mgloop.http.wire._wsgiresponse cimport (
@@ -151,13 +151,11 @@ cdef class WsgiExtensions(WsgiResponse):
             return False
         site.running.add(self)
         self.deliver(b"", True)     # the head
-        sending = files.send(self, "wsgi.file_wrapper", file, offset, count, False, True)
         try:
-            self.sender = site.context.copy().run(site.loop.create_task, sending)
+            context = site.context.copy()
+            sending = files.send(self, "wsgi.file_wrapper", file, offset, count, False, True)
+            self.sender = new_task(site.loop, sending, context, None)
         except BaseException:
-            # The destructor of a coroutine that has not started needs memory for a warning. Without
-            # memory, CPython loses the coroutine and its file, or crashes.
-            sending.close()
             file.close()
             raise
         self.sender.add_done_callback(self._file_sent, context=site.context)

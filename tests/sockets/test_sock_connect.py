@@ -258,7 +258,7 @@ class TestConnectAndAccept:
 @pytest.mark.skipif(_testcapi is None, reason="this interpreter cannot let allocations fail")
 def test_a_task_that_cannot_be_woken_is_reported(loop, loop_kind, reported):
     """A future whose callback cannot be scheduled for want of memory is done, and wakes nothing."""
-    if sys.version_info >= (3, 15):
+    if sys.version_info >= (3, 14):
         skip_on_asyncio(loop_kind, "the interpreter crashes if memory runs out there")
     outcomes = set()
     with support.listening_socket(backlog=100) as listener:

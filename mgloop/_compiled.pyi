@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from typing import Any, Self
+from collections.abc import Container
+from typing import Any, NoReturn, Self
 
 from typing_extensions import disjoint_base
 
 VERSION: str
 
+def raise_for_version(module: str, name: str, kinds: Container[str]) -> NoReturn: ...
 def __getattr__(name: str) -> Any: ...
 
 @disjoint_base

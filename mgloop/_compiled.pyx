@@ -71,15 +71,23 @@ cdef enum:
     INTERFACE_VERSION = 1       # the number at the end of the names in _compiled.pxd
 
 
-def __getattr__(name):
-    """Raise ImportError for the classes of another version of the interface."""
+def raise_for_version(module, name, kinds):
+    """Raise ImportError if *name* is one of the classes *kinds* in another version.
+
+    Otherwise raise AttributeError, as for a name that the module named *module* lacks.
+    """
     kind, _, version = name.rpartition("_")
-    if kind in ("Methods", "Protocol", "Transport") and version.isdigit():
+    if kind in kinds and version.isdigit():
         raise ImportError(
             f"this module was built against version {version} of mgloop's compiled interface, and"
             f" mgloop {VERSION} has version {INTERFACE_VERSION}: build the module again with this"
             " mgloop")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def __getattr__(name):
+    """Raise ImportError for the classes of another version of the interface."""
+    raise_for_version(__name__, name, ("Methods", "Protocol", "Transport"))
 
 
 cdef class Transport_1:

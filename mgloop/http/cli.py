@@ -178,6 +178,7 @@ def _check(config: Config) -> int:
     if config.reload:
         reloading.roots_of(config)
     importing.load(config)
+    importing.load_handler(config)
     changed = _changed(config)
     print(f"{config.app} can be served" + (f" with {', '.join(changed)}." if changed else "."))
     return 0

@@ -65,6 +65,13 @@ class Config:
         "serve this application: pkg.mod:attribute, or pkg.mod for its application or app",
         read=converters.anything,
     )
+    compiled_handler: Any = _option(
+        None,
+        _APP,
+        "call this compiled handler, pkg.mod:attribute, for each request before APP",
+        read=converters.anything,
+        metavar="HANDLER",
+    )
     factory: bool = _option(
         False, _APP, "treat APP as an application factory: call it without arguments", **_FLAG
     )
@@ -461,11 +468,12 @@ class Config:
             )
         if self.reload and self.workers > 1:
             raise ConfigError("reload and several workers are mutually exclusive: use one of them")
-        if (self.reload or self.workers > 1) and not isinstance(self.app, str):
-            raise ConfigError(
-                "you must pass the application as an import string such as 'pkg.mod:app' to enable"
-                " 'reload' or 'workers'"
-            )
+        for what, value in (("application", self.app), ("handler", self.compiled_handler or "")):
+            if (self.reload or self.workers > 1) and not isinstance(value, str):
+                raise ConfigError(
+                    f"you must pass the {what} as an import string such as 'pkg.mod:app' to enable"
+                    " 'reload' or 'workers'"
+                )
         if self.interface not in ("auto", "wsgi"):
             self.check_interface(self.interface)
         for name in ("wsgi_stream_input", "timeout_request"):

@@ -55,6 +55,29 @@ def load(config: Config) -> App | WsgiApp:
     return app  # type: ignore[no-any-return]
 
 
+def load_handler(config: Config) -> Any:
+    """Import the compiled handler of `config`, and return it or None. Raises StartError."""
+    handler = config.compiled_handler
+    if handler in (None, ""):
+        return None
+    name = repr(handler)
+    if isinstance(handler, str):
+        if ":" not in handler:
+            raise StartError(
+                f"import string {name} must be in format '<module>:<attribute>', such as"
+                " 'main:handler'"
+            )
+        handler = import_from_string(handler)
+    from .wire._handler import HTTPHandler_1
+
+    if not isinstance(handler, HTTPHandler_1):
+        raise StartError(
+            f"{name} is not a compiled handler: expected an instance of a subclass of"
+            " mgloop.http.HTTPHandler"
+        )
+    return handler
+
+
 def look_in_app_dir(config: Config) -> None:
     """Put app_dir first in sys.path if the application is an import string.
 

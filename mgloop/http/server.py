@@ -167,6 +167,8 @@ class Server:
         if app is None:
             with signals.interrupted_import(loop):
                 app = importing.load(config)
+        with signals.interrupted_import(loop):
+            handler = importing.load_handler(config)
         state = None
         wsgi = app.call if isinstance(app, importing.WsgiApp) else None
         if not isinstance(app, importing.WsgiApp):
@@ -187,6 +189,10 @@ class Server:
         )
         if wsgi is not None:
             self._serve_wsgi(wsgi)
+        if handler is not None:
+            from .wire._handled import HandlerRunner
+
+            self.site.handler = HandlerRunner(self.site, handler)
         self.site.on_limit = self._request_limit_reached
         self._draining.site = self.site
         for sock in self.sockets:

@@ -3,9 +3,14 @@
 applications in wsgi_apps (wsgi_servers.py).
 """
 
+from pathlib import Path
+
+import building
 import commands
 import pytest
 from wsgi_servers import KINDS, OURS, Servers, WsgiServer
+
+import mgloop
 
 
 @pytest.fixture
@@ -18,6 +23,14 @@ def folder(request, tmp_path):
 @pytest.fixture
 def authority(certificate_authority):
     return certificate_authority
+
+
+@pytest.fixture(scope="session")
+def handlers(tmp_path_factory):
+    """Return the module handlers.pyx, compiled against mgloop."""
+    source = Path(__file__).with_name("handlers.pyx")
+    folder = tmp_path_factory.mktemp("handlers")
+    return building.load(building.build(source, folder, mgloop.get_include()))
 
 
 @pytest.fixture(scope="session")

@@ -413,7 +413,7 @@ def test_every_file_of_the_package_is_in_meson_build():
     package = ROOT / "mgloop"
     native = {path.relative_to(package).with_suffix("") for path in package.rglob("*.pyx")}
     assert lists["native"] == sorted(map(str, native))
-    globs = ("*.py", "*.pyi", "py.typed", "__init__.pxd", "_compiled.pxd")
+    globs = ("*.py", "*.pyi", "py.typed", "__init__.pxd", "_compiled.pxd", "_handler.pxd")
     pure = {path.relative_to(package) for glob in globs for path in package.rglob(glob)}
     assert lists["pure"] == sorted(map(str, pure))
 

@@ -291,10 +291,17 @@ cdef class Connection(BaseConnection):
 
     cdef RequestFactory request_factory(self):
         """Return the object that makes the requests of this connection."""
+        cdef RequestFactory factory
         if self.site.wsgi is not None:
-            return self.site.wsgi.request_factory(
+            factory = self.site.wsgi.request_factory(
                 self.transport, self.over_tls, self.ends, self.unnamed)
-        return scope_factory(self.site, self.transport, self.over_tls, self.ends, self.unnamed)
+        else:
+            factory = scope_factory(
+                self.site, self.transport, self.over_tls, self.ends, self.unnamed)
+        if self.site.handler is not None:
+            factory = self.site.handler.request_factory(
+                factory, self.transport, self.over_tls, self.ends, self.unnamed)
+        return factory
 
     cdef bint body_part_read(self) except -1:
         """Give the part of the body to the request; return False if the body is too large."""

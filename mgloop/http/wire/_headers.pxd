@@ -28,6 +28,10 @@ cdef object plain_headers(object headers)
 # header. `trailing`: they are trailers, which must not contain headers of the framing.
 cdef int measure_headers(object plain, bint trailing, HeaderInfo *info) except -1
 
+# Store the meaning of a header that the server handles itself in `info`; raise RuntimeError if it
+# is invalid. `kind`: from mgl_header_kind(), but not MGL_OTHER_HEADER.
+cdef int interpret_header(int kind, bytes value, bint trailing, HeaderInfo *info) except -1
+
 # Copy the lines of headers that measure_headers() has checked into the buffer.
 cdef int put_headers(mgl_outgoing *out, object plain, HeaderInfo *info) noexcept
 

@@ -67,7 +67,6 @@ cdef int measure_headers(object plain, bint trailing, HeaderInfo *info) except -
 
 
 cdef int interpret_header(int kind, bytes value, bint trailing, HeaderInfo *info) except -1:
-    """Store the meaning of a header that the server handles itself in `info`."""
     if kind == MGL_DATE:
         info.date = True
     elif kind == MGL_SERVER:

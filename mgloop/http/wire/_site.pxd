@@ -142,6 +142,7 @@ cdef class Site:
     cdef readonly object access_log     # callable, or None
     cdef readonly object proxy          # TrustedProxies, or None
     cdef public object wsgi             # the WsgiRunner of a WSGI application, or None for ASGI
+    cdef public object handler          # the HandlerRunner of a compiled handler, or None
     cdef readonly bint draining         # each response is the last of its connection
     cdef readonly bint closing          # idle connections are closed
     cdef bint ended                     # no connection is accepted, not even after a TLS handshake

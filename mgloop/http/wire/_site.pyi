@@ -34,6 +34,7 @@ class Site:
     running: set[Any]
     on_limit: Callable[[], object] | None
     wsgi: Any
+    handler: Any
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

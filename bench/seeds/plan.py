@@ -27,7 +27,7 @@ from ..measure import Bench
 from ..processes import Child
 from ..registry import Workload
 from ..runner import Item
-from . import payload
+from . import compiled, payload
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GO_SOURCE = Path(__file__).with_name("classify.go")
@@ -43,6 +43,8 @@ WRK = {1: (4, 100), 2: (12, 400), 3: (4, 64), 4: (1, 40)}
 class System:
     """A whole server. ``app`` is one of serve.py's, or granian, mgloop (mgloop serve), or go.
 
+    ``handler`` is one of handlers.pyx's, in front of the application of ``mgloop serve``.
+
     ``needs`` are the modules that its interpreter must have; ``spread`` runs it on all cores.
     """
 
@@ -51,6 +53,7 @@ class System:
     needs: tuple[str, ...] = ()
     loop: Loop | None = None
     target: str = ""
+    handler: str = ""
     env: tuple[tuple[str, str], ...] = ()
     spread: bool = False
     python: str = sys.executable
@@ -102,6 +105,14 @@ def _served(name: str, module: str, needs: tuple[str, ...] = ()) -> System:
     return System(f"{name}/mgloop serve", "mgloop", ("mgloop", *needs), target=target)
 
 
+def _handled(handler: str) -> System:
+    """Return the system of a compiled handler under `mgloop serve`."""
+    target = "bench.seeds.asgi_plain:app"
+    needs = ("mgloop", "Cython")
+    name = "compiled handler/mgloop serve"
+    return System(name, "mgloop", needs, target=target, handler=handler)
+
+
 def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
     """Return all systems of each seed, including those that cannot run here."""
     ours = [loop for loop in loops if loop.name == "mgloop"] or list(loops[-1:])
@@ -117,7 +128,7 @@ def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
         _served("BlackSheep", "asgi_blacksheep", ("blacksheep",)),
         _served("FastAPI", "asgi_fastapi", ("fastapi",)),
     ]
-    first += [*served, _served("Flask", "wsgi_flask", ("flask",))]
+    first += [*served, _served("Flask", "wsgi_flask", ("flask",)), _handled("greeting")]
     second = [System("Cello", "cello", ("cello",), spread=True)]
     second += [_with(system, spread=True) for system in served]
     for loop in ours:
@@ -156,6 +167,7 @@ def _systems(loops: Sequence[Loop]) -> dict[int, list[System]]:
     fourth += [
         System("Go, GOMAXPROCS=1", "go", env=(("GOMAXPROCS", "1"),)),
         System("Go, all cores", "go", spread=True),
+        _handled("classifier"),
     ]
     return {1: first, 2: second, 3: third, 4: fourth}
 
@@ -291,7 +303,7 @@ def _request(row: Workload) -> tuple[str, str | None]:
 def _check(system: System, port: int, path: str, post: str | None) -> None:
     """Send one request. RunError unless the answer is correct."""
     answer = measure.fetch(port, path=path, body=None if post is None else post.encode())
-    if system.app in ("classify", "go"):
+    if system.app in ("classify", "go") or system.handler == "classifier":
         right = answer.decode() == payload.classify(path)
     else:
         expected = {"/": payload.HELLO, "/json": payload.NESTED}.get(path)
@@ -318,6 +330,9 @@ def _start(bench: Bench, system: System, workers: int, cores: frozenset[int]) ->
         command = [system.python, "-m", *SERVERS[system.app], "--host", "127.0.0.1"]
         command += ["--port", str(port), "--workers", str(workers), "--backlog", "4096"]
         command += ["--log-level", "error", system.target]
+        if system.handler:
+            env["PYTHONPATH"] += os.pathsep + compiled.folder_of(system.python)
+            command += ["--compiled-handler", f"handlers:{system.handler}"]
     else:
         config = {"role": "seeds.serve", "app": system.app, "workers": workers, "port": port}
         if system.loop:

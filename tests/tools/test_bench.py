@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The benchmarks' arithmetic, files, order of measurements and reports, on known input."""
 
+import contextlib
 import copy
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from bench import (  # noqa: E402
     measure,
     micro,
     neighbours,
+    processes,
     registry,
     report,
     revisions,
@@ -31,7 +34,20 @@ from bench import (  # noqa: E402
 from bench.asgi import apps, serve, servers  # noqa: E402
 from bench.errors import BenchError, MissingToolError, RunError, UnsupportedError, scrub  # noqa: E402
 from bench.results import Results, load  # noqa: E402
-from bench.seeds import payload, plan  # noqa: E402
+from bench.seeds import compiled, payload, plan  # noqa: E402
+
+
+@contextlib.contextmanager
+def handled(folder, handler):
+    """Run `mgloop serve` with a handler of the module `handlers` in `folder`; yield the port."""
+    port = processes.free_port()
+    command = [sys.executable, "-m", "mgloop", "serve", "--port", str(port), "--log-level", "error"]
+    command += ["--compiled-handler", f"handlers:{handler}", "bench.seeds.asgi_plain:app"]
+    env = {"PYTHONPATH": support.python_path(ROOT, folder)}
+    child = processes.spawn(handler, command, frozenset({*os.sched_getaffinity(0)}), env=env)
+    with processes.running(child):
+        measure.await_answer(child, port)
+        yield port
 
 
 def make_results(samples, workloads=(("echo/a", "cpu"),), **changes):
@@ -648,6 +664,20 @@ class TestSeeds:
         usable, reason = plan._usable(plan.System("Go", "go"), [sys.executable])
         assert usable is None
         assert "no Go compiler" in reason
+
+    def test_the_compiled_handlers_answer_as_the_python_code(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        folder = compiled.folder_of(sys.executable)
+        assert compiled.folder_of(sys.executable) == folder
+        for name, expected in (("greeting", None), ("classifier", payload.classify)):
+            with handled(folder, name) as port:
+                for length in plan.LENGTHS:
+                    path = payload.path_of(length)
+                    answer = measure.fetch(port, path=path).decode()
+                    if expected is None:
+                        assert json.loads(answer) == payload.HELLO
+                    else:
+                        assert answer == expected(path)
 
     def test_a_wrong_answer_is_no_speed(self, monkeypatch):
         monkeypatch.setattr(measure, "fetch", lambda *a, **k: b'{"message": "Hello, World?"}')

@@ -25,6 +25,7 @@ from .. import _dispositions, _stdlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any, TypeVarTuple
 
     _Ts = TypeVarTuple("_Ts")
@@ -155,9 +156,10 @@ class SignalsMixin:
         if before != wakeup_fd:
             _dispositions.note_wakeup(wakeup_fd, before)
 
-    def _close_signals(self) -> None:
+    def _close_signals(self, dispositions: ModuleType = _dispositions) -> None:
+        # The default is there at exit too, when the names of this module may have been cleared.
         try:
-            if self._handlers_generation != _dispositions.generation:
+            if self._handlers_generation != dispositions.generation:
                 self._signal_handlers.clear()  # the handlers of this process are not the loop's
             for sig in list(self._signal_handlers):
                 self.remove_signal_handler(sig)

@@ -235,7 +235,13 @@ cdef class WorkPool:
         cdef bint notify = False
         cdef bint wake
         cdef bint arrives = True
-        introduce_thread(name)
+        try:
+            introduce_thread(name)
+        except BaseException:
+            # Without the GIL, the worker may be destroyed late, and by the thread of the loop.
+            worker.pool = None
+            self.thread_lost()
+            raise
         worker.pool = None
         mgl_worker_enter(queue, native)
         while True:

@@ -92,6 +92,19 @@ async def test_a_response_of_many_parts(loop, scripted):
         assert len(await client.reader.readexactly(44850)) == 44850
 
 
+async def test_parts_without_bytes(loop, scripted):
+    """Memory that does not exist yet must not be copied to."""
+
+    def script(call):
+        call.write_size(0)
+        assert call.headers()[0] == (b"user-agent", b"")
+        return True
+
+    async with serving(loop, Application(), scripted(script)) as server:
+        client = await server.connect(b"GET / HTTP/1.1\r\nUser-Agent:\r\nHost: a\r\n\r\n")
+        assert (await client.response())[2] == b""
+
+
 async def test_a_large_response(loop, scripted):
     body = support.pattern(3_000_000)
     async with serving(loop, Application(), scripted(text(body))) as server:

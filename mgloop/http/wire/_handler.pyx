@@ -162,6 +162,8 @@ cdef class HTTPResponse_1:
         cdef ResponseData *answer = response_data(self)
         if size < 0:
             raise ValueError("the size of the data is negative")
+        if size == 0:
+            return 0        # the pointer may be NULL
         if answer.body is NULL:
             answer.body = mgl_pool_take(answer.pool)
         mgl_out_reserve(answer.body, size)

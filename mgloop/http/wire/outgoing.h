@@ -83,11 +83,12 @@ static inline void mgl_pool_clear(mgl_outgoing_pool *pool) {
     pool->count = 0;
 }
 
-/* Reserves `more` bytes for the following mgl_put*() calls; -1 with MemoryError. */
+/* Reserves `more` bytes for the following mgl_put*() calls; -1 with MemoryError. Afterwards the
+ * buffer has memory, even if `more` is 0, because memcpy() must not get NULL. */
 static inline int mgl_out_reserve(mgl_outgoing *out, size_t more) {
     size_t capacity = out->capacity ? out->capacity : 4096;
     char *data;
-    if (out->capacity - out->len >= more) return 0;
+    if (out->data != NULL && out->capacity - out->len >= more) return 0;
     if (more > (size_t) PY_SSIZE_T_MAX / 2 - out->len) {
         PyErr_NoMemory();
         return -1;

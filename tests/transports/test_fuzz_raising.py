@@ -576,16 +576,19 @@ async def tls(world, bystanders, server_ssl_context, client_ssl_context):
     )
 
 
+numbers = itertools.count()
+
+
 async def udp(world, bystanders):
     """Run a server, clients, and one client whose server does not exist; also with UNIX datagrams,
     of which the kernel queues only a few for a peer that does not read."""
     loop = world.loop
     unix = world.course["UNIX datagrams"]
-    names = (f"\0mgloop fuzz {os.getpid()} {number}" for number in itertools.count())
 
     def name():
         if unix:
-            return next(names)
+            # An example that fails may leave its sockets open, so no other one has their names.
+            return f"\0mgloop fuzz {os.getpid()} {next(numbers)}"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reserved:
             reserved.bind(("127.0.0.1", 0))
             return reserved.getsockname()

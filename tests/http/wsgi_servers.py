@@ -96,7 +96,7 @@ class Client:
         return found
 
     def until(self, end):
-        """Return the data up to and including what the pattern `end` matches."""
+        """Return the data up to the end of a match of the pattern `end`."""
         while not (found := re.search(end, self.data)):
             if not self._more():
                 raise EOFError(f"the connection ended after {bytes(self.data)!r}")

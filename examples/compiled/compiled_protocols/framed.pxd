@@ -18,7 +18,7 @@ cdef class Framed(Protocol):
     # Send a frame, which is `head` and then `body`.
     cdef int send(self, const char *head, Py_ssize_t head_size,
                   const char *body, Py_ssize_t body_size) except -1
-    # Send what is left and close the connection.
+    # Send the remaining data and close the connection.
     cdef int finish(self) except -1
     cdef int flush(self) except -1
 

@@ -33,7 +33,7 @@ def close(code):
 
 
 async def talk(connected, *parts, end=False):
-    """Open a WebSocket, send the parts, and return what the server sends until the end.
+    """Open a WebSocket, send the parts, and return all data that the server sends.
 
     With *end*, the client ends the connection.
     """

@@ -515,16 +515,16 @@ async def test_the_access_log(loop, scripted):
         )
 
     handler = scripted(lambda call: call.text("query") != b"pass" and text(b"x" * 7)(call))
-    options = {"access_log": log, "root_path": "/root"}
+    options = {"access_log": log, "root_path": "/prefix"}
     async with serving(loop, Application(), handler, **options) as server:
         client = await server.connect()
         await client.request(get("/a%20b"))
         await client.request(get("/c?pass"))
         await client.request(get("/d", version="1.0").replace(b"GET", b"HEAD"), method="HEAD")
     assert lines == [
-        ("127.0.0.1", "GET", "/root/a b", b"", 200, 7),
-        ("127.0.0.1", "GET", "/root/c", b"pass", 200, 11),
-        ("127.0.0.1", "HEAD", "/root/d", b"", 200, 0),
+        ("127.0.0.1", "GET", "/prefix/a b", b"", 200, 7),
+        ("127.0.0.1", "GET", "/prefix/c", b"pass", 200, 11),
+        ("127.0.0.1", "HEAD", "/prefix/d", b"", 200, 0),
     ]
 
 

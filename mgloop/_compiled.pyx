@@ -45,21 +45,10 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Return -1 with an exception set if data_received() has failed, and 0 otherwise.
-     *
-     * Its result may contradict the exception. Cython's handling of errors crashes on CPython 3.12
-     * and later if a function returns -1 and has not set an exception. */
-    #define mgl_call_data_received(p, data, size) \\
-        mgl_check_result((p)->__pyx_vtab->data_received(p, data, size))
+    #include "result.h"
 
-    static int mgl_check_result(int result) {
-        if (PyErr_Occurred())
-            return -1;
-        if (result != -1)
-            return 0;
-        PyErr_SetString(PyExc_SystemError, "data_received() returned -1 without an exception");
-        return -1;
-    }
+    #define mgl_call_data_received(p, data, size) \\
+        mgl_checked_result((p)->__pyx_vtab->data_received(p, data, size), "data_received")
     """
     int mgl_call_data_received(Protocol_1 p, const char *data, Py_ssize_t size) except -1
     # For a function that passes the exception on by its result.

@@ -50,22 +50,12 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* Return 1 if the handler has answered, 0 if it has not, or -1 with an exception set.
-     *
-     * Its result may contradict the exception. Cython's handling of errors crashes on CPython 3.12
-     * and later if a function returns -1 and has not set an exception. */
-    #define mgl_call_answer(handler, request, response) \\
-        mgl_check_answer((handler)->__pyx_vtab->answer(handler, request, response))
+    #include "result.h"
 
-    static int mgl_check_answer(int result) {
-        if (PyErr_Occurred())
-            return -1;
-        if (result != -1)
-            return result != 0;
-        PyErr_SetString(PyExc_SystemError, "answer() returned -1 without an exception");
-        return -1;
-    }
+    #define mgl_call_answer(handler, request, response) \\
+        mgl_checked_result((handler)->__pyx_vtab->answer(handler, request, response), "answer")
     """
+    # Whether the handler has answered.
     int mgl_call_answer(
         HTTPHandler_1 handler, HTTPRequest_1 request, HTTPResponse_1 response) except -1
 
